@@ -23,7 +23,7 @@ HostInputs::HostInputs(const std::vector<Bytes>& unit_bytes, int64_t micro_batch
 }
 
 std::vector<std::span<std::byte>> HostInputs::places(UnitId unit,
-                                                     std::optional<int32_t> slot) const {
+                                                     std::optional<StagingSlot> slot) const {
   LONGSHORE_CHECK(!slot.has_value()) << "the input of unit " << unit << " passes no slot";
   return places_.at(static_cast<size_t>(unit.value));
 }

@@ -17,7 +17,8 @@ class HostInputs final : public InputTier {
              WorkerPool& pool);
 
   Bytes host_bytes() const override { return arena_.size_bytes(); }
-  std::vector<std::span<std::byte>> places(UnitId unit, std::optional<int32_t> slot) const override;
+  std::vector<std::span<std::byte>> places(UnitId unit,
+                                           std::optional<StagingSlot> slot) const override;
 
  private:
   PinnedArena arena_;

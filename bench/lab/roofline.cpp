@@ -242,7 +242,7 @@ std::vector<std::string> drain_lines(const ModelSpec& spec, const TierPlan& plan
                   " | " + std::to_string(waits) + " | 2 MiB |");
   lines.push_back("| two buffers of 16 MiB, a wait for each unit | " + std::to_string(large) +
                   " | " + std::to_string(spec.units.size()) + " | " +
-                  format_bytes(plan.device.buffer("drain_staging")->bytes) + " |");
+                  format_bytes(plan.device.buffer(BufferKind::kDrainStaging)->bytes) + " |");
   return lines;
 }
 

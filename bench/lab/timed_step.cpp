@@ -40,7 +40,7 @@ PassPlan peer_visits(const ModelSpec& model, bool ahead) {
   PassPlan plan;
   const std::vector<UnitId> order = execution_order(model, Pass::kTrain);
   const auto place = [&](size_t execution) {
-    return Placed{order[execution], static_cast<int32_t>(execution) % kPeerSlots};
+    return Placed{order[execution], DeviceSlot(static_cast<int32_t>(execution) % kPeerSlots)};
   };
   for (size_t i = 0; i < order.size(); ++i) {
     UnitExecution execution{order[i], {place(i)}, {}};

@@ -91,10 +91,10 @@ std::span<std::byte> NvmeInputs::part(const Unit& unit, const Slot& slot,
 }
 
 std::vector<std::span<std::byte>> NvmeInputs::places(UnitId id,
-                                                     std::optional<int32_t> number) const {
+                                                     std::optional<StagingSlot> number) const {
   LONGSHORE_CHECK(number.has_value()) << "the input of unit " << id << " lies in a slot";
   const Unit& unit = at(id);
-  const Slot& slot = slots_.at(static_cast<size_t>(*number));
+  const Slot& slot = slots_[*number];
   std::vector<std::span<std::byte>> places;
   for (int32_t i = 0; i < options_.micro_batches; ++i) {
     places.push_back(part(unit, slot, i).first(static_cast<size_t>(unit.bytes)));
@@ -102,10 +102,10 @@ std::vector<std::span<std::byte>> NvmeInputs::places(UnitId id,
   return places;
 }
 
-void NvmeInputs::write(UnitId id, int32_t slot_number, int32_t micro_batches) {
+void NvmeInputs::write(UnitId id, StagingSlot number, int32_t micro_batches) {
   const Unit& unit = at(id);
   LONGSHORE_CHECK(unit.first_part >= 0) << "the input of unit " << id << " is not written";
-  Slot& slot = slots_.at(static_cast<size_t>(slot_number));
+  Slot& slot = slots_[number];
   SealedPart sealed;
   for (int32_t i = 0; i < micro_batches; ++i) {
     const std::span<std::byte> memory = part(unit, slot, i);
@@ -126,10 +126,10 @@ void NvmeInputs::write(UnitId id, int32_t slot_number, int32_t micro_batches) {
                 " could not be written: " + failure);
 }
 
-void NvmeInputs::read(UnitId id, int32_t slot_number, int32_t micro_batches) {
+void NvmeInputs::read(UnitId id, StagingSlot number, int32_t micro_batches) {
   const Unit& unit = at(id);
   LONGSHORE_CHECK(unit.first_part >= 0) << "the input of unit " << id << " is not written";
-  Slot& slot = slots_.at(static_cast<size_t>(slot_number));
+  Slot& slot = slots_[number];
   for (int32_t i = 0; i < micro_batches; ++i) {
     const std::span<std::byte> memory = part(unit, slot, i);
     mover_->start(BlockOp::Kind::kRead, unit.first_part + i, 0, memory,

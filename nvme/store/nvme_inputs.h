@@ -48,9 +48,10 @@ class NvmeInputs final : public InputTier {
   static Bytes staged_bytes(Bytes bytes, int64_t micro_batches);
 
   Bytes host_bytes() const override { return arena_.size_bytes(); }
-  std::vector<std::span<std::byte>> places(UnitId unit, std::optional<int32_t> slot) const override;
-  void write(UnitId unit, int32_t slot, int32_t micro_batches) override;
-  void read(UnitId unit, int32_t slot, int32_t micro_batches) override;
+  std::vector<std::span<std::byte>> places(UnitId unit,
+                                           std::optional<StagingSlot> slot) const override;
+  void write(UnitId unit, StagingSlot slot, int32_t micro_batches) override;
+  void read(UnitId unit, StagingSlot slot, int32_t micro_batches) override;
   DriveTraffic traffic() const override { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
@@ -74,7 +75,7 @@ class NvmeInputs final : public InputTier {
   PinnedArena arena_;
   std::vector<std::unique_ptr<Drive>> drives_;  // destroyed before the memory that they use
   std::unique_ptr<PartMover> mover_;
-  std::vector<Slot> slots_;
+  SlotVector<StagingSlot, Slot> slots_;
   std::vector<uint64_t> hashes_;  // by chunk: of the last write
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
 };

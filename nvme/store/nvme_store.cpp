@@ -159,7 +159,7 @@ bool NvmeStore::in_host_memory(const Unit& unit, PartRole role) const {
   return role == PartRole::kParameters && !options_.parameters_on_drives && unit.parts.direct();
 }
 
-std::span<std::byte> NvmeStore::part_memory(const Unit& unit, StateSlot& slot,
+std::span<std::byte> NvmeStore::part_memory(const Unit& unit, StateMemory& slot,
                                             PartRole role) const {
   const auto bytes = static_cast<size_t>(unit.parts.part_bytes(role));
   if (in_host_memory(unit, role)) return unit.parameters.first(bytes);
@@ -171,7 +171,7 @@ std::span<std::byte> NvmeStore::part_memory(const Unit& unit, StateSlot& slot,
   return slot.memory.subspan(static_cast<size_t>(begin), bytes);
 }
 
-std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region region,
+std::span<std::byte> NvmeStore::region(const Unit& unit, StateMemory& slot, Region region,
                                        Segment segment) {
   const RegionExtent place = unit.parts.place(region, segment);
   const bool host = !options_.parameters_on_drives;

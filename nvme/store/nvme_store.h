@@ -29,7 +29,7 @@
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
-#include "shard/slot_owners.h"
+#include "shard/slots.h"
 
 namespace longshore {
 
@@ -80,12 +80,12 @@ class NvmeStore final : public ShardStore {
   Bytes host_bytes() const override { return arena_.size_bytes(); }
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
-  void read_state(UnitId unit, int32_t slot) override;
-  std::unique_ptr<StateLease> state_in(UnitId unit, int32_t slot) override;
-  void write_state(UnitId unit, int32_t slot) override;
-  void read_parameters(UnitId unit, int32_t slot) override;
-  void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot) override;
-  std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot) override;
+  void read_state(UnitId unit, StateSlot slot) override;
+  std::unique_ptr<StateLease> state_in(UnitId unit, StateSlot slot) override;
+  void write_state(UnitId unit, StateSlot slot) override;
+  void read_parameters(UnitId unit, ParameterSlot slot) override;
+  void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to) override;
+  std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot) override;
 
   // Counts parts only, not tables and manifests.
   DriveTraffic traffic() const override { return {.read = read_bytes_, .written = written_bytes_}; }
@@ -102,12 +102,12 @@ class NvmeStore final : public ShardStore {
     int parameter_leases = 0;
     bool state_leased = false;
   };
-  struct StateSlot {
+  struct StateMemory {
     std::span<std::byte> memory;
     std::array<PartIo, 3> ios;
     std::array<SealedPart, 3> sealed;
   };
-  struct ParameterSlot {
+  struct ParameterMemory {
     std::span<std::byte> memory;
     std::array<PartIo, 3> ios;
     std::span<const std::byte> ready;  // in the device layout
@@ -120,31 +120,36 @@ class NvmeStore final : public ShardStore {
 
   void carve(const std::vector<FlatLayout>& layouts);
   Unit& at(UnitId unit);
-  StateSlot& state_slot(int32_t slot) { return state_slots_.at(static_cast<size_t>(slot)); }
   bool in_host_memory(const Unit& unit, PartRole role) const;
-  std::span<std::byte> part_memory(const Unit& unit, StateSlot& slot, PartRole role) const;
-  std::span<std::byte> region(const Unit& unit, StateSlot& slot, Region region, Segment segment);
+  std::span<std::byte> part_memory(const Unit& unit, StateMemory& slot, PartRole role) const;
+  std::span<std::byte> region(const Unit& unit, StateMemory& slot, Region region, Segment segment);
   // ---- Leases.
   void begin_lease_of_state(UnitId id);
-  void end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept;
+  void end_lease_of_state(UnitId id, StateSlot slot, bool whole) noexcept;
   void begin_lease_of_parameters(UnitId id);
   void end_lease_of_parameters(UnitId id);
   void rethrow_failure() LONGSHORE_REQUIRES(mutex_);
   bool has_point() const { return chunks_->committed().has_value(); }
-  int32_t claim_any(SlotOwners& holders, UnitId unit, const char* what);
+  // Claims any free slot for an access outside of a schedule.
+  template <typename Slot>
+  static Slot claim_any(SlotOwners<Slot>& owners, UnitId unit, const char* what) {
+    const std::optional<Slot> slot = owners.claim_any(unit);
+    LONGSHORE_CHECK(slot) << "all slots of " << what << " are leased";
+    return *slot;
+  }
   // ---- I/O; all of these wait except start_read.
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent);
   void finish_reads(std::span<PartIo> ios);
-  void fill_state_slot(Unit& unit, StateSlot& slot);
-  void fill_parameter_slot(Unit& unit, ParameterSlot& slot);
-  void seal_and_write(UnitId id, Unit& unit, StateSlot& slot);
-  void write_sealed(StateSlot& slot, const std::array<bool, 3>& roles);
+  void fill_state_slot(Unit& unit, StateMemory& slot);
+  void fill_parameter_slot(Unit& unit, ParameterMemory& slot);
+  void seal_and_write(UnitId id, Unit& unit, StateMemory& slot);
+  void write_sealed(StateMemory& slot, const std::array<bool, 3>& roles);
   void write_again(UnitId id);
   void read_host_parameters(UnitId id);
   // ---- Parameter layouts.
-  void refresh_host_parameters(Unit& unit, StateSlot& slot);
+  void refresh_host_parameters(Unit& unit, StateMemory& slot);
   void arrange(const UnitParts& parts, std::span<const std::byte> parameters,
-               std::span<const std::byte> frozen, ParameterSlot& slot) const;
+               std::span<const std::byte> frozen, ParameterMemory& slot) const;
   void convert(const UnitParts& parts, std::span<const std::byte> part,
                std::span<std::byte> parameters) const;
 
@@ -155,9 +160,10 @@ class NvmeStore final : public ShardStore {
   std::span<std::byte> window_;
   mutable Mutex mutex_;  // protects leases, failure_ and the serialised calls to chunks_
   std::vector<Unit> units_;
-  std::vector<StateSlot> state_slots_;
-  std::vector<ParameterSlot> parameter_slots_;
-  SlotOwners state_owners_, parameter_owners_;  // which unit holds each slot
+  SlotVector<StateSlot, StateMemory> state_slots_;
+  SlotVector<ParameterSlot, ParameterMemory> parameter_slots_;
+  SlotOwners<StateSlot> state_owners_;
+  SlotOwners<ParameterSlot> parameter_owners_;
   std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
   std::unique_ptr<VersionedChunks> chunks_;
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;

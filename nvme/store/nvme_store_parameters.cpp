@@ -33,7 +33,7 @@ class NvmeStore::HostParameters final : public ParameterLease {
 
 class NvmeStore::DriveParameters final : public ParameterLease {
  public:
-  DriveParameters(NvmeStore* store, UnitId unit, int32_t slot)
+  DriveParameters(NvmeStore* store, UnitId unit, ParameterSlot slot)
       : store_(store), unit_(unit), slot_(slot) {
     store_->parameter_owners_.check(slot_, unit_);
     store_->begin_lease_of_parameters(unit_);
@@ -43,13 +43,13 @@ class NvmeStore::DriveParameters final : public ParameterLease {
     store_->parameter_owners_.free(slot_, unit_);
   }
   std::span<const std::byte> bytes() const override {
-    return store_->parameter_slots_[static_cast<size_t>(slot_)].ready;
+    return store_->parameter_slots_[slot_].ready;
   }
 
  private:
   NvmeStore* store_;
   UnitId unit_;
-  int32_t slot_;
+  ParameterSlot slot_;
 };
 
 void NvmeStore::begin_lease_of_parameters(UnitId id) {
@@ -67,9 +67,9 @@ void NvmeStore::end_lease_of_parameters(UnitId id) {
 
 std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters(UnitId id) {
   if (!options_.parameters_on_drives) return std::make_unique<HostParameters>(this, id);
-  const int32_t slot = claim_any(parameter_owners_, id, "parameters");
+  const ParameterSlot slot = claim_any(parameter_owners_, id, "parameters");
   try {
-    fill_parameter_slot(at(id), parameter_slots_[static_cast<size_t>(slot)]);
+    fill_parameter_slot(at(id), parameter_slots_[slot]);
     return std::make_unique<DriveParameters>(this, id, slot);
   } catch (...) {
     parameter_owners_.free(slot, id);
@@ -77,23 +77,24 @@ std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters(UnitId id) {
   }
 }
 
-std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters_in(UnitId id, int32_t slot) {
+std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters_in(UnitId id,
+                                                                     ParameterSlot slot) {
   LONGSHORE_CHECK(options_.parameters_on_drives) << "parameters are in host memory";
   return std::make_unique<DriveParameters>(this, id, slot);
 }
 
-void NvmeStore::read_parameters(UnitId id, int32_t slot) {
+void NvmeStore::read_parameters(UnitId id, ParameterSlot slot) {
   Unit& unit = at(id);
   parameter_owners_.claim(slot, id);
   try {
-    fill_parameter_slot(unit, parameter_slots_[static_cast<size_t>(slot)]);
+    fill_parameter_slot(unit, parameter_slots_[slot]);
   } catch (...) {
     parameter_owners_.free(slot, id);
     throw;
   }
 }
 
-void NvmeStore::fill_parameter_slot(Unit& unit, ParameterSlot& slot) {
+void NvmeStore::fill_parameter_slot(Unit& unit, ParameterMemory& slot) {
   std::array<std::span<std::byte>, 3> memory;  // by role
   size_t begin = 0;
   for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
@@ -109,18 +110,18 @@ void NvmeStore::fill_parameter_slot(Unit& unit, ParameterSlot& slot) {
           slot);
 }
 
-void NvmeStore::pass_parameters(UnitId id, int32_t from, int32_t slot) {
+void NvmeStore::pass_parameters(UnitId id, StateSlot from, ParameterSlot to) {
   const Unit& unit = at(id);
   state_owners_.check(from, id);
-  parameter_owners_.claim(slot, id);
-  arrange(unit.parts, part_memory(unit, state_slot(from), PartRole::kParameters),
-          part_memory(unit, state_slot(from), PartRole::kFrozen),
-          parameter_slots_[static_cast<size_t>(slot)]);
+  parameter_owners_.claim(to, id);
+  StateMemory& source = state_slots_[from];
+  arrange(unit.parts, part_memory(unit, source, PartRole::kParameters),
+          part_memory(unit, source, PartRole::kFrozen), parameter_slots_[to]);
 }
 
 // Puts the parameters into the slot in the device layout; the parts may already be in the slot.
 void NvmeStore::arrange(const UnitParts& parts, std::span<const std::byte> parameters,
-                        std::span<const std::byte> frozen, ParameterSlot& slot) const {
+                        std::span<const std::byte> frozen, ParameterMemory& slot) const {
   const auto trainable_bytes = static_cast<size_t>(parts.trainable_parameter_bytes());
   std::span<std::byte> out = slot.memory;
   if (!parts.direct()) {

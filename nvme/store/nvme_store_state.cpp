@@ -13,13 +13,13 @@ namespace longshore {
 class NvmeStore::State final : public StateLease {
  public:
   // With `whole`, the destructor writes the state and frees the slot.
-  State(NvmeStore* store, UnitId unit, int32_t slot, bool whole)
+  State(NvmeStore* store, UnitId unit, StateSlot slot, bool whole)
       : store_(store), unit_(unit), slot_(slot), whole_(whole) {}
   ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
   StateSpans segment(Segment segment) override {
     Unit& unit = store_->at(unit_);
     const auto part = [&](Region region) {
-      return store_->region(unit, store_->state_slot(slot_), region, segment);
+      return store_->region(unit, store_->state_slots_[slot_], region, segment);
     };
     const auto moment = [&](Region values, Region units) -> MomentSpan {
       return {moment_format(store_->options_.state, segment), part(values),
@@ -35,16 +35,16 @@ class NvmeStore::State final : public StateLease {
  private:
   NvmeStore* store_;
   UnitId unit_;
-  int32_t slot_;
+  StateSlot slot_;
   bool whole_;
 };
 
 std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
   begin_lease_of_state(id);
-  std::optional<int32_t> slot;
+  std::optional<StateSlot> slot;
   try {
     slot = claim_any(state_owners_, id, "state");
-    fill_state_slot(at(id), state_slot(*slot));
+    fill_state_slot(at(id), state_slots_[*slot]);
     return std::make_unique<State>(this, id, *slot, /*whole=*/true);
   } catch (...) {
     if (slot) state_owners_.free(*slot, id);
@@ -54,7 +54,7 @@ std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
   }
 }
 
-std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, int32_t slot) {
+std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, StateSlot slot) {
   state_owners_.check(slot, id);
   begin_lease_of_state(id);
   return std::make_unique<State>(this, id, slot, /*whole=*/false);
@@ -69,10 +69,10 @@ void NvmeStore::begin_lease_of_state(UnitId id) {
   unit.state_leased = true;
 }
 
-void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept {
+void NvmeStore::end_lease_of_state(UnitId id, StateSlot slot, bool whole) noexcept {
   std::exception_ptr failure;
   try {
-    refresh_host_parameters(at(id), state_slot(slot));
+    refresh_host_parameters(at(id), state_slots_[slot]);
     if (whole) write_state(id, slot);
   } catch (...) {
     failure = std::current_exception();
@@ -82,19 +82,12 @@ void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept
   if (failure_ == nullptr) failure_ = failure;
 }
 
-// Claims any free slot for an access outside of a schedule.
-int32_t NvmeStore::claim_any(SlotOwners& holders, UnitId unit, const char* what) {
-  const std::optional<int32_t> slot = holders.claim_any(unit);
-  LONGSHORE_CHECK(slot) << "all slots of " << what << " are leased";
-  return *slot;
-}
-
 // ---- Reading ----
 
-void NvmeStore::read_state(UnitId id, int32_t slot) {
+void NvmeStore::read_state(UnitId id, StateSlot slot) {
   state_owners_.claim(slot, id);
   try {
-    fill_state_slot(at(id), state_slot(slot));
+    fill_state_slot(at(id), state_slots_[slot]);
   } catch (...) {
     state_owners_.free(slot, id);
     throw;
@@ -102,7 +95,7 @@ void NvmeStore::read_state(UnitId id, int32_t slot) {
 }
 
 // Reads and checks the unit's state into the slot.
-void NvmeStore::fill_state_slot(Unit& unit, StateSlot& slot) {
+void NvmeStore::fill_state_slot(Unit& unit, StateMemory& slot) {
   for (const PartRole role : kStoredRoles) {
     const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
     if (in_host_memory(unit, role) || frozen_in_host) continue;
@@ -145,10 +138,10 @@ void NvmeStore::finish_reads(std::span<PartIo> ios) {
 
 // ---- Writing ----
 
-void NvmeStore::write_state(UnitId id, int32_t slot) {
+void NvmeStore::write_state(UnitId id, StateSlot slot) {
   state_owners_.check(slot, id);
   try {
-    seal_and_write(id, at(id), state_slot(slot));
+    seal_and_write(id, at(id), state_slots_[slot]);
   } catch (...) {
     state_owners_.free(slot, id);
     throw;
@@ -156,7 +149,7 @@ void NvmeStore::write_state(UnitId id, int32_t slot) {
   state_owners_.free(slot, id);
 }
 
-void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
+void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateMemory& slot) {
   bool changed = false;
   std::array<bool, 3> writes{};  // by role
   for (const PartRole role : kStoredRoles) {
@@ -180,7 +173,7 @@ void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
   if (changed) write_sealed(slot, writes);
 }
 
-void NvmeStore::write_sealed(StateSlot& slot, const std::array<bool, 3>& roles) {
+void NvmeStore::write_sealed(StateMemory& slot, const std::array<bool, 3>& roles) {
   {
     const MutexLock lock(mutex_);
     for (const PartRole role : kStoredRoles) {
@@ -206,28 +199,28 @@ void NvmeStore::write_again(UnitId id) {
     missing = missing || (part >= 0 && !chunks_->is_written(part));
   }
   if (!missing) return;
-  const int32_t slot = claim_any(state_owners_, id, "state");
-  fill_state_slot(unit, state_slot(slot));
+  const StateSlot slot = claim_any(state_owners_, id, "state");
+  fill_state_slot(unit, state_slots_[slot]);
   for (const PartRole role : kStoredRoles) {
     if (!writes[index_of(role)]) continue;
-    chunks_->seal(unit.part_ids[index_of(role)], part_memory(unit, state_slot(slot), role),
-                  state_slot(slot).sealed[index_of(role)]);
+    chunks_->seal(unit.part_ids[index_of(role)], part_memory(unit, state_slots_[slot], role),
+                  state_slots_[slot].sealed[index_of(role)]);
   }
-  write_sealed(state_slot(slot), writes);
+  write_sealed(state_slots_[slot], writes);
   state_owners_.free(slot, id);
 }
 
 // ---- Parameters in host memory ----
 
 // Joined halves are refreshed after each update; the update itself writes the other derived form.
-void NvmeStore::refresh_host_parameters(Unit& unit, StateSlot& slot) {
+void NvmeStore::refresh_host_parameters(Unit& unit, StateMemory& slot) {
   if (options_.parameters_on_drives || !unit.parts.joins()) return;
   convert(unit.parts, part_memory(unit, slot, PartRole::kParameters), unit.parameters);
 }
 
 void NvmeStore::read_host_parameters(UnitId id) {
   Unit& unit = at(id);
-  StateSlot& slot = state_slots_.front();
+  StateMemory& slot = state_slots_.front();
   for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0) continue;

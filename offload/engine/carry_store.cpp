@@ -211,7 +211,7 @@ Carry CarryStore::gradient_out(UnitId unit, int32_t micro_batch, int64_t positio
   return carry;
 }
 
-void InputOffload::save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
+void InputOffload::save(UnitId unit, std::optional<StagingSlot> staging, const CarryStore& carry,
                         int32_t micro_batches) {
   const std::vector<std::span<std::byte>> host = tier_->places(unit, staging);
   for (int32_t i = 0; i < micro_batches; ++i) {
@@ -221,7 +221,7 @@ void InputOffload::save(UnitId unit, std::optional<int32_t> staging, const Carry
   copies_->finish();
 }
 
-void InputOffload::load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry,
+void InputOffload::load(UnitId unit, std::optional<StagingSlot> staging, CarryStore& carry,
                         int32_t micro_batches) {
   const std::vector<std::span<std::byte>> host = tier_->places(unit, staging);
   for (int32_t i = 0; i < micro_batches; ++i) {

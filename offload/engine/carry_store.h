@@ -89,9 +89,10 @@ class InputOffload {
 
   // Copies the unit's inputs of the first `micro_batches` micro-batches; with the staging slot that
   // they are put into or taken from where the tier has slots.
-  void save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
+  void save(UnitId unit, std::optional<StagingSlot> staging, const CarryStore& carry,
             int32_t micro_batches);
-  void load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry, int32_t micro_batches);
+  void load(UnitId unit, std::optional<StagingSlot> staging, CarryStore& carry,
+            int32_t micro_batches);
   InputTier& tier() { return *tier_; }
 
  private:

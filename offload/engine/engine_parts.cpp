@@ -8,25 +8,23 @@
 namespace longshore {
 namespace {
 
-// Carves the plan's buffers from the device's arena by name.
+// Carves the plan's buffers from the device's arena.
 class PlannedBuffers {
  public:
   PlannedBuffers(const TierPlan& plan, DeviceMemory& memory) : plan_(plan), memory_(memory) {}
 
-  std::span<std::byte> named(const std::string& name) {
-    const PlannedBuffer* buffer = plan_.device.buffer(name);
-    LONGSHORE_CHECK(buffer != nullptr) << "the plan has no buffer " << name;
+  // Returns the buffer, empty if the plan has none of that key.
+  std::span<std::byte> if_planned(BufferKey key) {
+    const PlannedBuffer* buffer = plan_.device.buffer(key);
+    if (buffer == nullptr) return {};
     return memory_.carve(buffer->name, buffer->bytes).bytes;
   }
-  // Returns the buffer, empty if the plan has none of that name.
-  std::span<std::byte> if_planned(const std::string& name) {
-    return plan_.device.buffer(name) == nullptr ? std::span<std::byte>() : named(name);
-  }
   // Splits the buffer by micro-batch; the parts are empty if the plan has no such buffer.
-  std::vector<std::span<std::byte>> parts(const std::string& name) {
-    const std::span<std::byte> whole = if_planned(name);
+  std::vector<std::span<std::byte>> parts(BufferKey key) {
+    const std::span<std::byte> whole = if_planned(key);
     const auto count = static_cast<size_t>(plan_.step.micro_batches);
-    LONGSHORE_CHECK(whole.size() % count == 0) << name << " is not in " << count << " equal parts";
+    LONGSHORE_CHECK(whole.size() % count == 0)
+        << plan_.device.buffer(key)->name << " is not in " << count << " equal parts";
     std::vector<std::span<std::byte>> parts;
     for (size_t i = 0; i < count; ++i) {
       parts.push_back(whole.subspan(i * (whole.size() / count), whole.size() / count));
@@ -63,7 +61,7 @@ StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {
   std::vector<std::span<std::byte>> slots;
   for (int32_t i = 0; i < plan.device.slots; ++i) {
     // A piece of a tied head owns no parameters, so its slot has no bytes.
-    slots.push_back(buffers.if_planned("slot." + std::to_string(i)));
+    slots.push_back(buffers.if_planned(DeviceSlot(i)));
   }
   return StageRing(std::move(slots));
 }
@@ -78,24 +76,22 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
     };
   }
   for (int32_t i = 0; i < plan.device.gradient_buffers; ++i) {
-    memory.gradients.push_back(buffers.if_planned("gradient." + std::to_string(i)));
+    memory.gradients.push_back(buffers.if_planned(GradientBuffer(i)));
   }
-  std::vector<std::vector<std::span<std::byte>>> input_slots;
+  SlotVector<InputSlot, std::vector<std::span<std::byte>>> input_slots;
   for (int32_t i = 0; i < plan.device.input_slots; ++i) {
-    input_slots.push_back(buffers.parts("input_slot." + std::to_string(i)));
+    input_slots.push_back(buffers.parts(InputSlot(i)));
   }
   const SharedInputGroups runs(parts.spec());
   for (const UnitSpec& unit : parts.spec().units) {
-    memory.waiting_gradients.push_back(buffers.if_planned("waiting_gradient." + unit.name));
+    memory.waiting_gradients.push_back(buffers.if_planned({BufferKind::kWaitingGradient, unit.id}));
     if (unit.id.value == 0) continue;
     std::vector<std::span<std::byte>>& places = memory.carry.inputs.emplace_back();
     if (!runs.names(unit.id)) continue;
-    // Runs use the input slots in rotation, as build_schedule assigns them.
-    const auto number = static_cast<size_t>(runs.of(unit.id)->number);
-    places = input_slots.empty() ? buffers.parts("input." + unit.name)
-                                 : input_slots[number % input_slots.size()];
+    places = input_slots.empty() ? buffers.parts({BufferKind::kInput, unit.id})
+                                 : input_slots[runs.of(unit.id)->slot(plan.device.input_slots)];
   }
-  memory.carry.gradients = buffers.parts("output_gradient");
+  memory.carry.gradients = buffers.parts(BufferKind::kOutputGradient);
   return memory;
 }
 
@@ -138,16 +134,16 @@ EngineParts::EngineParts(const Options& options)
                   .layouts = &layouts,
                   .shard = groups.shard(),
                   .node = node.get()}),
-      batches(PlannedBuffers(plan, device.memory()).named("batch"),
+      batches(PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kBatch),
               static_cast<int32_t>(plan.step.micro_batches), plan.step.positions, &device.copies(),
               device.torch()),
       runner(model, &layouts, plan.state.compute, plan.step.kept_graphs,
              make_runner_memory(*this, {plan, device.memory()})),
       reducer(groups, &layouts, plan.reduce,
-              PlannedBuffers(plan, device.memory()).if_planned("reduce_scratch")),
+              PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kReduceScratch)),
       drain(&host_gradients, &device.copies(), layouts, groups.shard(),
-            PlannedBuffers(plan, device.memory()).if_planned("drain_staging"), plan.device.kind,
-            device.make_gradient_sums(&pool)),
+            PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kDrainStaging),
+            plan.device.kind, device.make_gradient_sums(&pool)),
       optimizer(tiers.state.get(), &host_gradients, layouts, model->spec(), groups.shard(),
                 options.adamw, &pool) {
   if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());

@@ -52,7 +52,7 @@ void PassWork::run(const Op& op) {
 }
 
 void PassWork::update(const Op& op) {
-  SlotOwners& ring = parts_.host_gradients.ring();
+  SlotOwners<HostGradientSlot>& ring = parts_.host_gradients.ring();
   if (op.host_slot) ring.check(*op.host_slot, op.unit);
   const bool updated = parts_.optimizer.update(op.unit, op.state);
   if (op.parameters) parts_.tiers.state->pass_parameters(op.unit, *op.state, *op.parameters);

@@ -4,7 +4,7 @@
 
 #include "offload/engine/engine_parts.h"
 #include "offload/schedule/step_executor.h"
-#include "shard/slot_owners.h"
+#include "shard/slots.h"
 
 namespace longshore {
 
@@ -29,8 +29,8 @@ class PassWork final : public StepWork {
   bool updates_in_backward() const { return parts_.plan.step.overlap == UpdateOverlap::kBackward; }
 
   EngineParts& parts_;
-  SlotOwners gradients_;  // the device's gradient buffers
-  SlotOwners staging_;    // staging slots between host and drives
+  SlotOwners<GradientBuffer> gradients_;
+  SlotOwners<StagingSlot> staging_;
 };
 
 }  // namespace longshore

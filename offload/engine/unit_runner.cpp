@@ -72,7 +72,7 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
   backward_order_.assign(std::ranges::find(order, last()), order.end());
   for (const UnitSpec& unit : spec_->units) {
     const size_t i = index_of(unit.id);
-    std::vector<std::unique_ptr<GradientAccumulator>>& sums = accumulators_.emplace_back();
+    auto& sums = accumulators_.emplace_back();
     if (!unit.has_trainable()) continue;
     if (owns_tied_[i]) {
       sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
@@ -87,18 +87,19 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
 
 UnitRunner::~UnitRunner() = default;
 
-GradientAccumulator* UnitRunner::accumulator(UnitId unit, std::optional<int32_t> gradient) const {
+GradientAccumulator* UnitRunner::accumulator(UnitId unit,
+                                             std::optional<GradientBuffer> gradient) const {
   const auto& sums = accumulators_[index_of(unit)];
   if (sums.empty()) return nullptr;
   LONGSHORE_CHECK(gradient.has_value() != owns_tied_[index_of(unit)]) << "unit " << unit;
-  return sums.at(static_cast<size_t>(gradient.value_or(0))).get();
+  return sums[gradient.value_or(GradientBuffer(0))].get();
 }
 
 GradientAccumulator* UnitRunner::target(UnitId unit) const {
   return accumulator(unit, owns_tied_[index_of(unit)] ? std::nullopt : gradient_);
 }
 
-std::span<float> UnitRunner::sums(UnitId unit, std::optional<int32_t> gradient) const {
+std::span<float> UnitRunner::sums(UnitId unit, std::optional<GradientBuffer> gradient) const {
   GradientAccumulator* const sums = accumulator(unit, gradient);
   return sums == nullptr ? std::span<float>() : sums->sums();
 }
@@ -200,7 +201,7 @@ UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, const Carry& in,
 }
 
 void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
-                          std::optional<int32_t> gradient) {
+                          std::optional<GradientBuffer> gradient) {
   const WorkspaceLabel label(spec_->unit(unit).name + " backward");
   bind(leases);
   gradient_ = gradient;

@@ -58,11 +58,12 @@ class UnitRunner {
 
   // `leases` are the unit's own, then those of the owners of its tied parameters.
   void forward(UnitId unit, std::span<const UnitLease> leases);
-  void backward(UnitId unit, std::span<const UnitLease> leases, std::optional<int32_t> gradient);
+  void backward(UnitId unit, std::span<const UnitLease> leases,
+                std::optional<GradientBuffer> gradient);
   // Returns the unit's gradient, summed over micro-batches (trainable front of the flat parameter).
   // Valid from the end of its backward until the buffer's next one; empty without trainable
   // parameters. Any lane.
-  std::span<float> sums(UnitId unit, std::optional<int32_t> gradient) const;
+  std::span<float> sums(UnitId unit, std::optional<GradientBuffer> gradient) const;
 
   const LossSum& loss() const { return loss_; }
   // Returns sums of the rank's micro-batches for router_statistics; empty if not collected.
@@ -87,7 +88,7 @@ class UnitRunner {
   void backward_unit(UnitId unit, int32_t micro_batch, GradientSink& sink);
   void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradientSink& sink);
   SavedGraph make_graph(UnitId unit, const Carry& in, const MicroBatch& batch);
-  GradientAccumulator* accumulator(UnitId unit, std::optional<int32_t> gradient) const;
+  GradientAccumulator* accumulator(UnitId unit, std::optional<GradientBuffer> gradient) const;
   // Returns the accumulator of the unit's own parameters.
   GradientAccumulator* target(UnitId unit) const;
   bool wants_grad_in(UnitId unit) const { return unit > backward_order_.back(); }
@@ -100,7 +101,7 @@ class UnitRunner {
   ParameterViews views_;
   CarryStore carry_;
   // By unit: one per buffer; one for a unit that owns_tied; none without trainable parameters.
-  std::vector<std::vector<std::unique_ptr<GradientAccumulator>>> accumulators_;
+  std::vector<SlotVector<GradientBuffer, std::unique_ptr<GradientAccumulator>>> accumulators_;
   std::vector<bool> owns_tied_;  // by unit
   std::vector<UnitId> backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
@@ -111,7 +112,7 @@ class UnitRunner {
   bool routers_settled_ = false;
   std::vector<MicroBatch> batches_;
   double scale_ = 1.0;
-  std::optional<int32_t> gradient_;  // buffer of the unit that runs backward
+  std::optional<GradientBuffer> gradient_;  // buffer of the unit that runs backward
   LossSum loss_;
   at::Tensor positions_, logits_;
   std::vector<at::Tensor> logits_parts_;  // by piece of the head

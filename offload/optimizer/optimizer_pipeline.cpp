@@ -90,7 +90,7 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
 }
 
-bool OptimizerPipeline::update(UnitId id, std::optional<int32_t> slot) {
+bool OptimizerPipeline::update(UnitId id, std::optional<StateSlot> slot) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!pending(id)) return false;
   const std::unique_ptr<ShardStore::StateLease> lease =

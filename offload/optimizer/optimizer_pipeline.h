@@ -38,8 +38,8 @@ class OptimizerPipeline {
   // Gives every unit with trainable parameters a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
   // Applies the unit's pending update, if any; returns whether it changed the unit. No lease of the
-  // unit may exist. `slot` is the store's slot with its state; empty: it is in host memory.
-  bool update(UnitId unit, std::optional<int32_t> slot = {});
+  // unit may exist. `slot` has its state; empty: it is in host memory.
+  bool update(UnitId unit, std::optional<StateSlot> slot = {});
   // Applies all pending updates, in unit order.
   void flush();
   // Any thread may call these.

@@ -46,9 +46,9 @@ class Draft {
   }
 
  private:
-  void add_buffer(const std::string& name, Bytes bytes) {
+  void add_buffer(BufferKey key, Bytes bytes) {
     if (bytes == 0) return;
-    plan_.buffers.push_back({name, buffer_bytes(bytes)});
+    plan_.buffers.push_back({key, name_of(key, model_), buffer_bytes(bytes)});
     plan_.owned += buffer_bytes(bytes);
   }
 
@@ -62,7 +62,9 @@ class Draft {
   void add_slots() {
     const std::vector<Bytes> slots = sizes_.slots().slot_bytes;
     plan_.slots = static_cast<int32_t>(slots.size());
-    for (size_t i = 0; i < slots.size(); ++i) add_buffer("slot." + std::to_string(i), slots[i]);
+    for (int32_t i = 0; i < plan_.slots; ++i) {
+      add_buffer(DeviceSlot(i), slots[static_cast<size_t>(i)]);
+    }
     const std::string detail =
         inputs_.topology.keeps_gathered()
             ? "every unit, from forward to backward"
@@ -78,7 +80,7 @@ class Draft {
       largest = std::max(largest, sizes_.gradient_bytes(i));
     }
     for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
-      add_buffer("gradient." + std::to_string(i), largest);
+      add_buffer(GradientBuffer(i), largest);
     }
     add_line("gradients",
              std::to_string(plan_.gradient_buffers) + " x " + format_bytes(buffer_bytes(largest)) +
@@ -87,23 +89,23 @@ class Draft {
     const size_t waiting = plan_.buffers.size();
     for (size_t i = 0; i < model_.units.size(); ++i) {
       if (!owns_tied(model_, model_.units[i].id)) continue;
-      add_buffer("waiting_gradient." + model_.units[i].name, sizes_.gradient_bytes(i));
+      add_buffer({BufferKind::kWaitingGradient, model_.units[i].id}, sizes_.gradient_bytes(i));
     }
     add_line("waiting gradients", "fp32, of owners of tied parameters", waiting);
     const std::vector<FlatLayout>& layouts = sizes_.layouts();
     const size_t scratch = plan_.buffers.size();
-    add_buffer("reduce_scratch",
+    add_buffer(BufferKind::kReduceScratch,
                GradientReducer::planned_scratch_bytes(layouts, inputs_.topology, inputs_.reduce));
     add_line("reduce scratch", "for sums over ranks", scratch);
     const size_t staging = plan_.buffers.size();
-    add_buffer("drain_staging",
+    add_buffer(BufferKind::kDrainStaging,
                GradientDrain::planned_staging_bytes(layouts, inputs_.state.drain, inputs_.device));
     add_line("drain staging", "gradients cast for the copy", staging);
   }
 
   void add_batches() {
     const size_t first = plan_.buffers.size();
-    add_buffer("batch", sizes_.batch_bytes());
+    add_buffer(BufferKind::kBatch, sizes_.batch_bytes());
     add_line("batch",
              std::to_string(sizes_.micro_batches()) + " micro-batches of " +
                  std::to_string(sizes_.positions()) + " positions",
@@ -121,17 +123,15 @@ class Draft {
     const bool offloaded = plan_.input_slots > 0;
     for (const SharedInputGroup& run : runs) {
       largest = std::max(largest, sizes_.run_bytes(run));
-      if (!offloaded) add_buffer("input." + model_.unit(run.first).name, sizes_.run_bytes(run));
+      if (!offloaded) add_buffer({BufferKind::kInput, run.first}, sizes_.run_bytes(run));
     }
-    for (int32_t i = 0; i < plan_.input_slots; ++i) {
-      add_buffer("input_slot." + std::to_string(i), largest);
-    }
+    for (int32_t i = 0; i < plan_.input_slots; ++i) add_buffer(InputSlot(i), largest);
     const size_t places = offloaded ? static_cast<size_t>(plan_.input_slots) : runs.size();
     const std::string batches = std::to_string(micro_batches) + " micro-batches";
     add_line("activation checkpoints",
              std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first);
     const size_t gradient = plan_.buffers.size();
-    add_buffer("output_gradient", plan_product({micro_batches, largest_gradient}));
+    add_buffer(BufferKind::kOutputGradient, plan_product({micro_batches, largest_gradient}));
     add_line("output gradients", batches, gradient);
   }
 
@@ -187,11 +187,35 @@ std::vector<OutsideCap> outside_cap(DeviceKind device, const ShardTopology& topo
   return parts;
 }
 
-const PlannedBuffer* DevicePlan::buffer(const std::string& name) const {
-  for (const PlannedBuffer& buffer : buffers) {
-    if (buffer.name == name) return &buffer;
+std::string name_of(BufferKey key, const ModelSpec& model) {
+  const auto number = [key] { return std::to_string(key.index); };
+  const auto unit = [&] { return model.unit(UnitId(key.index)).name; };
+  switch (key.kind) {
+    case BufferKind::kSlot:
+      return "slot." + number();
+    case BufferKind::kGradient:
+      return "gradient." + number();
+    case BufferKind::kWaitingGradient:
+      return "waiting_gradient." + unit();
+    case BufferKind::kReduceScratch:
+      return "reduce_scratch";
+    case BufferKind::kDrainStaging:
+      return "drain_staging";
+    case BufferKind::kBatch:
+      return "batch";
+    case BufferKind::kInput:
+      return "input." + unit();
+    case BufferKind::kInputSlot:
+      return "input_slot." + number();
+    case BufferKind::kOutputGradient:
+      return "output_gradient";
   }
-  return nullptr;
+  return "";
+}
+
+const PlannedBuffer* DevicePlan::buffer(BufferKey key) const {
+  const auto found = std::ranges::find(buffers, key, &PlannedBuffer::key);
+  return found == buffers.end() ? nullptr : &*found;
 }
 
 DevicePlan plan_device(const PlanSizes& sizes, const Machine& machine) {

@@ -1,18 +1,4 @@
-// DevicePlan: every byte of the device: the engine's named buffers and LibTorch's temporaries.
-//
-// Device buffers, by name:
-//   slot.<i>                  a gathered unit in the compute dtype; with shard_grad_op unit i,
-//                             else of the largest unit's size
-//   gradient.<i>              fp32 gradients of a unit, from its backward to the end of its drain
-//   waiting_gradient.<unit>   the same, for a unit that owns_tied a parameter
-//   reduce_scratch            temporaries of a sum over ranks
-//   drain_staging             gradients cast for the copy to the host; absent for an fp32 drain
-//   batch                     tokens, positions and targets of the step's micro-batches
-//   input.<unit>              activation checkpoints of the run (SharedInputGroups) that begins
-//                             there, in equal parts by micro-batch
-//   input_slot.<i>            the same, if inputs are offloaded: run r uses slot r mod slots
-//   output_gradient           running tensors of the carry, then the gradient that flows back, in
-//                             equal parts by micro-batch
+// DevicePlan: every byte of the device: the engine's planned buffers and LibTorch's temporaries.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +12,39 @@
 
 namespace longshore {
 
+enum class BufferKind : uint8_t {
+  kSlot,             // a gathered unit in the compute dtype; with shard_grad_op unit i, else of the
+                     // largest unit's size
+  kGradient,         // fp32 gradients of a unit, from its backward to the end of its drain
+  kWaitingGradient,  // by unit: the same, for a unit that owns_tied a parameter
+  kReduceScratch,    // temporaries of a sum over ranks
+  kDrainStaging,     // gradients cast for the copy to the host; absent for an fp32 drain
+  kBatch,            // tokens, positions and targets of the step's micro-batches
+  kInput,            // by unit: activation checkpoints of the run (SharedInputGroups) that begins
+                     // there, in equal parts by micro-batch
+  kInputSlot,        // the same, if inputs are offloaded: runs use the slots in rotation
+  kOutputGradient,   // running tensors of the carry, then the gradient that flows back, in equal
+                     // parts by micro-batch
+};
+
+// Identifies a planned buffer: its kind, and its slot or unit if the kind has several. The plan
+// makes buffers by key, and the engine finds them by key.
+struct BufferKey {
+  BufferKey(BufferKind only_one) : kind(only_one) {}
+  BufferKey(BufferKind of_unit, UnitId unit) : kind(of_unit), index(unit.value) {}
+  BufferKey(DeviceSlot slot) : kind(BufferKind::kSlot), index(slot.value) {}
+  BufferKey(GradientBuffer buffer) : kind(BufferKind::kGradient), index(buffer.value) {}
+  BufferKey(InputSlot slot) : kind(BufferKind::kInputSlot), index(slot.value) {}
+  bool operator==(const BufferKey&) const = default;
+
+  BufferKind kind;
+  int32_t index = 0;
+};
+// Returns the name in plans and errors, such as "slot.0", "input.block.3" or "batch".
+std::string name_of(BufferKey key, const ModelSpec& model);
+
 struct PlannedBuffer {
+  BufferKey key;
   std::string name;
   Bytes bytes = 0;  // a multiple of kDeviceBufferAlignment
 };
@@ -54,8 +72,8 @@ struct DevicePlan : PlanAccount {
   // Returns false for a cap that exceeds the GPU's memory.
   bool limit_is_there() const { return limit_auto || memory == 0 || limit <= memory; }
 
-  // Returns the buffer of that name; nullptr if the plan has none.
-  const PlannedBuffer* buffer(const std::string& name) const;
+  // Returns the buffer; nullptr if the plan has none of that key.
+  const PlannedBuffer* buffer(BufferKey key) const;
 };
 
 DevicePlan plan_device(const PlanSizes& sizes, const Machine& machine);

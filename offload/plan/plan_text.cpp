@@ -137,8 +137,8 @@ std::string prefetch_text(const TierPlan& plan) {
   const bool gathers = topology.shard_ranks > 1 && plan.gather == GatherMode::kCollective;
   if (!gathers || topology.keeps_gathered() || plan.device.slots != 2) return "";
   Bytes more = 0;
-  for (const char* name : {"slot.0", "gradient.0"}) {
-    if (const PlannedBuffer* buffer = plan.device.buffer(name)) more += buffer->bytes;
+  for (const BufferKey key : {BufferKey(DeviceSlot(0)), BufferKey(GradientBuffer(0))}) {
+    if (const PlannedBuffer* buffer = plan.device.buffer(key)) more += buffer->bytes;
   }
   return "  fsdp.prefetch = 2 overlaps copy, gather and compute of three units, for " +
          format_bytes(more) + " more on the device\n";

@@ -48,9 +48,9 @@ class Planner {
     return execution;
   }
 
-  std::optional<int32_t> find(UnitId unit) const {
+  std::optional<DeviceSlot> find(UnitId unit) const {
     for (size_t slot = 0; slot < contents_.size(); ++slot) {
-      if (contents_[slot] == unit) return static_cast<int32_t>(slot);
+      if (contents_[slot] == unit) return DeviceSlot(static_cast<int32_t>(slot));
     }
     return std::nullopt;
   }
@@ -82,7 +82,7 @@ class Planner {
     }
     if (!best) return false;
     contents_[*best] = unit;
-    execution.fetches.push_back({unit, static_cast<int32_t>(*best)});
+    execution.fetches.push_back({unit, DeviceSlot(static_cast<int32_t>(*best))});
     return true;
   }
 

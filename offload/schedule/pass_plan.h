@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "shard/slots.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -17,7 +18,7 @@ namespace longshore {
 // A unit and the slot that it is in.
 struct Placed {
   UnitId unit;
-  int32_t slot = 0;
+  DeviceSlot slot;
   bool operator==(const Placed&) const = default;
 };
 

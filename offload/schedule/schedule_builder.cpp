@@ -31,13 +31,11 @@ class Builder {
     for (const UnitSpec& unit : in_.model->units) {
       for (ParamRef ref : unit.tied) owns_tied_[index(ref.unit)] = true;
     }
-    size_t slots = 0;
+    int32_t slots = 0;
     for (const UnitExecution& execution : in_.executions.executions) {
-      for (const Placed& placed : execution.fetches) {
-        slots = std::max(slots, static_cast<size_t>(placed.slot) + 1);
-      }
+      for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot.value + 1);
     }
-    readers_.resize(slots);
+    readers_.resize(static_cast<size_t>(slots));
     gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
     host_slot_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
     inputs_.resize(static_cast<size_t>(in_.input_slots));
@@ -78,10 +76,16 @@ class Builder {
  private:
   // The contents of a slot of inputs, state or parameters, and the last operations that used it.
   struct SlotUse {
-    int32_t unit = kNone;
+    std::optional<UnitId> unit = {};
     int32_t written = kNone;          // the op that filled it
     std::vector<int32_t> users = {};  // ops that read it since
   };
+
+  // Returns the slot whose turn it is among `count` slots in rotation.
+  template <typename Slot>
+  static Slot take_turn(Slot& next, int32_t count) {
+    return std::exchange(next, Slot((next.value + 1) % count));
+  }
 
   static size_t index(UnitId unit) { return static_cast<size_t>(unit.value); }
   UnitId last() const { return in_.model->units.back().id; }
@@ -113,29 +117,29 @@ class Builder {
   void add_update(Op update, bool passes) {
     const UnitId unit = update.unit;
     update.bytes = bytes_of(in_.update_bytes, unit);
-    const int32_t slot = next_state_;
+    std::optional<StateSlot> slot;
     if (in_.state_slots > 0) {
-      next_state_ = (next_state_ + 1) % in_.state_slots;
+      slot = take_turn(next_state_, in_.state_slots);
       Op read{.kind = OpKind::kReadState,
               .unit = unit,
               .state = slot,
               .bytes = bytes_of(in_.state_read_bytes, unit)};
-      claim(states_[static_cast<size_t>(slot)], unit, read);
+      claim(states_[*slot], unit, read);
       update.after.push_back(add(std::move(read)));
       update.state = slot;
     }
     if (passes && in_.parameter_slots > 0) update.parameters = claim_parameters(unit, update);
-    const std::optional<int32_t> parameters = update.parameters;
+    const std::optional<ParameterSlot> parameters = update.parameters;
     const int32_t id = updated_[index(unit)] = add(std::move(update));
-    if (parameters) parameters_[static_cast<size_t>(*parameters)].written = id;
-    if (in_.state_slots == 0) return;
+    if (parameters) parameters_[*parameters].written = id;
+    if (!slot) return;
     state_written_[index(unit)] = add({.kind = OpKind::kWriteState,
                                        .unit = unit,
                                        .state = slot,
                                        .after = {id},
                                        .bytes = bytes_of(in_.state_written_bytes, unit)});
     const int32_t written = state_written_[index(unit)];
-    states_[static_cast<size_t>(slot)].written = written;
+    states_[*slot].written = written;
     if (to_commit_ > 0 && --to_commit_ == 0) add_commit(written);
     write_before_ = written;
   }
@@ -152,10 +156,9 @@ class Builder {
   }
 
   // Claims the next parameter slot, which `op` fills.
-  int32_t claim_parameters(UnitId unit, Op& op) {
-    const int32_t slot = next_parameters_;
-    next_parameters_ = (next_parameters_ + 1) % in_.parameter_slots;
-    claim(parameters_[static_cast<size_t>(slot)], unit, op);
+  ParameterSlot claim_parameters(UnitId unit, Op& op) {
+    const ParameterSlot slot = take_turn(next_parameters_, in_.parameter_slots);
+    claim(parameters_[slot], unit, op);
     return slot;
   }
 
@@ -169,36 +172,35 @@ class Builder {
 
   // Returns the slot that has the unit's parameters for the next fetch: the one that the update
   // left them in, or one that a new read fills.
-  int32_t bring_parameters(UnitId unit) {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const SlotUse& slot = parameters_[i];
-      if (slot.unit == unit.value && slot.users.empty()) return static_cast<int32_t>(i);
+  ParameterSlot bring_parameters(UnitId unit) {
+    for (int32_t i = 0; i < in_.parameter_slots; ++i) {
+      const SlotUse& use = parameters_[ParameterSlot(i)];
+      if (use.unit == unit && use.users.empty()) return ParameterSlot(i);
     }
     Op read{.kind = OpKind::kReadParameters,
             .unit = unit,
             .after = {state_written_[index(unit)]},
             .bytes = bytes_of(in_.parameter_read_bytes, unit)};
-    const int32_t slot = claim_parameters(unit, read);
+    const ParameterSlot slot = claim_parameters(unit, read);
     read.parameters = slot;
-    parameters_[static_cast<size_t>(slot)].written = add(std::move(read));
+    parameters_[slot].written = add(std::move(read));
     return slot;
   }
 
   void add_fetch(const Placed& placed) {
     add_forward_update(placed.unit);
-    std::vector<int32_t>& readers = readers_.at(static_cast<size_t>(placed.slot));
     Op fetch{.kind = OpKind::kFetch, .unit = placed.unit, .slots = {placed}};
-    fetch.after = std::exchange(readers, {});
+    fetch.after = std::exchange(readers_[placed.slot], {});
     if (in_.parameter_slots > 0) {
       fetch.parameters = bring_parameters(placed.unit);
-      fetch.after.push_back(parameters_[static_cast<size_t>(*fetch.parameters)].written);
+      fetch.after.push_back(parameters_[*fetch.parameters].written);
     } else {
       fetch.after.push_back(updated_[index(placed.unit)]);
     }
     fetch.bytes = bytes_of(in_.fetch_bytes, placed.unit);
-    const std::optional<int32_t> parameters = fetch.parameters;
+    const std::optional<ParameterSlot> parameters = fetch.parameters;
     int32_t filled = add(std::move(fetch));
-    if (parameters) parameters_[static_cast<size_t>(*parameters)].users.push_back(filled);
+    if (parameters) parameters_[*parameters].users.push_back(filled);
     if (in_.gathers) {
       filled = add({.kind = OpKind::kGather,
                     .unit = placed.unit,
@@ -219,7 +221,7 @@ class Builder {
   void add_compute(Op op) {
     const std::vector<Placed> leases = op.slots;
     const int32_t id = add(std::move(op));
-    for (const Placed& placed : leases) readers_[static_cast<size_t>(placed.slot)].push_back(id);
+    for (const Placed& placed : leases) readers_[placed.slot].push_back(id);
   }
 
   void add_forward(const UnitExecution& execution) {
@@ -229,13 +231,13 @@ class Builder {
     const SharedInputGroup* const to = execution.unit == last() ? nullptr : run_of(next);
     if (from != nullptr) op.input = find_input(*from);
     if (to != nullptr) op.output = to == from ? *op.input : claim_input(*to, op);
-    const std::optional<int32_t> input = op.input;
-    const std::optional<int32_t> output = op.output;
+    const std::optional<InputSlot> input = op.input;
+    const std::optional<InputSlot> output = op.output;
     add_compute(std::move(op));
     const auto id = static_cast<int32_t>(out_.ops.size()) - 1;
-    if (input) inputs_[static_cast<size_t>(*input)].users.push_back(id);
+    if (input) inputs_[*input].users.push_back(id);
     if (!output) return;
-    inputs_[static_cast<size_t>(*output)].written = id;
+    inputs_[*output].written = id;
     // The save follows the last unit that writes a part of the run's input.
     if (in_.pass == Pass::kTrain && next == to->last && is_saved(*to)) add_save(*to);
   }
@@ -261,46 +263,44 @@ class Builder {
     return std::ssize(runs_.all()) - run.number < in_.input_slots;
   }
 
-  static int32_t find_unit(const std::vector<SlotUse>& slots, UnitId unit) {
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].unit == unit.value) return static_cast<int32_t>(i);
-    }
-    LONGSHORE_CHECK(false) << "the input of unit " << unit << " is in no slot";
-    return kNone;
+  template <typename Slot>
+  static Slot find_unit(const SlotVector<Slot, SlotUse>& slots, UnitId unit) {
+    const auto found = std::ranges::find(slots, std::optional(unit), &SlotUse::unit);
+    LONGSHORE_CHECK(found != slots.end()) << "the input of unit " << unit << " is in no slot";
+    return Slot(static_cast<int32_t>(found - slots.begin()));
   }
-  int32_t find_input(const SharedInputGroup& run) const { return find_unit(inputs_, run.first); }
+  InputSlot find_input(const SharedInputGroup& run) const { return find_unit(inputs_, run.first); }
 
   // Claims the slot for the input of `unit`, which `op` writes after all earlier uses of the slot.
   static void claim(SlotUse& slot, UnitId unit, Op& op) {
     op.after.push_back(slot.written);
     op.after.insert(op.after.end(), slot.users.begin(), slot.users.end());
-    slot = {.unit = unit.value};
+    slot = {.unit = unit};
   }
 
-  int32_t claim_input(const SharedInputGroup& run, Op& op) {
-    const auto slot = static_cast<size_t>(run.number) % inputs_.size();
+  InputSlot claim_input(const SharedInputGroup& run, Op& op) {
+    const InputSlot slot = run.slot(in_.input_slots);
     claim(inputs_[slot], run.first, op);
-    return static_cast<int32_t>(slot);
+    return slot;
   }
 
   void add_save(const SharedInputGroup& run) {
     const UnitId unit = run.first;
-    SlotUse& from = inputs_[static_cast<size_t>(find_input(run))];
+    SlotUse& from = inputs_[find_input(run)];
     Op save{.kind = OpKind::kSaveInput,
             .unit = unit,
             .input = find_input(run),
             .after = {from.written},
             .bytes = bytes_of(in_.input_bytes, unit)};
-    const int32_t staging = next_staging_;
+    std::optional<StagingSlot> staging;
     if (in_.input_staging > 0) {
-      save.staging = staging;
-      next_staging_ = (next_staging_ + 1) % in_.input_staging;
-      claim(staging_[static_cast<size_t>(staging)], unit, save);
+      save.staging = staging = take_turn(next_staging_, in_.input_staging);
+      claim(staging_[*staging], unit, save);
     }
     const int32_t id = add(std::move(save));
     from.users.push_back(id);
     saved_.push_back({unit, id});
-    if (in_.input_staging > 0) add_write(unit, staging, id);
+    if (staging) add_write(unit, *staging, id);
   }
 
   // ---- Activation checkpoints on drives. They are written in the order of the units and read in
@@ -314,8 +314,8 @@ class Builder {
     to_read_ = to_drives_;
   }
 
-  void add_write(UnitId unit, int32_t staging, int32_t saved) {
-    SlotUse& slot = staging_[static_cast<size_t>(staging)];
+  void add_write(UnitId unit, StagingSlot staging, int32_t saved) {
+    SlotUse& slot = staging_[staging];
     slot.written = saved;
     if (std::ranges::find(to_drives_, unit) == to_drives_.end()) return;
     const int32_t id = add({.kind = OpKind::kWriteInput,
@@ -328,7 +328,7 @@ class Builder {
   }
 
   // Reads the checkpoint that backward needs next into the staging slot that was just emptied.
-  void add_read_ahead(int32_t staging) {
+  void add_read_ahead(StagingSlot staging) {
     if (to_read_.empty()) return;
     const UnitId unit = to_read_.back();
     to_read_.pop_back();
@@ -337,7 +337,7 @@ class Builder {
             .staging = staging,
             .after = {saved_as(unit)},
             .bytes = bytes_of(in_.staged_input_bytes, unit)};
-    SlotUse& slot = staging_[static_cast<size_t>(staging)];
+    SlotUse& slot = staging_[staging];
     claim(slot, unit, read);
     slot.written = add(std::move(read));
   }
@@ -352,7 +352,7 @@ class Builder {
   void add_load(const SharedInputGroup& run) {
     const UnitId unit = run.first;
     for (const SlotUse& place : inputs_) {
-      if (place.unit == unit.value) return;
+      if (place.unit == unit) return;
     }
     Op load{.kind = OpKind::kLoadInput, .unit = unit, .bytes = bytes_of(in_.input_bytes, unit)};
     if (in_.input_staging == 0) {
@@ -360,16 +360,16 @@ class Builder {
       add_loaded(run, std::move(load));
       return;
     }
-    const int32_t staging = find_unit(staging_, unit);
+    const StagingSlot staging = find_unit(staging_, unit);
     load.staging = staging;
-    load.after.push_back(staging_[static_cast<size_t>(staging)].written);
-    staging_[static_cast<size_t>(staging)].users.push_back(add_loaded(run, std::move(load)));
+    load.after.push_back(staging_[staging].written);
+    staging_[staging].users.push_back(add_loaded(run, std::move(load)));
     add_read_ahead(staging);
   }
 
   int32_t add_loaded(const SharedInputGroup& run, Op load) {
     load.input = claim_input(run, load);
-    const auto slot = static_cast<size_t>(*load.input);
+    const InputSlot slot = *load.input;
     return inputs_[slot].written = add(std::move(load));
   }
 
@@ -391,23 +391,22 @@ class Builder {
     if (const SharedInputGroup* const run = run_of(execution.unit)) {
       add_load(*run);
       op.input = find_input(*run);
-      op.after.push_back(inputs_[static_cast<size_t>(*op.input)].written);
+      op.after.push_back(inputs_[*op.input].written);
       add_loads_ahead(*run);
     }
     if (trains && !own_place) {
-      op.gradient = next_gradient_;
-      next_gradient_ = (next_gradient_ + 1) % in_.gradient_buffers;
-      op.after.push_back(gradient_used_[static_cast<size_t>(*op.gradient)]);
+      op.gradient = take_turn(next_gradient_, in_.gradient_buffers);
+      op.after.push_back(gradient_used_[*op.gradient]);
     }
-    const std::optional<int32_t> gradient = op.gradient;
-    const std::optional<int32_t> input = op.input;
+    const std::optional<GradientBuffer> gradient = op.gradient;
+    const std::optional<InputSlot> input = op.input;
     add_compute(std::move(op));
     const auto computed = static_cast<int32_t>(out_.ops.size()) - 1;
-    if (input) inputs_[static_cast<size_t>(*input)].users.push_back(computed);
+    if (input) inputs_[*input].users.push_back(computed);
     if (trains) add_gradient(execution.unit, gradient, computed);
   }
 
-  void add_gradient(UnitId unit, std::optional<int32_t> gradient, int32_t computed) {
+  void add_gradient(UnitId unit, std::optional<GradientBuffer> gradient, int32_t computed) {
     int32_t before = computed;
     if (in_.reduces) {
       before = add({.kind = OpKind::kReduce,
@@ -416,12 +415,11 @@ class Builder {
                     .after = {before},
                     .bytes = bytes_of(in_.reduce_bytes, unit)});
     }
-    std::optional<int32_t> host_slot;
+    std::optional<HostGradientSlot> host_slot;
     int32_t freed = kNone;
     if (in_.gradient_ring > 0) {
-      host_slot = next_host_slot_;
-      freed = host_slot_used_[static_cast<size_t>(next_host_slot_)];
-      next_host_slot_ = (next_host_slot_ + 1) % in_.gradient_ring;
+      host_slot = take_turn(next_host_slot_, in_.gradient_ring);
+      freed = host_slot_used_[*host_slot];
     }
     const int32_t drained = add({.kind = OpKind::kDrain,
                                  .unit = unit,
@@ -429,31 +427,34 @@ class Builder {
                                  .host_slot = host_slot,
                                  .after = {before, freed},
                                  .bytes = bytes_of(in_.drain_bytes, unit)});
-    if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
+    if (gradient) gradient_used_[*gradient] = drained;
     if (in_.overlap != UpdateOverlap::kBackward) return;
     // The unit's own backward is the last to read it, and no later operation fetches it.
     add_update({.kind = OpKind::kUpdate, .unit = unit, .host_slot = host_slot, .after = {drained}},
                /*passes=*/false);
-    if (host_slot) host_slot_used_[static_cast<size_t>(*host_slot)] = updated_[index(unit)];
+    if (host_slot) host_slot_used_[*host_slot] = updated_[index(unit)];
   }
 
   const ScheduleInputs& in_;
   SharedInputGroups runs_;
   size_t units_;
   size_t visit_ = 0;
-  std::vector<int32_t> updated_;               // by unit: its kUpdate in this schedule
-  std::vector<int32_t> filled_;                // by unit: the last kFetch or kGather
-  std::vector<bool> owns_tied_;                // by unit
-  std::vector<std::vector<int32_t>> readers_;  // by slot: its readers since the last fill
-  std::vector<int32_t> gradient_used_;         // by buffer: the last kDrain
-  int32_t next_gradient_ = 0;
-  std::vector<int32_t> host_slot_used_;  // by ring slot: the last kUpdate
-  int32_t next_host_slot_ = 0;
-  std::vector<SlotUse> inputs_;      // by input slot
-  std::vector<SlotUse> staging_;     // by staging slot
-  std::vector<SlotUse> states_;      // by state slot
-  std::vector<SlotUse> parameters_;  // by parameter slot
-  int32_t next_staging_ = 0, next_state_ = 0, next_parameters_ = 0;
+  std::vector<int32_t> updated_;                          // by unit: its kUpdate in this schedule
+  std::vector<int32_t> filled_;                           // by unit: the last kFetch or kGather
+  std::vector<bool> owns_tied_;                           // by unit
+  SlotVector<DeviceSlot, std::vector<int32_t>> readers_;  // readers since the last fill
+  SlotVector<GradientBuffer, int32_t> gradient_used_;     // the last kDrain
+  SlotVector<HostGradientSlot, int32_t> host_slot_used_;  // the last kUpdate
+  SlotVector<InputSlot, SlotUse> inputs_;
+  SlotVector<StagingSlot, SlotUse> staging_;
+  SlotVector<StateSlot, SlotUse> states_;
+  SlotVector<ParameterSlot, SlotUse> parameters_;
+  // The slots that are used next.
+  GradientBuffer next_gradient_;
+  HostGradientSlot next_host_slot_;
+  StagingSlot next_staging_;
+  StateSlot next_state_;
+  ParameterSlot next_parameters_;
   std::vector<int32_t> state_written_;             // by unit: its kWriteState in this schedule
   std::vector<UnitId> to_drives_;                  // units whose inputs go to drives, in order
   std::vector<UnitId> to_read_;                    // units of to_drives_ that are not read back yet

@@ -23,14 +23,14 @@ std::string joined(const std::vector<int32_t>& numbers) {
 std::string uses_of(const Op& op) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot));
-  if (op.gradient) add("gradient " + std::to_string(*op.gradient));
-  if (op.host_slot) add("host slot " + std::to_string(*op.host_slot));
-  if (op.input) add("input " + std::to_string(*op.input));
-  if (op.output) add("output " + std::to_string(*op.output));
-  if (op.state) add("state " + std::to_string(*op.state));
-  if (op.parameters) add("parameters " + std::to_string(*op.parameters));
-  if (op.staging) add("staging " + std::to_string(*op.staging));
+  for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot.value));
+  if (op.gradient) add("gradient " + std::to_string(op.gradient->value));
+  if (op.host_slot) add("host slot " + std::to_string(op.host_slot->value));
+  if (op.input) add("input " + std::to_string(op.input->value));
+  if (op.output) add("output " + std::to_string(op.output->value));
+  if (op.state) add("state " + std::to_string(op.state->value));
+  if (op.parameters) add("parameters " + std::to_string(op.parameters->value));
+  if (op.staging) add("staging " + std::to_string(op.staging->value));
   return text;
 }
 

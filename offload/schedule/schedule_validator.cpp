@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/errors.h"
@@ -18,19 +19,8 @@ using namespace validation;
 class Validator {
  public:
   Validator(const StepSchedule& schedule, const ScheduleInputs& inputs)
-      : schedule_(schedule), in_(inputs), runs_(*inputs.model), before_(schedule) {
+      : schedule_(schedule), in_(inputs), runs_(*inputs.model), before_(schedule), slots_(inputs) {
     make_units();
-    int32_t slots = 0;
-    for (const UnitExecution& execution : in_.executions.executions) {
-      for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot + 1);
-    }
-    make_places(slots_, slots, "slot ");
-    make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
-    make_places(inputs_, in_.input_slots, "input slot ");
-    make_places(staging_, in_.input_staging, "staging slot ");
-    make_places(states_, in_.state_slots, "state slot ");
-    make_places(parameters_, in_.parameter_slots, "parameter slot ");
-    make_places(ring_, in_.gradient_ring, "host gradient slot ");
     const std::vector<UnitId> order = execution_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
       const bool backward = in_.pass == Pass::kTrain && i + 1 >= in_.model->units.size();
@@ -191,13 +181,16 @@ class Validator {
   }
 
   // Returns slot `number`; reports a finding and returns null where the plan has no such slot.
-  SlotUse* place(std::vector<SlotUse>& places, std::optional<int32_t> number, const char* what) {
+  template <typename Slot>
+  SlotUse* place(SlotVector<Slot, SlotUse>& places,
+                 std::optional<std::type_identity_t<Slot>> number, const char* what) {
     if (!expect(number.has_value(), std::string("names no ") + what)) return nullptr;
-    const bool known = *number >= 0 && *number < static_cast<int32_t>(places.size());
-    if (!expect(known, std::string("the plan has no ") + what + " " + std::to_string(*number))) {
+    const int32_t value = number->value;
+    const bool known = value >= 0 && value < std::ssize(places);
+    if (!expect(known, std::string("the plan has no ") + what + " " + std::to_string(value))) {
       return nullptr;
     }
-    return &places[static_cast<size_t>(*number)];
+    return &places[*number];
   }
 
   bool holds(const SlotUse& place, UnitId unit) {
@@ -220,7 +213,7 @@ class Validator {
     const UnitState& unit = state(op.unit);
     expect(!unit.updated, "the state is read after its update");
     read(state(op.unit).drive_state);
-    if (SlotUse* slot = place(states_, op.state, "state slot")) put(*slot, op.unit, true);
+    if (SlotUse* slot = place(slots_.states, op.state, "state slot")) put(*slot, op.unit, true);
   }
 
   void write_state(const Op& op) {
@@ -231,7 +224,7 @@ class Validator {
     unit.state_written = true;
     if (in_.parameter_slots == 0) read(unit.host_parameters);
     write(unit.drive_state);
-    SlotUse* slot = place(states_, op.state, "state slot");
+    SlotUse* slot = place(slots_.states, op.state, "state slot");
     if (slot != nullptr && holds(*slot, op.unit)) {
       read(slot->memory);
       slot->used = true;
@@ -259,7 +252,7 @@ class Validator {
       read(unit.drive_state);
       if (in_.parameter_slots == 0) read(unit.host_parameters);
     }
-    for (SlotUse& slot : states_) write(slot.memory);
+    for (SlotUse& slot : slots_.states) write(slot.memory);
   }
 
   void update(const Op& op) {
@@ -279,7 +272,7 @@ class Validator {
       expect(!op.host_slot, "a state sweep has no gradients");
     } else if (in_.gradient_ring == 0) {
       read(unit.host_gradient);
-    } else if (SlotUse* slot = place(ring_, op.host_slot, "host gradient slot");
+    } else if (SlotUse* slot = place(slots_.host_gradients, op.host_slot, "host gradient slot");
                slot && holds(*slot, op.unit)) {
       read(slot->memory);
       slot->used = true;
@@ -292,13 +285,13 @@ class Validator {
   void update_parameters(const Op& op, UnitState& unit) {
     if (in_.parameter_slots == 0) write(unit.host_parameters);
     if (in_.state_slots > 0) {
-      SlotUse* slot = place(states_, op.state, "state slot");
+      SlotUse* slot = place(slots_.states, op.state, "state slot");
       if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
     } else {
       expect(!op.state, "the state is in host memory");
     }
     if (!op.parameters) return;
-    if (SlotUse* slot = place(parameters_, op.parameters, "parameter slot")) {
+    if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
   }
@@ -307,7 +300,7 @@ class Validator {
     UnitState& unit = state(op.unit);
     if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
     read(unit.drive_state);
-    if (SlotUse* slot = place(parameters_, op.parameters, "parameter slot")) {
+    if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
   }
@@ -317,7 +310,7 @@ class Validator {
                 "must name one slot, of the unit itself")) {
       return nullptr;
     }
-    return place(slots_, op.slots.front().slot, "slot");
+    return place(slots_.device, op.slots.front().slot, "slot");
   }
 
   void fetch(const Op& op) {
@@ -333,7 +326,7 @@ class Validator {
     if (in_.parameter_slots == 0) {
       expect(!op.parameters, "the parameters are in host memory");
       read(unit.host_parameters);
-    } else if (SlotUse* from = place(parameters_, op.parameters, "parameter slot");
+    } else if (SlotUse* from = place(slots_.parameters, op.parameters, "parameter slot");
                from && holds(*from, op.unit)) {
       expect(!from->used, from->memory.name + " was fetched already");
       read(from->memory);
@@ -364,7 +357,7 @@ class Validator {
     std::vector<UnitId> leased;
     for (const Placed& placed : op.slots) {
       leased.push_back(placed.unit);
-      SlotUse* slot = place(slots_, placed.slot, "slot");
+      SlotUse* slot = place(slots_.device, placed.slot, "slot");
       if (slot == nullptr || !holds(*slot, placed.unit)) continue;
       expect(slot->complete, slot->memory.name + " is not gathered");
       read(slot->memory);
@@ -382,7 +375,7 @@ class Validator {
       expect(!op.input, "has no input slot");
       return;
     }
-    SlotUse* slot = place(inputs_, op.input, "input slot");
+    SlotUse* slot = place(slots_.inputs, op.input, "input slot");
     if (slot == nullptr || !holds(*slot, run->first)) return;
     read(slot->memory);
     slot->used = true;
@@ -403,7 +396,7 @@ class Validator {
       expect(!op.output, "has no output slot");
       return;
     }
-    SlotUse* slot = place(inputs_, op.output, "input slot");
+    SlotUse* slot = place(slots_.inputs, op.output, "input slot");
     if (slot == nullptr) return;
     if (run->first == next) return put(*slot, next, true);
     if (holds(*slot, run->first)) write(slot->memory);
@@ -427,7 +420,7 @@ class Validator {
     if (unit.owns_tied) {
       if (owner == op.unit) expect(!op.gradient, "the gradient has a place of its own");
       write(unit.waiting.memory);
-    } else if (SlotUse* buffer = place(buffers_, op.gradient, "gradient buffer")) {
+    } else if (SlotUse* buffer = place(slots_.gradients, op.gradient, "gradient buffer")) {
       put(*buffer, owner, !in_.reduces);
     }
   }
@@ -443,7 +436,7 @@ class Validator {
       expect(!op.gradient, "the gradient has a place of its own");
       return &unit.waiting;
     }
-    SlotUse* buffer = place(buffers_, op.gradient, "gradient buffer");
+    SlotUse* buffer = place(slots_.gradients, op.gradient, "gradient buffer");
     return buffer != nullptr && holds(*buffer, op.unit) ? buffer : nullptr;
   }
 
@@ -465,7 +458,8 @@ class Validator {
     unit.drained = true;
     if (in_.gradient_ring == 0) {
       write(unit.host_gradient);
-    } else if (SlotUse* host_slot = place(ring_, op.host_slot, "host gradient slot")) {
+    } else if (SlotUse* host_slot =
+                   place(slots_.host_gradients, op.host_slot, "host gradient slot")) {
       put(*host_slot, op.unit, true);
     }
     SlotUse* buffer = gradient(op);
@@ -489,16 +483,16 @@ class Validator {
     }
     if (in_.input_staging == 0) {
       write(unit.activation_checkpoint);
-    } else if (SlotUse* staging = place(staging_, op.staging, "staging slot")) {
+    } else if (SlotUse* staging = place(slots_.staging, op.staging, "staging slot")) {
       put(*staging, op.unit, true);
     }
-    SlotUse* slot = place(inputs_, op.input, "input slot");
+    SlotUse* slot = place(slots_.inputs, op.input, "input slot");
     if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
   }
 
   // Checks that the staging slot has the unit's input, and that the operation may read it.
   void take_staged(const Op& op) {
-    SlotUse* staging = place(staging_, op.staging, "staging slot");
+    SlotUse* staging = place(slots_.staging, op.staging, "staging slot");
     if (staging == nullptr || !holds(*staging, op.unit)) return;
     read(staging->memory);
     staging->used = true;
@@ -517,7 +511,8 @@ class Validator {
     expect(unit.written, "the input is not on the drives");
     unit.read_back = true;
     read(unit.drive_input);
-    if (SlotUse* slot = place(staging_, op.staging, "staging slot")) put(*slot, op.unit, true);
+    if (SlotUse* slot = place(slots_.staging, op.staging, "staging slot"))
+      put(*slot, op.unit, true);
   }
 
   void load_input(const Op& op) {
@@ -529,7 +524,7 @@ class Validator {
     } else {
       take_staged(op);
     }
-    if (SlotUse* slot = place(inputs_, op.input, "input slot")) put(*slot, op.unit, true);
+    if (SlotUse* slot = place(slots_.inputs, op.input, "input slot")) put(*slot, op.unit, true);
   }
 
   // ---- The whole pass ----
@@ -538,8 +533,9 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " executions");
-    for (const std::vector<SlotUse>* places :
-         {&slots_, &inputs_, &staging_, &states_, &parameters_, &ring_}) {
+    for (const std::vector<SlotUse>* places : std::initializer_list<const std::vector<SlotUse>*>{
+             &slots_.device, &slots_.inputs, &slots_.staging, &slots_.states, &slots_.parameters,
+             &slots_.host_gradients}) {
       for (const SlotUse& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
@@ -571,7 +567,7 @@ class Validator {
   SharedInputGroups runs_;
   HappensBefore before_;
   std::vector<UnitState> units_;
-  std::vector<SlotUse> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;
+  PlannedSlots slots_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   bool committed_ = false;

@@ -144,15 +144,15 @@ std::string describe_op(const StepSchedule& schedule, int32_t index) {
   if (op.kind != OpKind::kCommit) text += " unit " + std::to_string(op.unit.value);
   for (const Placed& placed : op.slots) {
     text += &placed == op.slots.data() ? " slot " : ", ";
-    text += std::to_string(placed.slot);
+    text += std::to_string(placed.slot.value);
   }
-  if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
-  if (op.host_slot) text += " host slot " + std::to_string(*op.host_slot);
-  if (op.input) text += " input " + std::to_string(*op.input);
-  if (op.output) text += " output " + std::to_string(*op.output);
-  if (op.state) text += " state " + std::to_string(*op.state);
-  if (op.parameters) text += " parameters " + std::to_string(*op.parameters);
-  if (op.staging) text += " staging " + std::to_string(*op.staging);
+  if (op.gradient) text += " gradient " + std::to_string(op.gradient->value);
+  if (op.host_slot) text += " host slot " + std::to_string(op.host_slot->value);
+  if (op.input) text += " input " + std::to_string(op.input->value);
+  if (op.output) text += " output " + std::to_string(op.output->value);
+  if (op.state) text += " state " + std::to_string(op.state->value);
+  if (op.parameters) text += " parameters " + std::to_string(op.parameters->value);
+  if (op.staging) text += " staging " + std::to_string(op.staging->value);
   return text;
 }
 

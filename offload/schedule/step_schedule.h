@@ -68,27 +68,23 @@ struct Op {
   UnitId unit = {};
   // kFetch, kGather: the slot that is written. kForward, kBackward: leased slots, own first.
   std::vector<Placed> slots = {};
-  // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit has its own accumulator
-  // (it owns_tied a parameter) or no trainable parameter.
-  std::optional<int32_t> gradient = {};
-  // kDrain writes it, kUpdate reads it: the slot in the ring of host gradients, if one exists.
-  std::optional<int32_t> host_slot = {};
+  // kBackward, kReduce, kDrain. Empty where the unit has its own accumulator (it owns_tied a
+  // parameter) or no trainable parameter.
+  std::optional<GradientBuffer> gradient = {};
+  // kDrain writes it, kUpdate reads it, if gradients on the host share a ring.
+  std::optional<HostGradientSlot> host_slot = {};
   // Input slots exist where inputs are offloaded to the host. A slot holds the activation
   // checkpoints of a run of units (SharedInputGroups); operations that move it name the run's first
-  // unit.
-  std::optional<int32_t> input =
-      {};  // kForward, kBackward, kSaveInput read it; kLoadInput writes it
+  // unit. kForward, kBackward, kSaveInput read it; kLoadInput writes it.
+  std::optional<InputSlot> input = {};
   // kForward writes the next unit's input here; within a run it equals `input`.
-  std::optional<int32_t> output = {};
-  // The state slot on the host, where state is on drives. kReadState writes it, kUpdate reads and
-  // writes it, kWriteState reads it.
-  std::optional<int32_t> state = {};
-  // The parameter slot on the host, where parameters are on drives. kReadParameters and kUpdate
-  // write it, kFetch reads it.
-  std::optional<int32_t> parameters = {};
-  // The staging slot on the host, where inputs go to drives. kSaveInput and kReadInput write it,
-  // kWriteInput and kLoadInput read it.
-  std::optional<int32_t> staging = {};
+  std::optional<InputSlot> output = {};
+  // With state on drives: kReadState writes it, kUpdate reads and writes it, kWriteState reads it.
+  std::optional<StateSlot> state = {};
+  // With parameters on drives: kReadParameters and kUpdate write it, kFetch reads it.
+  std::optional<ParameterSlot> parameters = {};
+  // With inputs on drives: kSaveInput and kReadInput write it, kWriteInput and kLoadInput read it.
+  std::optional<StagingSlot> staging = {};
   // Indices of earlier operations that must end before this one begins, beside its track's.
   std::vector<int32_t> after = {};
   Bytes bytes = 0;  // moved over the lane's link; 0 for compute

@@ -2,12 +2,13 @@
 // Plain values, internal to schedule_validator.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/ids.h"
+#include "offload/schedule/step_schedule.h"
 
 namespace longshore::validation {
 
@@ -30,6 +31,31 @@ inline void make_places(std::vector<SlotUse>& places, int32_t count, const std::
   places.resize(static_cast<size_t>(count > 0 ? count : 0));
   for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
 }
+
+// All slots and buffers of the plan.
+struct PlannedSlots {
+  explicit PlannedSlots(const ScheduleInputs& plan) {
+    int32_t slots = 0;
+    for (const UnitExecution& execution : plan.executions.executions) {
+      for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot.value + 1);
+    }
+    make_places(device, slots, "slot ");
+    make_places(gradients, plan.gradient_buffers, "gradient buffer ");
+    make_places(inputs, plan.input_slots, "input slot ");
+    make_places(staging, plan.input_staging, "staging slot ");
+    make_places(states, plan.state_slots, "state slot ");
+    make_places(parameters, plan.parameter_slots, "parameter slot ");
+    make_places(host_gradients, plan.gradient_ring, "host gradient slot ");
+  }
+
+  SlotVector<DeviceSlot, SlotUse> device;
+  SlotVector<GradientBuffer, SlotUse> gradients;
+  SlotVector<InputSlot, SlotUse> inputs;
+  SlotVector<StagingSlot, SlotUse> staging;
+  SlotVector<StateSlot, SlotUse> states;
+  SlotVector<ParameterSlot, SlotUse> parameters;
+  SlotVector<HostGradientSlot, SlotUse> host_gradients;
+};
 
 inline std::string unit_text(UnitId unit) {
   return "unit " + std::to_string(unit.value);

@@ -60,10 +60,10 @@ std::span<std::byte> HostGradients::gradient(UnitId id) {
   const Unit& unit = at(id);
   Bytes begin = unit.begin;
   if (options_.ring > 0) {
-    const std::optional<int32_t> place = ring_.place_of(id);
-    LONGSHORE_CHECK(place.has_value())
+    const std::optional<HostGradientSlot> slot = ring_.slot_of(id);
+    LONGSHORE_CHECK(slot.has_value())
         << "the gradient of unit " << id << " has no host gradient slot";
-    begin = arena_.size_bytes() / options_.ring * *place;
+    begin = arena_.size_bytes() / options_.ring * slot->value;
   }
   return arena_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(unit.bytes));
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "pinned/pinned_arena.h"
-#include "shard/slot_owners.h"
+#include "shard/slots.h"
 #include "shard/state_format.h"
 
 namespace longshore {
@@ -34,7 +34,7 @@ class HostGradients {
   DType dtype() const { return options_.dtype; }
   Bytes host_bytes() const { return arena_.size_bytes(); }
   // Owners of ring slots: claimed before the unit's drain, freed after its update.
-  SlotOwners& ring() { return ring_; }
+  SlotOwners<HostGradientSlot>& ring() { return ring_; }
   // Returns the rank's part of the unit's gradient, its trainable segments end to end. In a ring
   // the unit must own a slot.
   std::span<std::byte> gradient(UnitId unit);
@@ -52,7 +52,7 @@ class HostGradients {
   HostGradientsOptions options_;
   PinnedArena arena_;
   std::vector<Unit> units_;
-  SlotOwners ring_;
+  SlotOwners<HostGradientSlot> ring_;
 };
 
 }  // namespace longshore

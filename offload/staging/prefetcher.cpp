@@ -2,7 +2,7 @@
 
 namespace longshore {
 
-void Prefetcher::fetch(const Placed& placed, std::optional<int32_t> parameters) {
+void Prefetcher::fetch(const Placed& placed, std::optional<ParameterSlot> parameters) {
   const FlatLayout& flat = layout(placed.unit);
   const std::span<std::byte> slot =
       parts_.ring->begin_fill(placed, version_, flat.flat_elements() * static_cast<Bytes>(width()));

@@ -35,9 +35,9 @@ class Prefetcher {
   void set_version(StateVersion version) { version_ = version; }
   StateVersion version() const { return version_; }
 
-  // Copies the rank's shard (or the whole unit, if the rank holds it) to the slot, from the store's
-  // parameter slot `parameters`, or from host memory if it is empty.
-  void fetch(const Placed& placed, std::optional<int32_t> parameters);
+  // Copies the rank's shard (or the whole unit, if the rank holds it) to the slot, from
+  // `parameters`, or from host memory if it is empty.
+  void fetch(const Placed& placed, std::optional<ParameterSlot> parameters);
   // Completes a fetched slot. Blocks the lane until the other ranks' parts have arrived.
   void gather(const Placed& placed);
   bool gathers() const { return parts_.shards != nullptr && parts_.node == nullptr; }

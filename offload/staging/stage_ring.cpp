@@ -25,7 +25,7 @@ StageRing::StageRing(std::vector<std::span<std::byte>> slots) {
 std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion version,
                                            Bytes unit_bytes) {
   const MutexLock lock(*mutex_);
-  Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
+  Slot& slot = slots_[placed.slot];
   LONGSHORE_CHECK(slot.leases == 0) << "slot " << placed.slot << " is leased for unit " << slot.unit
                                     << "; unit " << placed.unit << " may not take it";
   LONGSHORE_CHECK(slot.content != Content::kFilling)
@@ -42,7 +42,7 @@ std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion ve
 }
 
 StageRing::Slot& StageRing::held(const Placed& placed, StateVersion version, Content content) {
-  Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
+  Slot& slot = slots_[placed.slot];
   const bool holds = slot.content == content && slot.unit == placed.unit && slot.version == version;
   LONGSHORE_CHECK(holds) << "slot " << placed.slot << " does not hold "
                          << (content == Content::kFilling ? "the beginnings of " : "") << "unit "
@@ -65,11 +65,11 @@ UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
   const MutexLock lock(*mutex_);
   Slot& slot = held(placed, version, Content::kComplete);
   ++slot.leases;
-  return UnitLease(this, static_cast<size_t>(placed.slot), placed.unit,
+  return UnitLease(this, placed.slot, placed.unit,
                    slot.memory.first(static_cast<size_t>(slot.unit_bytes)));
 }
 
-void StageRing::release(size_t slot) {
+void StageRing::release(DeviceSlot slot) {
   const MutexLock lock(*mutex_);
   --slots_[slot].leases;
 }

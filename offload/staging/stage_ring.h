@@ -31,10 +31,10 @@ class UnitLease {
 
  private:
   friend class StageRing;
-  UnitLease(StageRing* ring, size_t slot, UnitId unit, std::span<std::byte> bytes)
+  UnitLease(StageRing* ring, DeviceSlot slot, UnitId unit, std::span<std::byte> bytes)
       : ring_(ring), slot_(slot), unit_(unit), bytes_(bytes) {}
   StageRing* ring_;  // null after a move
-  size_t slot_;
+  DeviceSlot slot_;
   UnitId unit_;
   std::span<std::byte> bytes_;
 };
@@ -67,10 +67,10 @@ class StageRing {
   };
   Slot& held(const Placed& placed, StateVersion version, Content content)
       LONGSHORE_REQUIRES(*mutex_);
-  void release(size_t slot);
+  void release(DeviceSlot slot);
 
   std::unique_ptr<Mutex> mutex_ = std::make_unique<Mutex>();
-  std::vector<Slot> slots_ LONGSHORE_GUARDED_BY(*mutex_);
+  SlotVector<DeviceSlot, Slot> slots_ LONGSHORE_GUARDED_BY(*mutex_);
 };
 
 }  // namespace longshore

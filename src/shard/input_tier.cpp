@@ -6,12 +6,12 @@
 
 namespace longshore {
 
-void InputTier::write(UnitId unit, int32_t slot, int32_t) {
+void InputTier::write(UnitId unit, StagingSlot slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are written from slots (" << slot
                          << ")";
 }
 
-void InputTier::read(UnitId unit, int32_t slot, int32_t) {
+void InputTier::read(UnitId unit, StagingSlot slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are read to slots (" << slot << ")";
 }
 

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "shard/durability.h"
+#include "shard/slots.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -29,13 +30,13 @@ class InputTier {
   virtual Bytes host_bytes() const = 0;
   // Returns the host buffers of the unit's checkpoint by micro-batch: in `slot`, if it is given.
   virtual std::vector<std::span<std::byte>> places(UnitId unit,
-                                                   std::optional<int32_t> slot) const = 0;
+                                                   std::optional<StagingSlot> slot) const = 0;
 
   // ---- For tiers with slots; others throw CheckFailure. Both move the first `micro_batches`
   // micro-batches. write() throws IoError.
-  virtual void write(UnitId unit, int32_t slot, int32_t micro_batches);
+  virtual void write(UnitId unit, StagingSlot slot, int32_t micro_batches);
   // Throws CorruptStateError if the bytes read differ from the bytes written.
-  virtual void read(UnitId unit, int32_t slot, int32_t micro_batches);
+  virtual void read(UnitId unit, StagingSlot slot, int32_t micro_batches);
   // Returns the bytes moved since the start.
   virtual DriveTraffic traffic() const { return {}; }
 };
@@ -49,6 +50,8 @@ class InputTier {
 struct SharedInputGroup {
   int32_t number = 0;  // counts from 1 in unit order: equals the unit's id if nothing passes
   UnitId first, last;
+  // Returns its input slot: groups use `slots` slots in rotation, in forward and in backward.
+  InputSlot slot(int32_t slots) const { return InputSlot(number % slots); }
   bool operator==(const SharedInputGroup&) const = default;
 };
 

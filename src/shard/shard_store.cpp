@@ -28,28 +28,29 @@ std::span<T> part(std::span<T> whole, int64_t begin, size_t elements) {
 
 }  // namespace
 
-void ShardStore::read_state(UnitId unit, int32_t slot) {
-  refuse("the states", unit, slot);
+void ShardStore::read_state(UnitId unit, StateSlot slot) {
+  refuse("the states", unit, slot.value);
 }
 
-std::unique_ptr<ShardStore::StateLease> ShardStore::state_in(UnitId unit, int32_t slot) {
-  refuse("the states", unit, slot);
+std::unique_ptr<ShardStore::StateLease> ShardStore::state_in(UnitId unit, StateSlot slot) {
+  refuse("the states", unit, slot.value);
 }
 
-void ShardStore::write_state(UnitId unit, int32_t slot) {
-  refuse("the states", unit, slot);
+void ShardStore::write_state(UnitId unit, StateSlot slot) {
+  refuse("the states", unit, slot.value);
 }
 
-void ShardStore::read_parameters(UnitId unit, int32_t slot) {
-  refuse("the parameters", unit, slot);
+void ShardStore::read_parameters(UnitId unit, ParameterSlot slot) {
+  refuse("the parameters", unit, slot.value);
 }
 
-void ShardStore::pass_parameters(UnitId unit, int32_t /*state_slot*/, int32_t slot) {
-  refuse("the parameters", unit, slot);
+void ShardStore::pass_parameters(UnitId unit, StateSlot, ParameterSlot to) {
+  refuse("the parameters", unit, to.value);
 }
 
-std::unique_ptr<ShardStore::ParameterLease> ShardStore::parameters_in(UnitId unit, int32_t slot) {
-  refuse("the parameters", unit, slot);
+std::unique_ptr<ShardStore::ParameterLease> ShardStore::parameters_in(UnitId unit,
+                                                                      ParameterSlot slot) {
+  refuse("the parameters", unit, slot.value);
 }
 
 std::optional<DurablePoint> ShardStore::start(Agreement&, uint64_t) {

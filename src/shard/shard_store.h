@@ -18,6 +18,7 @@
 
 #include "base/ids.h"
 #include "shard/durability.h"
+#include "shard/slots.h"
 #include "shard/state_format.h"
 
 namespace longshore {
@@ -60,18 +61,18 @@ class ShardStore {
 
   // ---- Operations of a schedule with slots. CheckFailure in a tier without such slots. read_state
   // reads the unit's state to the slot. Throws CorruptStateError if its checksum is wrong.
-  virtual void read_state(UnitId unit, int32_t slot);
+  virtual void read_state(UnitId unit, StateSlot slot);
   // Leases the state that read_state brought to the slot.
-  virtual std::unique_ptr<StateLease> state_in(UnitId unit, int32_t slot);
+  virtual std::unique_ptr<StateLease> state_in(UnitId unit, StateSlot slot);
   // Writes changed state from the slot to the drives and frees the slot. In a tier that commits,
   // the commit reports write failures.
-  virtual void write_state(UnitId unit, int32_t slot);
+  virtual void write_state(UnitId unit, StateSlot slot);
   // Reads the unit's parameters to the slot, in the compute dtype.
-  virtual void read_parameters(UnitId unit, int32_t slot);
-  // Fills a parameter slot from a state slot that was updated and is not yet written.
-  virtual void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot);
+  virtual void read_parameters(UnitId unit, ParameterSlot slot);
+  // Fills `to` from a state slot that was updated and is not yet written.
+  virtual void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to);
   // Leases the parameters in the slot; the lease's destructor frees the slot.
-  virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot);
+  virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot);
 
   // ---- Durability. In a tier that ends with the process these do nothing. start() comes before
   // every access. It returns the point that the run resumes from; without one the state is all

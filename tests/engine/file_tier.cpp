@@ -11,7 +11,7 @@
 #include "base/number_formats.h"
 #include "base/typed_span.h"
 #include "pinned/pinned_arena.h"
-#include "shard/slot_owners.h"
+#include "shard/slots.h"
 
 namespace longshore {
 namespace {
@@ -87,11 +87,14 @@ class FileParameters final : public ShardStore::ParameterLease {
 };
 
 // Returns the number of slots that the plan's schedules use.
-int32_t slots_of(const TierPlan& plan, std::optional<int32_t> Op::* slot) {
+template <typename Slot>
+int32_t slots_of(const TierPlan& plan, std::optional<Slot> Op::* slot) {
   int32_t count = 0;
   for (const StepSchedule* schedule :
        {&plan.step.schedules.train, &plan.step.schedules.forward, &plan.step.schedules.flush}) {
-    for (const Op& op : schedule->ops) count = std::max(count, (op.*slot).value_or(-1) + 1);
+    for (const Op& op : schedule->ops) {
+      if (op.*slot) count = std::max(count, (op.*slot)->value + 1);
+    }
   }
   return count;
 }
@@ -125,44 +128,42 @@ class FileStore final : public ShardStore {
   Bytes host_bytes() const override { return arena_.size_bytes(); }
 
   std::unique_ptr<ParameterLease> parameters(UnitId id) override {
-    const int32_t slot = parameter_holders_->claim_any(id).value();
+    const ParameterSlot slot = parameter_holders_->claim_any(id).value();
     fill(id, read_slab(id), slot);
     return parameters_in(id, slot);
   }
   std::unique_ptr<StateLease> state(UnitId id) override {
-    const int32_t slot = state_holders_->claim_any(id).value();
-    file_->read(at(id).begin, in_slot(states_, slot, id));
-    return std::make_unique<FileState>(options_, at(id).layout, in_slot(states_, slot, id),
+    const StateSlot slot = state_holders_->claim_any(id).value();
+    file_->read(at(id).begin, in_slot(slot, id));
+    return std::make_unique<FileState>(options_, at(id).layout, in_slot(slot, id),
                                        [this, id, slot] { write_state(id, slot); });
   }
 
-  void read_state(UnitId id, int32_t slot) override {
+  void read_state(UnitId id, StateSlot slot) override {
     state_holders_->claim(slot, id);
-    file_->read(at(id).begin, in_slot(states_, slot, id));
+    file_->read(at(id).begin, in_slot(slot, id));
   }
-  std::unique_ptr<StateLease> state_in(UnitId id, int32_t slot) override {
+  std::unique_ptr<StateLease> state_in(UnitId id, StateSlot slot) override {
     state_holders_->check(slot, id);
-    return std::make_unique<FileState>(options_, at(id).layout, in_slot(states_, slot, id),
-                                       AtEnd{});
+    return std::make_unique<FileState>(options_, at(id).layout, in_slot(slot, id), AtEnd{});
   }
-  void write_state(UnitId id, int32_t slot) override {
-    file_->write(at(id).begin, in_slot(states_, slot, id));
+  void write_state(UnitId id, StateSlot slot) override {
+    file_->write(at(id).begin, in_slot(slot, id));
     state_holders_->free(slot, id);
   }
-  void read_parameters(UnitId id, int32_t slot) override {
+  void read_parameters(UnitId id, ParameterSlot slot) override {
     parameter_holders_->claim(slot, id);
     fill(id, read_slab(id), slot);
   }
-  void pass_parameters(UnitId id, int32_t state_slot, int32_t slot) override {
-    state_holders_->check(state_slot, id);
-    parameter_holders_->claim(slot, id);
-    fill(id, in_slot(states_, state_slot, id), slot);
+  void pass_parameters(UnitId id, StateSlot from, ParameterSlot to) override {
+    state_holders_->check(from, id);
+    parameter_holders_->claim(to, id);
+    fill(id, in_slot(from, id), to);
   }
-  std::unique_ptr<ParameterLease> parameters_in(UnitId id, int32_t slot) override {
+  std::unique_ptr<ParameterLease> parameters_in(UnitId id, ParameterSlot slot) override {
     parameter_holders_->check(slot, id);
-    return std::make_unique<FileParameters>(ready_.at(static_cast<size_t>(slot)), [this, id, slot] {
-      parameter_holders_->free(slot, id);
-    });
+    return std::make_unique<FileParameters>(
+        ready_[slot], [this, id, slot] { parameter_holders_->free(slot, id); });
   }
 
  private:
@@ -171,10 +172,8 @@ class FileStore final : public ShardStore {
     Bytes begin;  // offset in the file
   };
   const Unit& at(UnitId id) const { return units_.at(static_cast<size_t>(id.value)); }
-  std::span<std::byte> in_slot(const std::vector<std::span<std::byte>>& slots, int32_t slot,
-                               UnitId id) const {
-    return slots.at(static_cast<size_t>(slot))
-        .first(static_cast<size_t>(at(id).layout.slab_bytes()));
+  std::span<std::byte> in_slot(StateSlot slot, UnitId id) const {
+    return states_[slot].first(static_cast<size_t>(at(id).layout.slab_bytes()));
   }
   std::vector<std::byte> read_slab(UnitId id) const {
     std::vector<std::byte> slab(static_cast<size_t>(at(id).layout.slab_bytes()));
@@ -182,14 +181,14 @@ class FileStore final : public ShardStore {
     return slab;
   }
   // Fills a slot with the parameters in the device layout; masters in two halves are joined.
-  void fill(UnitId id, std::span<const std::byte> slab, int32_t slot) {
+  void fill(UnitId id, std::span<const std::byte> slab, ParameterSlot slot) {
     const auto region = [&](Region region) {
       const SlabLayout& layout = at(id).layout;
       return slab.subspan(static_cast<size_t>(layout.offset(region, kSegments.front())),
                           static_cast<size_t>(layout.region_bytes(region)));
     };
-    const std::span<std::byte> out = parameters_.at(static_cast<size_t>(slot));
-    std::span<std::byte>& ready = ready_.at(static_cast<size_t>(slot));
+    const std::span<std::byte> out = parameters_[slot];
+    std::span<std::byte>& ready = ready_[slot];
     if (!needs_join(options_)) {
       const auto from = region(options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh);
       ready = out.first(from.size());
@@ -214,9 +213,10 @@ class FileStore final : public ShardStore {
   std::vector<Unit> units_;
   Bytes slab_ = 0, end_ = 0;
   std::unique_ptr<PlainFile> file_;
-  std::vector<std::span<std::byte>> states_, parameters_;  // slots
-  std::vector<std::span<std::byte>> ready_;                // by parameter slot
-  std::optional<SlotOwners> state_holders_, parameter_holders_;
+  SlotVector<StateSlot, std::span<std::byte>> states_;
+  SlotVector<ParameterSlot, std::span<std::byte>> parameters_, ready_;
+  std::optional<SlotOwners<StateSlot>> state_holders_;
+  std::optional<SlotOwners<ParameterSlot>> parameter_holders_;
 };
 
 class FileInputs final : public InputTier {
@@ -236,25 +236,27 @@ class FileInputs final : public InputTier {
   }
 
   Bytes host_bytes() const override { return arena_.size_bytes(); }
-  std::vector<std::span<std::byte>> places(UnitId id, std::optional<int32_t> slot) const override {
+  std::vector<std::span<std::byte>> places(UnitId id,
+                                           std::optional<StagingSlot> slot) const override {
     const auto slots = static_cast<size_t>(kInputStagingSlots);
     const size_t slot_bytes = arena_.bytes().size() / slots;
     const auto bytes = static_cast<size_t>(at(id).bytes);
     std::vector<std::span<std::byte>> places;
     for (size_t i = 0; i < static_cast<size_t>(micro_batches_); ++i) {
-      places.push_back(arena_.bytes()
-                           .subspan(static_cast<size_t>(slot.value()) * slot_bytes, slot_bytes)
-                           .subspan(i * bytes, bytes));
+      places.push_back(
+          arena_.bytes()
+              .subspan(static_cast<size_t>(slot.value().value) * slot_bytes, slot_bytes)
+              .subspan(i * bytes, bytes));
     }
     return places;
   }
-  void write(UnitId id, int32_t slot, int32_t micro_batches) override {
+  void write(UnitId id, StagingSlot slot, int32_t micro_batches) override {
     const auto all = places(id, slot);
     for (int32_t i = 0; i < micro_batches; ++i) {
       file_->write(at(id).begin + i * at(id).bytes, all[static_cast<size_t>(i)]);
     }
   }
-  void read(UnitId id, int32_t slot, int32_t micro_batches) override {
+  void read(UnitId id, StagingSlot slot, int32_t micro_batches) override {
     const auto all = places(id, slot);
     for (int32_t i = 0; i < micro_batches; ++i) {
       file_->read(at(id).begin + i * at(id).bytes, all[static_cast<size_t>(i)]);

@@ -154,8 +154,8 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   });
   breaks([&](StepSchedule& s) {
     for (Op& op : s.ops) {
-      if (op.kind == OpKind::kBackward) op.gradient = op.gradient ? std::optional(0) : std::nullopt;
-      if (op.kind == OpKind::kDrain) op.gradient = op.gradient ? std::optional(0) : std::nullopt;
+      const bool takes = op.kind == OpKind::kBackward || op.kind == OpKind::kDrain;
+      if (takes && op.gradient) op.gradient = GradientBuffer(0);
     }
   });
   breaks([&](StepSchedule& s) {
@@ -183,7 +183,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   early.host.gradients = good.host.gradients;
   int32_t drains = 0;
   for (Op& op : early.step.schedules.train.ops) {
-    if (op.kind == OpKind::kDrain) op.host_slot = drains++ % 2;
+    if (op.kind == OpKind::kDrain) op.host_slot = HostGradientSlot(drains++ % 2);
   }
   fails(early, "host gradient slot 0 still has unit 6; unit 4 may not take it");
   // The last unit is updated before its gradient arrives, then from the other slot.
@@ -194,7 +194,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   fails(hasty, "host gradient slot 0 has unit -1, not 6");
   TierPlan lost = good;
   for (Op& op : lost.step.schedules.train.ops) {
-    if (op.kind == OpKind::kUpdate) op.host_slot = 1 - *op.host_slot;
+    if (op.kind == OpKind::kUpdate) op.host_slot = HostGradientSlot(1 - op.host_slot->value);
   }
   fails(lost, "host gradient slot 1 has unit ");
 }

@@ -161,14 +161,14 @@ TEST(PassingCarry, IsPlannedOnce) {
   const TierPlan device = plan_of(*model, InputTier::kDevice, 1, true);
   Bytes kept = 0;
   for (const PlannedBuffer& buffer : device.device.buffers) {
-    if (buffer.name.starts_with("input.")) kept += buffer.bytes;
+    if (buffer.key.kind == BufferKind::kInput) kept += buffer.bytes;
   }
   EXPECT_EQ(kept, 2 * (3 * tensor + 2 * pair));
   const TierPlan host = plan_of(*model, InputTier::kHost, 1, true);
   EXPECT_EQ(host.host.inputs, 2 * (2 * tensor + pair));
   EXPECT_EQ(host.step.traffic.h2d - device.step.traffic.h2d, host.host.inputs);
   EXPECT_EQ(host.step.traffic.d2h - device.step.traffic.d2h, host.host.inputs);
-  EXPECT_EQ(host.device.buffer("input_slot.0")->bytes, 2 * pair);
+  EXPECT_EQ(host.device.buffer(InputSlot(0))->bytes, 2 * pair);
 }
 
 // A unit that returns another tensor than the one it declares to pass is refused.

@@ -84,7 +84,7 @@ struct SmallRun {
         continue;
       }
       const bool trains = model->spec().unit(execution.unit).has_trainable();
-      const std::optional<int32_t> buffer = trains ? std::optional(0) : std::nullopt;
+      const auto buffer = trains ? std::optional(GradientBuffer(0)) : std::nullopt;
       runner->backward(execution.unit, leases, buffer);
       const std::span<const float> sums = runner->sums(execution.unit, buffer);
       all[static_cast<size_t>(execution.unit.value)].assign(sums.begin(), sums.end());

@@ -182,7 +182,7 @@ TEST(LabOverlap, PeersSchedulesAreValidApartFromTheirUpdates) {
       inputs.gathers = inputs.reduces = several_ranks;
       inputs.gradient_buffers = 3;
       inputs.overlap = UpdateOverlap::kNone;
-      inputs.executions.executions = {{UnitId(0), {}, {{UnitId(0), step.slots - 1}}}};
+      inputs.executions.executions = {{UnitId(0), {}, {{UnitId(0), DeviceSlot(step.slots - 1)}}}};
       StepSchedule schedule = step.schedule;
       for (int i = 0; i < 6; ++i) {
         EXPECT_EQ(schedule.ops.back().kind, OpKind::kUpdate);

@@ -31,7 +31,7 @@ std::byte value_of(int32_t step, int32_t unit, size_t micro_batch, size_t at) {
                                 at % 251);
 }
 
-void fill(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot, int32_t micro_batches) {
+void fill(NvmeInputs& inputs, int32_t step, int32_t unit, StagingSlot slot, int32_t micro_batches) {
   const auto places = inputs.places(UnitId(unit), slot);
   for (size_t i = 0; i < static_cast<size_t>(micro_batches); ++i) {
     for (size_t at = 0; at < places[i].size(); ++at) places[i][at] = value_of(step, unit, i, at);
@@ -39,7 +39,7 @@ void fill(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot, int32_t 
 }
 
 // Returns the number of wrong bytes.
-int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot,
+int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, StagingSlot slot,
                     int32_t micro_batches) {
   int64_t wrong = 0;
   const auto places = inputs.places(UnitId(unit), slot);
@@ -55,20 +55,20 @@ int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot
 int64_t run_step(NvmeInputs& inputs, int32_t step, int32_t micro_batches) {
   int64_t wrong = 0;
   for (const int32_t unit : {1, 2, 3}) {
-    const int32_t slot = unit == 2 ? 1 : 0;
+    const StagingSlot slot(unit == 2 ? 1 : 0);
     fill(inputs, step, unit, slot, micro_batches);
     inputs.write(UnitId(unit), slot, micro_batches);
   }
-  fill(inputs, step, 5, 1, micro_batches);
-  fill(inputs, step, 6, 0, micro_batches);
-  wrong += count_wrong(inputs, step, 6, 0, micro_batches);
-  inputs.read(UnitId(3), 0, micro_batches);
-  wrong += count_wrong(inputs, step, 5, 1, micro_batches);
-  inputs.read(UnitId(2), 1, micro_batches);
-  wrong += count_wrong(inputs, step, 3, 0, micro_batches);
-  inputs.read(UnitId(1), 0, micro_batches);
-  wrong += count_wrong(inputs, step, 2, 1, micro_batches);
-  wrong += count_wrong(inputs, step, 1, 0, micro_batches);
+  fill(inputs, step, 5, StagingSlot(1), micro_batches);
+  fill(inputs, step, 6, StagingSlot(0), micro_batches);
+  wrong += count_wrong(inputs, step, 6, StagingSlot(0), micro_batches);
+  inputs.read(UnitId(3), StagingSlot(0), micro_batches);
+  wrong += count_wrong(inputs, step, 5, StagingSlot(1), micro_batches);
+  inputs.read(UnitId(2), StagingSlot(1), micro_batches);
+  wrong += count_wrong(inputs, step, 3, StagingSlot(0), micro_batches);
+  inputs.read(UnitId(1), StagingSlot(0), micro_batches);
+  wrong += count_wrong(inputs, step, 2, StagingSlot(1), micro_batches);
+  wrong += count_wrong(inputs, step, 1, StagingSlot(0), micro_batches);
   return wrong;
 }
 
@@ -108,11 +108,15 @@ TEST(NvmeInputs, AreWrittenAndReadSideBySide) {
     first();
     other.join();
   };
-  fill(inputs, 0, 1, 0, 3);
-  fill(inputs, 0, 3, 1, 3);
-  both([&] { inputs.write(UnitId(1), 0, 3); }, [&] { inputs.write(UnitId(3), 1, 3); });
-  both([&] { inputs.read(UnitId(3), 0, 3); }, [&] { inputs.read(UnitId(1), 1, 3); });
-  EXPECT_EQ(count_wrong(inputs, 0, 3, 0, 3) + count_wrong(inputs, 0, 1, 1, 3), 0);
+  fill(inputs, 0, 1, StagingSlot(0), 3);
+  fill(inputs, 0, 3, StagingSlot(1), 3);
+  both([&] { inputs.write(UnitId(1), StagingSlot(0), 3); },
+       [&] { inputs.write(UnitId(3), StagingSlot(1), 3); });
+  both([&] { inputs.read(UnitId(3), StagingSlot(0), 3); },
+       [&] { inputs.read(UnitId(1), StagingSlot(1), 3); });
+  EXPECT_EQ(
+      count_wrong(inputs, 0, 3, StagingSlot(0), 3) + count_wrong(inputs, 0, 1, StagingSlot(1), 3),
+      0);
 }
 
 // Any fault at any operation gives the same bytes or an error, never other bytes.
@@ -164,9 +168,9 @@ TEST(NvmeInputs, RefuseWhatTheScheduleNeverAsks) {
   WorkerPool pool(1);
   SimDrives sim;
   NvmeInputs inputs(five_units(1), sim.maker(), &pool);
-  EXPECT_THROW(inputs.read(UnitId(5), 0, 3), CheckFailure) << "never written";
-  EXPECT_THROW(inputs.write(UnitId(4), 0, 3), CheckFailure) << "never saved";
-  EXPECT_THROW(inputs.write(UnitId(1), 0, 4), CheckFailure) << "a fourth micro-batch";
+  EXPECT_THROW(inputs.read(UnitId(5), StagingSlot(0), 3), CheckFailure) << "never written";
+  EXPECT_THROW(inputs.write(UnitId(4), StagingSlot(0), 3), CheckFailure) << "never saved";
+  EXPECT_THROW(inputs.write(UnitId(1), StagingSlot(0), 4), CheckFailure) << "a fourth micro-batch";
 }
 
 }  // namespace

@@ -258,13 +258,14 @@ TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
         expect_step(*store.parameters(UnitId(0)), 0, 0);
       }).get();
     }
-    store.read_state(UnitId(1), 2);
-    fakes::write_values_of(*store.state_in(UnitId(1), 2), layouts[1], UnitId(1), 1);
-    store.pass_parameters(UnitId(1), 2, 1);
+    store.read_state(UnitId(1), StateSlot(2));
+    fakes::write_values_of(*store.state_in(UnitId(1), StateSlot(2)), layouts[1], UnitId(1), 1);
+    store.pass_parameters(UnitId(1), StateSlot(2), ParameterSlot(1));
     gate.close(BlockOp::Kind::kWrite);
-    auto write = std::async(std::launch::async, [&] { store.write_state(UnitId(1), 2); });
+    auto write =
+        std::async(std::launch::async, [&] { store.write_state(UnitId(1), StateSlot(2)); });
     gate.wait_for_somebody();
-    expect_step(*store.parameters_in(UnitId(1), 1), 1, 1);
+    expect_step(*store.parameters_in(UnitId(1), ParameterSlot(1)), 1, 1);
     gate.open();
     write.get();
     for (const int32_t unit : {0, 3})
@@ -293,7 +294,7 @@ TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
     load(store, layouts);
     store.commit({0, ""}, solo);
     const auto difference = [&](int32_t unit, int32_t slot, int64_t step) {
-      const auto lease = store.parameters_in(UnitId(unit), slot);
+      const auto lease = store.parameters_in(UnitId(unit), ParameterSlot(slot));
       return fakes::parameter_difference(store, lease->bytes(), layouts[static_cast<size_t>(unit)],
                                          UnitId(unit), step);
     };
@@ -301,24 +302,25 @@ TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
       // Stage i reads unit i, updates unit i - 1, writes unit i - 2.
       for (int32_t i = 0; i < units + 2; ++i) {
         auto read = std::async(std::launch::async, [&, i] {
-          if (i < units) store.read_state(UnitId(i), i % 3);
+          if (i < units) store.read_state(UnitId(i), StateSlot(i % 3));
         });
         auto write = std::async(std::launch::async, [&, i] {
-          if (i >= 2) store.write_state(UnitId(i - 2), (i - 2) % 3);
+          if (i >= 2) store.write_state(UnitId(i - 2), StateSlot((i - 2) % 3));
         });
         if (const int32_t unit = i - 1; unit >= 0 && unit < units) {
-          fakes::write_values_of(*store.state_in(UnitId(unit), unit % 3),
+          fakes::write_values_of(*store.state_in(UnitId(unit), StateSlot(unit % 3)),
                                  layouts[static_cast<size_t>(unit)], UnitId(unit), step);
-          store.pass_parameters(UnitId(unit), unit % 3, unit % 2);
+          store.pass_parameters(UnitId(unit), StateSlot(unit % 3), ParameterSlot(unit % 2));
           EXPECT_EQ(difference(unit, unit % 2, step), "");
         }
         read.get();
         write.get();
       }
       for (int32_t unit = units - 2; unit >= 0; unit -= 2) {
-        auto first = std::async(std::launch::async,
-                                [&, unit] { store.read_parameters(UnitId(unit + 1), 0); });
-        store.read_parameters(UnitId(unit), 1);
+        auto first = std::async(std::launch::async, [&, unit] {
+          store.read_parameters(UnitId(unit + 1), ParameterSlot(0));
+        });
+        store.read_parameters(UnitId(unit), ParameterSlot(1));
         first.get();
         EXPECT_EQ(difference(unit + 1, 0, step), "");
         EXPECT_EQ(difference(unit, 1, step), "");
@@ -338,20 +340,20 @@ TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
   store.start(solo, 1);
   load(store, layouts);
   store.commit({0, ""}, solo);
-  EXPECT_THROW(store.state_in(UnitId(1), 0), CheckFailure);  // no operation read it
-  EXPECT_THROW(store.write_state(UnitId(1), 0), CheckFailure);
-  EXPECT_THROW(store.parameters_in(UnitId(1), 0), CheckFailure);
-  store.read_state(UnitId(1), 0);
-  EXPECT_THROW(store.read_state(UnitId(2), 0), CheckFailure);
-  EXPECT_THROW(store.pass_parameters(UnitId(2), 0, 0), CheckFailure);
-  EXPECT_THROW(store.write_state(UnitId(2), 0), CheckFailure);
-  store.pass_parameters(UnitId(1), 0, 1);
-  EXPECT_THROW(store.read_parameters(UnitId(3), 1), CheckFailure);
-  store.parameters_in(UnitId(1), 1);  // its end frees the slot
-  store.read_parameters(UnitId(3), 1);
-  store.write_state(UnitId(1), 0);
-  EXPECT_THROW(store.write_state(UnitId(1), 0), CheckFailure);
-  store.read_state(UnitId(2), 0);
+  EXPECT_THROW(store.state_in(UnitId(1), StateSlot(0)), CheckFailure);  // no operation read it
+  EXPECT_THROW(store.write_state(UnitId(1), StateSlot(0)), CheckFailure);
+  EXPECT_THROW(store.parameters_in(UnitId(1), ParameterSlot(0)), CheckFailure);
+  store.read_state(UnitId(1), StateSlot(0));
+  EXPECT_THROW(store.read_state(UnitId(2), StateSlot(0)), CheckFailure);
+  EXPECT_THROW(store.pass_parameters(UnitId(2), StateSlot(0), ParameterSlot(0)), CheckFailure);
+  EXPECT_THROW(store.write_state(UnitId(2), StateSlot(0)), CheckFailure);
+  store.pass_parameters(UnitId(1), StateSlot(0), ParameterSlot(1));
+  EXPECT_THROW(store.read_parameters(UnitId(3), ParameterSlot(1)), CheckFailure);
+  store.parameters_in(UnitId(1), ParameterSlot(1));  // its end frees the slot
+  store.read_parameters(UnitId(3), ParameterSlot(1));
+  store.write_state(UnitId(1), StateSlot(0));
+  EXPECT_THROW(store.write_state(UnitId(1), StateSlot(0)), CheckFailure);
+  store.read_state(UnitId(2), StateSlot(0));
 }
 
 // ---- Updates deferred into the forward pass ----

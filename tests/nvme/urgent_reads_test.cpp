@@ -120,15 +120,16 @@ TEST(UrgentReads, OfParametersPassStateThatWaits) {
     ASSERT_FALSE(alone.empty());
     drive.hold();
     drive.release_after(0);
-    store.read_state(UnitId(1), 0);
+    store.read_state(UnitId(1), StateSlot(0));
     const auto bulk = static_cast<int64_t>(drive.done().size());
     ASSERT_GT(bulk, 1);
-    store.write_state(UnitId(1), 0);
+    store.write_state(UnitId(1), StateSlot(0));
 
     drive.hold();
-    auto read = std::async(std::launch::async, [&] { store.read_state(UnitId(1), 0); });
+    auto read = std::async(std::launch::async, [&] { store.read_state(UnitId(1), StateSlot(0)); });
     drive.wait_for_started(bulk);
-    auto urgent = std::async(std::launch::async, [&] { store.read_parameters(UnitId(5), 0); });
+    auto urgent =
+        std::async(std::launch::async, [&] { store.read_parameters(UnitId(5), ParameterSlot(0)); });
     drive.release_after(bulk + static_cast<int64_t>(alone.size()));
     read.get();
     urgent.get();
@@ -136,7 +137,7 @@ TEST(UrgentReads, OfParametersPassStateThatWaits) {
     ASSERT_EQ(order.size(), static_cast<size_t>(bulk) + alone.size());
     // The operation that ran when the drive was held comes first.
     EXPECT_TRUE(std::ranges::equal(std::span(order).subspan(1, alone.size()), alone));
-    store.parameters_in(UnitId(5), 0);
+    store.parameters_in(UnitId(5), ParameterSlot(0));
   }
 }
 

@@ -68,19 +68,19 @@ TEST(HostGradients, LetsUnitsTakeTurnsInARing) {
   EXPECT_EQ(host.host_bytes(), 2 * align_up(22784 * 2, 4096));
   EXPECT_EQ(HostGradients::planned_bytes(layouts, options), host.host_bytes());
   EXPECT_THROW(host.gradient(UnitId(3)), CheckFailure) << "it has no place yet";
-  host.ring().claim(0, UnitId(4));
-  host.ring().claim(1, UnitId(3));
+  host.ring().claim(HostGradientSlot(0), UnitId(4));
+  host.ring().claim(HostGradientSlot(1), UnitId(3));
   const std::span<std::byte> last = host.gradient(UnitId(4));
   const std::span<std::byte> block = host.gradient(UnitId(3));
   EXPECT_EQ(last.data() + host.host_bytes() / 2, block.data());
   EXPECT_EQ(static_cast<Bytes>(block.size()), 22784 * 2);
   // Unit 4 is not updated yet, so its slot is not free.
-  EXPECT_THROW(host.ring().claim(0, UnitId(1)), CheckFailure);
-  EXPECT_THROW(host.ring().free(0, UnitId(3)), CheckFailure);
-  EXPECT_THROW(host.ring().check(2, UnitId(3)), std::out_of_range);
-  host.ring().free(0, UnitId(4));
+  EXPECT_THROW(host.ring().claim(HostGradientSlot(0), UnitId(1)), CheckFailure);
+  EXPECT_THROW(host.ring().free(HostGradientSlot(0), UnitId(3)), CheckFailure);
+  EXPECT_THROW(host.ring().check(HostGradientSlot(2), UnitId(3)), std::out_of_range);
+  host.ring().free(HostGradientSlot(0), UnitId(4));
   EXPECT_THROW(host.gradient(UnitId(4)), CheckFailure) << "no longer";
-  host.ring().claim(0, UnitId(1));
+  host.ring().claim(HostGradientSlot(0), UnitId(1));
   EXPECT_EQ(host.gradient(UnitId(1)).data(), last.data());
   EXPECT_EQ(host.segment(UnitId(1), Segment::kQuantisedMoments).data(), last.data());
 }

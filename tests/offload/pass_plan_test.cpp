@@ -86,7 +86,7 @@ TEST(PassPlan, GivesEveryUnitItsOwnSlotWhereThereIsOne) {
   EXPECT_EQ(fetches(plan), "0|1|2|3||||");
   for (const UnitExecution& execution : plan.executions) {
     for (const Placed& lease : execution.leases) {
-      EXPECT_EQ(inputs.slot_bytes[static_cast<size_t>(lease.slot)],
+      EXPECT_EQ(inputs.slot_bytes[static_cast<size_t>(lease.slot.value)],
                 inputs.unit_bytes[static_cast<size_t>(lease.unit.value)]);
     }
   }
@@ -105,7 +105,7 @@ void replay(const PassPlan& plan, const PassInputs& inputs) {
   std::vector<std::optional<UnitId>> slots(inputs.slot_bytes.size());
   for (const UnitExecution& execution : plan.executions) {
     for (const Placed& fetch : execution.fetches) {
-      const auto slot = static_cast<size_t>(fetch.slot);
+      const auto slot = static_cast<size_t>(fetch.slot.value);
       EXPECT_LE(inputs.unit_bytes[static_cast<size_t>(fetch.unit.value)], inputs.slot_bytes[slot]);
       EXPECT_TRUE(std::ranges::find(slots, fetch.unit) == slots.end()) << "fetched twice";
       slots[slot] = fetch.unit;
@@ -113,7 +113,7 @@ void replay(const PassPlan& plan, const PassInputs& inputs) {
     ASSERT_FALSE(execution.leases.empty());
     EXPECT_EQ(execution.leases.front().unit, execution.unit);
     for (const Placed& lease : execution.leases) {
-      EXPECT_EQ(slots[static_cast<size_t>(lease.slot)], lease.unit);
+      EXPECT_EQ(slots[static_cast<size_t>(lease.slot.value)], lease.unit);
     }
   }
 }

@@ -144,39 +144,22 @@ void expect_found(const char* what, const Change& change) {
 TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
   expect_found("another slot", [](StepSchedule& schedule, size_t op) {
     std::vector<Placed>& slots = schedule.ops[op].slots;
-    if (!slots.empty()) slots.front().slot = slots.front().slot == 0 ? 1 : 0;
+    if (!slots.empty()) slots.front().slot = DeviceSlot(slots.front().slot.value == 0 ? 1 : 0);
     return !slots.empty();
   });
-  expect_found("another gradient buffer", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& gradient = schedule.ops[op].gradient;
-    if (gradient) gradient = *gradient == 0 ? 1 : 0;
-    return gradient.has_value();
-  });
-  expect_found("another host gradient slot", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& host_slot = schedule.ops[op].host_slot;
-    if (host_slot) host_slot = *host_slot == 0 ? 1 : 0;
-    return host_slot.has_value();
-  });
-  expect_found("another input slot", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& input = schedule.ops[op].input;
-    if (input) input = *input == 0 ? 1 : 0;
-    return input.has_value();
-  });
-  expect_found("another staging slot", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& staging = schedule.ops[op].staging;
-    if (staging) staging = *staging == 0 ? 1 : 0;
-    return staging.has_value();
-  });
-  expect_found("another state slot", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& state = schedule.ops[op].state;
-    if (state) state = *state == 0 ? 1 : 0;
-    return state.has_value();
-  });
-  expect_found("another parameter slot", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& parameters = schedule.ops[op].parameters;
-    if (parameters) parameters = *parameters == 0 ? 1 : 0;
-    return parameters.has_value();
-  });
+  const auto expect_other_found = [](const char* what, auto field) {
+    expect_found(what, [field](StepSchedule& schedule, size_t op) {
+      auto& slot = schedule.ops[op].*field;
+      if (slot) slot->value = slot->value == 0 ? 1 : 0;
+      return slot.has_value();
+    });
+  };
+  expect_other_found("another gradient buffer", &Op::gradient);
+  expect_other_found("another host gradient slot", &Op::host_slot);
+  expect_other_found("another input slot", &Op::input);
+  expect_other_found("another staging slot", &Op::staging);
+  expect_other_found("another state slot", &Op::state);
+  expect_other_found("another parameter slot", &Op::parameters);
   expect_found("the unit after it", [](StepSchedule& schedule, size_t op) {
     ++schedule.ops[op].unit.value;
     return true;
@@ -255,7 +238,8 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
     int32_t drains = 0;
     for (size_t i = 0; i < schedule.ops.size(); ++i) {
       const Op& op = schedule.ops[i];
-      const auto turn = ring == 0 ? std::optional<int32_t>() : drains % std::max(ring, 1);
+      std::optional<HostGradientSlot> turn;
+      if (ring > 0) turn = HostGradientSlot(drains % ring);
       if (op.kind == OpKind::kUpdate) {
         EXPECT_EQ(op.host_slot, schedule.ops[static_cast<size_t>(op.after.back())].host_slot);
         updates.push_back(static_cast<int32_t>(i));
@@ -292,7 +276,7 @@ TEST(ScheduleBuilderValidity, InputsTakeTurnsOnTheirWayToDrives) {
       if (op.kind == OpKind::kReadInput) read.push_back(op.unit.value);
       if (op.kind == OpKind::kLoadInput) loaded.push_back(op.unit.value);
       if (op.kind == OpKind::kSaveInput) {
-        EXPECT_EQ(op.staging, (op.unit.value - 1) % staging);
+        EXPECT_EQ(op.staging, StagingSlot((op.unit.value - 1) % staging));
       }
       if (op.kind != OpKind::kReadInput) continue;
       const Op& emptied = schedule.ops[static_cast<size_t>(op.after.back())];
@@ -344,8 +328,8 @@ std::vector<std::string> drive_operations(const StepSchedule& schedule) {
   for (const Op& op : schedule.ops) {
     if (!op.state && !op.parameters) continue;
     std::string text = std::string(name_of(op.kind)) + " " + std::to_string(op.unit.value);
-    if (op.state) text += " s" + std::to_string(*op.state);
-    if (op.parameters) text += " p" + std::to_string(*op.parameters);
+    if (op.state) text += " s" + std::to_string(op.state->value);
+    if (op.parameters) text += " p" + std::to_string(op.parameters->value);
     texts.push_back(text);
   }
   return texts;

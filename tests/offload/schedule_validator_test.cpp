@@ -14,34 +14,25 @@ namespace longshore {
 namespace {
 
 Placed at(int unit, int slot) {
-  return {UnitId(unit), slot};
+  return {UnitId(unit), DeviceSlot(slot)};
 }
 
 // Places: the slot numbers of an operation beside its parameter slots.
 struct Places {
-  std::optional<int32_t> gradient = std::nullopt;
-  std::optional<int32_t> input = std::nullopt;
-  std::optional<int32_t> output = std::nullopt;
-  std::optional<int32_t> host_slot = std::nullopt;
-  std::optional<int32_t> staging = std::nullopt;
-  std::optional<int32_t> state = std::nullopt;
-  std::optional<int32_t> parameters = std::nullopt;
+  std::optional<int32_t> gradient = {}, input = {}, output = {}, host_slot = {}, staging = {},
+                         state = {}, parameters = {};
 };
 
 Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
       const Places& places = {}) {
-  Op op;
-  op.kind = kind;
-  op.unit = UnitId(unit);
-  op.slots = std::move(slots);
-  op.after = std::move(after);
-  op.gradient = places.gradient;
-  op.input = places.input;
-  op.output = places.output;
-  op.host_slot = places.host_slot;
-  op.staging = places.staging;
-  op.state = places.state;
-  op.parameters = places.parameters;
+  Op op{.kind = kind, .unit = UnitId(unit), .slots = std::move(slots), .after = std::move(after)};
+  if (places.gradient) op.gradient = GradientBuffer(*places.gradient);
+  if (places.input) op.input = InputSlot(*places.input);
+  if (places.output) op.output = InputSlot(*places.output);
+  if (places.host_slot) op.host_slot = HostGradientSlot(*places.host_slot);
+  if (places.staging) op.staging = StagingSlot(*places.staging);
+  if (places.state) op.state = StateSlot(*places.state);
+  if (places.parameters) op.parameters = ParameterSlot(*places.parameters);
   return op;
 }
 
@@ -177,10 +168,12 @@ TEST(ScheduleValidator, CatchesWrongPlaces) {
   expect_contains(changed(4, [](Op& op) { op.slots = {}; }), "must name one slot");
   expect_contains(changed(6, [](Op& op) { op.slots = {at(0, 1)}; }), "slot 1 holds unit 1, not");
   expect_contains(changed(6, [](Op& op) { op.slots = {}; }), "leases other units");
-  expect_contains(changed(7, [](Op& op) { op.gradient = 1; }), "the plan has no gradient buffer 1");
+  expect_contains(changed(7, [](Op& op) { op.gradient = GradientBuffer(1); }),
+                  "the plan has no gradient buffer 1");
   expect_contains(changed(7, [](Op& op) { op.gradient.reset(); }), "names no gradient buffer");
-  expect_contains(changed(1, [](Op& op) { op.gradient = 0; }), "uses no gradient buffer");
-  expect_contains(changed(6, [](Op& op) { op.output = 0; }), "has no output slot");
+  expect_contains(changed(1, [](Op& op) { op.gradient = GradientBuffer(0); }),
+                  "uses no gradient buffer");
+  expect_contains(changed(6, [](Op& op) { op.output = InputSlot(0); }), "has no output slot");
   expect_contains(changed(6, [](Op& op) { op.unit = UnitId(7); }), "there is no such unit");
 }
 
@@ -294,11 +287,12 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
       "update unit 1 host slot 0");
   expect_contains(changed(12, [](Op& op) { op.after = {}; }),
                   "host gradient slot 0 may still be written by op 11 drain unit 0");
-  expect_contains(changed(8, [](Op& op) { op.host_slot = 1; }),
+  expect_contains(changed(8, [](Op& op) { op.host_slot = HostGradientSlot(1); }),
                   "the plan has no host gradient slot 1");
   expect_contains(changed(8, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
   expect_contains(changed(11, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
-  expect_contains(changed(10, [](Op& op) { op.host_slot = 0; }), "uses no host gradient slot");
+  expect_contains(changed(10, [](Op& op) { op.host_slot = HostGradientSlot(0); }),
+                  "uses no host gradient slot");
   expect_contains(changed(8, [](Op& op) { op.unit = UnitId(0); }),
                   "host gradient slot 0 holds unit 1, not unit 0");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.gradient_ring = 0; }),
@@ -306,7 +300,7 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
   // The gradient that the slot held was never used by an update.
   expect_contains(hand.with([](ByHand& copy) {
     copy.inputs.gradient_ring = 2;
-    copy.schedule.ops[8].host_slot = 1;
+    copy.schedule.ops[8].host_slot = HostGradientSlot(1);
   }),
                   "op 11 drain unit 0 gradient 0 host slot 0: host gradient slot 0 loses unit 1");
 }
@@ -360,10 +354,12 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
                   "input slot 0 may still be read by op 6 backward unit 2");
   expect_contains(changed(8, [](Op& op) { op.after = {}; }),
                   "input slot 0 may still be written by op 7 load input");
-  expect_contains(changed(8, [](Op& op) { op.input = 1; }), "input slot 0 ends with unit 1");
-  expect_contains(changed(3, [](Op& op) { op.output = 0; }), "input slot 1 is empty, not unit 1");
+  expect_contains(changed(8, [](Op& op) { op.input = InputSlot(1); }),
+                  "input slot 0 ends with unit 1");
+  expect_contains(changed(3, [](Op& op) { op.output = InputSlot(0); }),
+                  "input slot 1 is empty, not unit 1");
   // The output takes the slot of an unfinished save.
-  expect_contains(changed(5, [](Op& op) { op.output = 1; }),
+  expect_contains(changed(5, [](Op& op) { op.output = InputSlot(1); }),
                   "input slot 1 may still be read by op 4 save input unit 1 input 1");
   expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
 }
@@ -439,8 +435,9 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
   expect_contains(changed(14, [](Op& op) { op.unit = UnitId(2); }),
                   "the input is not on the drives");
   expect_contains(changed(14, [](Op& op) { op.staging.reset(); }), "names no staging slot");
-  expect_contains(changed(14, [](Op& op) { op.staging = 1; }), "the plan has no staging slot 1");
-  expect_contains(changed(8, [](Op& op) { op.staging = 0; }), "uses no staging slot");
+  expect_contains(changed(14, [](Op& op) { op.staging = StagingSlot(1); }),
+                  "the plan has no staging slot 1");
+  expect_contains(changed(8, [](Op& op) { op.staging = StagingSlot(0); }), "uses no staging slot");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.input_staging = 0; }),
                   "uses no staging slot");
   // A write without a later read is superfluous.
@@ -501,7 +498,7 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
   const auto two_slots = [&](std::vector<int32_t> after) {
     return hand.with([&](ByHand& copy) {
       copy.inputs.state_slots = 2;
-      for (const size_t op : {4, 5, 6}) copy.schedule.ops[op].state = 1;
+      for (const size_t op : {4, 5, 6}) copy.schedule.ops[op].state = StateSlot(1);
       copy.schedule.ops[4].after = {};
       copy.schedule.ops[10].after = std::move(after);
     });
@@ -514,9 +511,11 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
   expect_contains(changed(5, [](Op& op) { op.parameters.reset(); }),
                   "parameter slot 0 holds unit 0, not unit 1");
   expect_contains(changed(1, [](Op& op) { op.state.reset(); }), "names no state slot");
-  expect_contains(changed(0, [](Op& op) { op.state = 1; }), "the plan has no state slot 1");
-  expect_contains(changed(8, [](Op& op) { op.state = 0; }), "uses no state slot");
-  expect_contains(changed(8, [](Op& op) { op.parameters = 0; }), "uses no parameter slot");
+  expect_contains(changed(0, [](Op& op) { op.state = StateSlot(1); }),
+                  "the plan has no state slot 1");
+  expect_contains(changed(8, [](Op& op) { op.state = StateSlot(0); }), "uses no state slot");
+  expect_contains(changed(8, [](Op& op) { op.parameters = ParameterSlot(0); }),
+                  "uses no parameter slot");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.parameter_slots = 0; }),
                   "the plan has no parameter slot 0");
   expect_contains(hand.with([](ByHand& copy) { copy.schedule.ops[6].kind = OpKind::kReadState; }),
@@ -542,7 +541,7 @@ TEST(ScheduleValidator, CommitsOnceWhenEverythingIsWritten) {
                   "1 state 0");
   expect_contains(early, "state slot 0 may still be");
   expect_contains(changed([](Op& op) { op.unit = UnitId(1); }), "is of no unit");
-  expect_contains(changed([](Op& op) { op.state = 0; }), "uses no state slot");
+  expect_contains(changed([](Op& op) { op.state = StateSlot(0); }), "uses no state slot");
   const auto doubled = [&](OpKind kind) {
     return hand.with([&](ByHand& copy) {
       copy.schedule.ops.push_back(

@@ -20,8 +20,9 @@ namespace longshore {
 namespace {
 
 Bytes bytes_of(const TierPlan& plan, const std::string& name) {
-  const PlannedBuffer* buffer = plan.device.buffer(name);
-  return buffer == nullptr ? -1 : buffer->bytes;
+  const std::vector<PlannedBuffer>& buffers = plan.device.buffers;
+  const auto found = std::ranges::find(buffers, name, &PlannedBuffer::name);
+  return found == buffers.end() ? -1 : found->bytes;
 }
 
 // Every device buffer is counted with its bytes, which are computed by hand here.

@@ -37,29 +37,36 @@ Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   return rounded(positions * most);
 }
 
-// Returns the buffers of a probe by name.
+// Every unit of a probe has a slot of its own.
+Placed own_slot(UnitId unit) {
+  return {unit, DeviceSlot(unit.value)};
+}
+
 std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
                                       int64_t most_positions) {
   const ModelSpec& spec = model.spec();
   const std::vector<FlatLayout> layouts = make_layouts(spec, 1);
   std::vector<PlannedBuffer> buffers;
+  const auto add = [&](BufferKey key, Bytes bytes) {
+    buffers.push_back({key, name_of(key, spec), rounded(bytes)});
+  };
   // The gradients of tied parameters belong to their owner, the stand-in before.
   const bool borrows = !spec.unit(model.probed()).tied.empty();
   Bytes gradient = 0, waiting = 0;
   for (const UnitSpec& unit : spec.units) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
-    buffers.push_back({"slot." + unit.name, rounded(layout.flat_elements() * width_of(compute))});
+    add(own_slot(unit.id).slot, layout.flat_elements() * width_of(compute));
     Bytes& sums = borrows && unit.id.value == 0 ? waiting : gradient;
     sums = std::max(sums, layout.trainable_elements() * 4);
   }
   const Bytes carry = carry_bytes(spec, compute, most_positions);
   for (size_t i = 1; i < spec.units.size(); ++i) {
-    buffers.push_back({"input." + spec.units[i].name, carry});
+    add({BufferKind::kInput, spec.units[i].id}, carry);
   }
-  buffers.push_back({"output_gradient", carry});
-  buffers.push_back({"gradient", rounded(gradient)});
-  buffers.push_back({"waiting_gradient", rounded(waiting)});
-  buffers.push_back({"batch", rounded(BatchStage::bytes_for(1, most_positions))});
+  add(BufferKind::kOutputGradient, carry);
+  add(GradientBuffer(0), gradient);
+  add({BufferKind::kWaitingGradient, UnitId(0)}, waiting);
+  add(BufferKind::kBatch, BatchStage::bytes_for(1, most_positions));
   return buffers;
 }
 
@@ -141,14 +148,14 @@ class UnitProbe::Bench {
         layouts_(make_layouts(model->spec(), 1)),
         ring_(make_ring()),
         runner_(make_runner(device.compute)),
-        batches_(carve("batch"), 1, most_positions, &device_.copies(), device_.torch()) {
+        batches_(carve(BufferKind::kBatch), 1, most_positions, &device_.copies(), device_.torch()) {
     device_.memory().check_carved();
     device_.adopt_lane(false);
     for (const UnitSpec& unit : model_.spec().units) {
-      const Placed placed = {unit.id, unit.id.value};
       const auto& layout = layouts_.at(static_cast<size_t>(unit.id.value));
-      ring_.begin_fill(placed, StateVersion(0), layout.flat_elements() * width_of(device.compute));
-      ring_.end_fill(placed, StateVersion(0));
+      ring_.begin_fill(own_slot(unit.id), StateVersion(0),
+                       layout.flat_elements() * width_of(device.compute));
+      ring_.end_fill(own_slot(unit.id), StateVersion(0));
     }
   }
 
@@ -159,7 +166,7 @@ class UnitProbe::Bench {
     const UnitId unit = model_.probed();
     std::vector<UnitLease> leases;
     for (const UnitId needed : units_leased_for(model_.spec().unit(unit))) {
-      leases.push_back(ring_.lease({needed, needed.value}, StateVersion(0)));
+      leases.push_back(ring_.lease(own_slot(needed), StateVersion(0)));
     }
     if (unit.value > 0) {
       runner_.carry().loaded_bytes(unit, 0);
@@ -184,7 +191,8 @@ class UnitProbe::Bench {
       phases.end_phase();
     }
     const auto& spec = model_.spec().unit(unit);
-    runner_.backward(unit, leases, spec.has_trainable() ? std::optional<int32_t>(0) : std::nullopt);
+    runner_.backward(unit, leases,
+                     spec.has_trainable() ? std::optional(GradientBuffer(0)) : std::nullopt);
     phases.end_phase();
     device_.finish("a probe of " + spec.name);
     trace.backward = phases.take();
@@ -192,14 +200,16 @@ class UnitProbe::Bench {
   }
 
  private:
-  std::span<std::byte> carve(const std::string& name) {
-    const auto found = std::ranges::find(buffers_, name, &PlannedBuffer::name);
-    LONGSHORE_CHECK(found != buffers_.end()) << name;
-    return device_.memory().carve(name, found->bytes).bytes;
+  std::span<std::byte> carve(BufferKey key) {
+    const auto found = std::ranges::find(buffers_, key, &PlannedBuffer::key);
+    LONGSHORE_CHECK(found != buffers_.end()) << name_of(key, model_.spec());
+    return device_.memory().carve(found->name, found->bytes).bytes;
   }
   StageRing make_ring() {
     std::vector<std::span<std::byte>> slots;
-    for (const UnitSpec& unit : model_.spec().units) slots.push_back(carve("slot." + unit.name));
+    for (const UnitSpec& unit : model_.spec().units) {
+      slots.push_back(carve(own_slot(unit.id).slot));
+    }
     return StageRing(std::move(slots));
   }
   UnitRunner make_runner(DType compute) {
@@ -207,11 +217,12 @@ class UnitProbe::Bench {
     UnitRunner::Memory memory;
     memory.device = device_.torch();
     for (size_t i = 1; i < spec.units.size(); ++i) {
-      memory.carry.inputs.push_back({carve("input." + spec.units[i].name)});
+      memory.carry.inputs.push_back({carve({BufferKind::kInput, spec.units[i].id})});
     }
-    memory.carry.gradients = {carve("output_gradient")};
-    memory.gradients = {carve("gradient")};
-    memory.waiting_gradients.assign(spec.units.size(), carve("waiting_gradient"));
+    memory.carry.gradients = {carve(BufferKind::kOutputGradient)};
+    memory.gradients = {carve(GradientBuffer(0))};
+    memory.waiting_gradients.assign(spec.units.size(),
+                                    carve({BufferKind::kWaitingGradient, UnitId(0)}));
     // All possible graphs are kept: backward's peak is the same, and the graphs' bytes show.
     return UnitRunner(&model_, &layouts_, compute, static_cast<int32_t>(spec.units.size()) - 1,
                       std::move(memory));
