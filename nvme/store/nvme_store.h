@@ -47,7 +47,7 @@ struct NvmeStoreOptions {
   bool register_with_gpus = false;
 };
 
-class NvmeStore final : public ShardStore {
+class NvmeStore final : public ShardStore, public SlottedStore, public DurableStore {
  public:
   // `pool` must outlive the store. `start` must be the first call.
   NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
@@ -71,7 +71,6 @@ class NvmeStore final : public ShardStore {
   // Recovers the state on the drives, checks all of it, and reads the parameters. With one version
   // kept there is no commit to find, and the files become this run's.
   std::optional<DurablePoint> start(Agreement& agreement, uint64_t random) override;
-  bool commits() const override { return true; }
   // With one version kept it only throws the failure of a write, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement) override;
   std::optional<DurablePoint> committed() const override;

@@ -10,25 +10,25 @@ namespace {
 class SweepWork final : public StepWork {
  public:
   // Both must outlive the work.
-  SweepWork(ShardStore* store, const StateSweep::Visitor& visit) : store_(store), visit_(visit) {}
+  SweepWork(const Tiers* tiers, const StateSweep::Visitor& visit) : tiers_(tiers), visit_(visit) {}
 
   void run(const Op& op) override {
     switch (op.kind) {
       case OpKind::kReadState:
-        return store_->read_state(op.unit, *op.state);
+        return tiers_->slots->read_state(op.unit, *op.state);
       case OpKind::kUpdate: {
-        const auto lease = op.state ? store_->state_in(op.unit, *op.state) : store_->state(op.unit);
+        const auto lease = tiers_->lease_state(op.unit, op.state);
         return visit_(op.unit, *lease);
       }
       case OpKind::kWriteState:
-        return store_->write_state(op.unit, *op.state);
+        return tiers_->slots->write_state(op.unit, *op.state);
       default:
         LONGSHORE_CHECK(false) << name_of(op.kind) << " in a sweep of the state";
     }
   }
 
  private:
-  ShardStore* store_;
+  const Tiers* tiers_;
   const StateSweep::Visitor& visit_;
 };
 
@@ -84,7 +84,7 @@ StateSweep Engine::state_sweep() {
 
 void Engine::sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit) {
   LONGSHORE_CHECK(!parts_.optimizer.pending()) << "an update is pending";
-  SweepWork work(parts_.tiers.state.get(), visit);
+  SweepWork work(&parts_.tiers, visit);
   // A separate executor runs the sweep: the caller reports the visitor's exceptions to other ranks.
   StepExecutor(&lanes_).run(schedule, work);
 }

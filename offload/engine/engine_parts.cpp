@@ -101,7 +101,9 @@ void check_routers(const EngineParts& parts) {
       << "the routers' load is summed by a group of its own";
 }
 
-void check_host_bytes(const EngineParts& parts) {
+void check_tiers(const EngineParts& parts) {
+  LONGSHORE_CHECK((parts.tiers.slots != nullptr) == parts.plan.drives.tier.state)
+      << "state on drives needs a store with slots";
   const HostPlan& host = parts.plan.host;
   LONGSHORE_CHECK(parts.tiers.state->host_bytes() == host.arena)
       << parts.tiers.state->host_bytes() << " host bytes, planned " << host.arena;
@@ -122,12 +124,13 @@ EngineParts::EngineParts(const Options& options)
       device(device_options(plan, groups), std::make_unique<CpuCopyEngine>(options.cpu_links)),
       pool(plan.optimizer_threads),
       tiers(options.make_tiers({plan, layouts, groups.rank, options.state_key, &pool})),
-      commits(tiers.state.get(), groups.all),
+      commits(tiers.durable, groups.all),
       host_gradients(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
                      plan.device.kind == DeviceKind::kCuda, pool),
       node(make_node(*this)),
       ring(make_ring(plan, {plan, device.memory()})),
       prefetcher({.store = tiers.state.get(),
+                  .slots = tiers.slots,
                   .ring = &ring,
                   .copies = &device.copies(),
                   .shards = groups.gathers,
@@ -147,7 +150,7 @@ EngineParts::EngineParts(const Options& options)
       optimizer(tiers.state.get(), &host_gradients, layouts, model->spec(), groups.shard(),
                 options.adamw, &pool) {
   if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());
-  check_host_bytes(*this);
+  check_tiers(*this);
   check_routers(*this);
   device.memory().check_carved();
 }

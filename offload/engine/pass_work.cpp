@@ -9,13 +9,13 @@ namespace longshore {
 void PassWork::run(const Op& op) {
   switch (op.kind) {
     case OpKind::kReadState:
-      parts_.tiers.state->read_state(op.unit, *op.state);
+      parts_.tiers.slots->read_state(op.unit, *op.state);
       return;
     case OpKind::kReadParameters:
-      parts_.tiers.state->read_parameters(op.unit, *op.parameters);
+      parts_.tiers.slots->read_parameters(op.unit, *op.parameters);
       return;
     case OpKind::kWriteState:
-      parts_.tiers.state->write_state(op.unit, *op.state);
+      parts_.tiers.slots->write_state(op.unit, *op.state);
       return;
     case OpKind::kCommit:
       parts_.commits.run();
@@ -54,8 +54,9 @@ void PassWork::run(const Op& op) {
 void PassWork::update(const Op& op) {
   SlotOwners<HostGradientSlot>& ring = parts_.host_gradients.ring();
   if (op.host_slot) ring.check(*op.host_slot, op.unit);
-  const bool updated = parts_.optimizer.update(op.unit, op.state);
-  if (op.parameters) parts_.tiers.state->pass_parameters(op.unit, *op.state, *op.parameters);
+  const bool updated = parts_.optimizer.pending(op.unit);
+  if (updated) parts_.optimizer.update(op.unit, *parts_.tiers.lease_state(op.unit, op.state));
+  if (op.parameters) parts_.tiers.slots->pass_parameters(op.unit, *op.state, *op.parameters);
   if (op.host_slot) ring.free(*op.host_slot, op.unit);
   // With updates in backward the unit belongs to the next version, which advance_version publishes.
   if (updated && parts_.node != nullptr && !updates_in_backward()) {

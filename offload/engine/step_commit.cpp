@@ -25,6 +25,7 @@ Outcome CommAgreement::reduce(const Ballot& mine) {
 }
 
 void StepCommit::stage(const DurableStep& record) {
+  LONGSHORE_CHECK(commits()) << "the tier commits nothing";
   LONGSHORE_CHECK(!staged_) << "step " << staged_->step << " is not committed yet";
   staged_ = record;
 }

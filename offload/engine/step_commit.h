@@ -31,13 +31,15 @@ struct CommittedStep {
 
 class StepCommit {
  public:
-  // Both must outlive this; `all` is null for one rank.
-  StepCommit(ShardStore* store, Communicator* all) : store_(store), agreement_(all) {}
+  // Both must outlive this; `store` is null for a tier that commits nothing, `all` for one rank.
+  StepCommit(DurableStore* store, Communicator* all) : store_(store), agreement_(all) {}
 
   // Returns the committed step that the tier resumes from. Collective.
-  std::optional<DurablePoint> start(uint64_t random) { return store_->start(agreement_, random); }
+  std::optional<DurablePoint> start(uint64_t random) {
+    return store_ == nullptr ? std::nullopt : store_->start(agreement_, random);
+  }
   // Returns whether the tier commits; else there is nothing to stage.
-  bool commits() const { return store_->commits(); }
+  bool commits() const { return store_ != nullptr; }
   // Stages the record; the previous one must be committed.
   void stage(const DurableStep& record);
   // Commits the staged record; does nothing if the run staged none.
@@ -46,7 +48,7 @@ class StepCommit {
   std::optional<CommittedStep> take() { return std::exchange(done_, std::nullopt); }
 
  private:
-  ShardStore* store_;
+  DurableStore* store_;
   CommAgreement agreement_;
   std::optional<DurableStep> staged_;
   std::optional<CommittedStep> done_;

@@ -33,8 +33,11 @@ void make_state(const TierRequest& request, Tiers& tiers) {
   NvmeStoreOptions options =
       nvme_options(plan.drives.tier, plan.state, plan.topology, request.rank, request.run);
   options.register_with_gpus = cuda;
-  tiers.state = std::make_unique<NvmeStore>(request.layouts, options,
-                                            drive_opener(request, StateFile::kState), request.pool);
+  auto store = std::make_unique<NvmeStore>(request.layouts, options,
+                                           drive_opener(request, StateFile::kState), request.pool);
+  tiers.slots = store.get();
+  tiers.durable = store.get();
+  tiers.state = std::move(store);
 }
 
 std::unique_ptr<InputTier> make_inputs(const TierRequest& request) {

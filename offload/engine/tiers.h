@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -20,8 +21,16 @@ namespace longshore {
 
 struct Tiers {
   std::unique_ptr<ShardStore> state;     // and parameters
+  SlottedStore* slots = nullptr;         // `state`, if it passes through slots
+  DurableStore* durable = nullptr;       // `state`, if it makes steps durable
   const SharedShards* shared = nullptr;  // `state`, if other ranks read parameters from it
   std::unique_ptr<InputTier> inputs;     // null: inputs stay on the device
+
+  // Leases the state that the schedule brought to `slot`; empty: the state is in host memory.
+  std::unique_ptr<ShardStore::StateLease> lease_state(UnitId unit,
+                                                      std::optional<StateSlot> slot) const {
+    return slot ? slots->state_in(unit, *slot) : state->state(unit);
+  }
 };
 
 struct TierRequest {

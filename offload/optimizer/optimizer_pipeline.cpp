@@ -90,16 +90,20 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
 }
 
-bool OptimizerPipeline::update(UnitId id, std::optional<StateSlot> slot) {
+bool OptimizerPipeline::update(UnitId unit) {
+  if (!pending(unit)) return false;
+  update(unit, *store_->state(unit));
+  return true;
+}
+
+void OptimizerPipeline::update(UnitId id, ShardStore::StateLease& state) {
+  LONGSHORE_CHECK(pending(id)) << "unit " << id << " has no pending update";
   Unit& unit = units_.at(static_cast<size_t>(id.value));
-  if (!pending(id)) return false;
-  const std::unique_ptr<ShardStore::StateLease> lease =
-      slot ? store_->state_in(id, *slot) : store_->state(id);
   constexpr std::array<Segment, 2> kTrained = {Segment::kQuantisedMoments, Segment::kFullMoments};
   std::array<StateSpans, kTrained.size()> states;
   std::array<std::span<const std::byte>, kTrained.size()> gradients;
   for (const Segment segment : kTrained) {
-    states[static_cast<size_t>(segment)] = lease->segment(segment);
+    states[static_cast<size_t>(segment)] = state.segment(segment);
     gradients[static_cast<size_t>(segment)] = gradients_->segment(id, segment);
   }
   pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
@@ -112,7 +116,6 @@ bool OptimizerPipeline::update(UnitId id, std::optional<StateSlot> slot) {
   });
   pending_[static_cast<size_t>(id.value)] = false;
   bytes_ += unit.traffic_bytes;
-  return true;
 }
 
 UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state,

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,9 +36,11 @@ class OptimizerPipeline {
 
   // Gives every unit with trainable parameters a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
-  // Applies the unit's pending update, if any; returns whether it changed the unit. No lease of the
-  // unit may exist. `slot` has its state; empty: it is in host memory.
-  bool update(UnitId unit, std::optional<StateSlot> slot = {});
+  // Applies the unit's pending update, if any, to the store; returns whether it changed the unit.
+  // No lease of the unit may exist.
+  bool update(UnitId unit);
+  // Applies the unit's pending update to its leased state.
+  void update(UnitId unit, ShardStore::StateLease& state);
   // Applies all pending updates, in unit order.
   void flush();
   // Any thread may call these.

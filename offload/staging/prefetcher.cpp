@@ -13,7 +13,7 @@ void Prefetcher::fetch(const Placed& placed, std::optional<ParameterSlot> parame
     }
     parts_.copies->finish();
   } else {
-    const auto lease = parameters ? parts_.store->parameters_in(placed.unit, *parameters)
+    const auto lease = parameters ? parts_.slots->parameters_in(placed.unit, *parameters)
                                   : parts_.store->parameters(placed.unit);
     copy_shard(flat, parts_.shard, lease->bytes(), slot);
     parts_.copies->finish();

@@ -21,6 +21,7 @@ class Prefetcher {
  public:
   struct Parts {
     ShardStore* store = nullptr;
+    SlottedStore* slots = nullptr;  // null: parameters are in host memory
     StageRing* ring = nullptr;
     CopyEngine* copies = nullptr;
     Communicator* shards = nullptr;  // the shard group's gathers; null: each rank holds whole units

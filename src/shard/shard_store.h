@@ -1,13 +1,14 @@
 // ShardStore: the tier that keeps one rank's shards (parameters and optimizer state). The engine
-// and the run use only this interface. Access to a shard's bytes needs a lease, whose destructor
+// and the run use only these interfaces. Access to a shard's bytes needs a lease, whose destructor
 // ends the access.
 //
 // In host memory a lease is all that is needed. On drives, bytes pass through numbered slots in
-// host memory, and operations of the schedule move them: read_state and read_parameters fill a
-// slot, write_state empties one, and each blocks its thread until it is done. The schedule decides
-// which slot is used when; several operations may run at once, each with its own slots and units. A
-// store does not order anything: an operation on a slot with another unit, or a lease that
-// conflicts with another one, is an error and does not wait.
+// host memory (SlottedStore), and operations of the schedule move them: read_state and
+// read_parameters fill a slot, write_state empties one, and each blocks its thread until it is
+// done. The schedule decides which slot is used when; several operations may run at once, each with
+// its own slots and units. A store does not order anything: an operation on a slot with another
+// unit, or a lease that conflicts with another one, is an error and does not wait. A tier that
+// makes steps durable is a DurableStore too.
 #pragma once
 
 #include <cstdint>
@@ -59,36 +60,44 @@ class ShardStore {
   virtual std::unique_ptr<ParameterLease> parameters(UnitId unit) = 0;
   virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
 
-  // ---- Operations of a schedule with slots. CheckFailure in a tier without such slots. read_state
-  // reads the unit's state to the slot. Throws CorruptStateError if its checksum is wrong.
-  virtual void read_state(UnitId unit, StateSlot slot);
+  // Returns the bytes that moved between memory and drives since the start.
+  virtual DriveTraffic traffic() const { return {}; }
+};
+
+// SlottedStore: a tier whose state, and perhaps parameters, pass through slots. The operations of a
+// schedule call it.
+class SlottedStore {
+ public:
+  virtual ~SlottedStore() = default;
+  // Reads the unit's state to the slot. Throws CorruptStateError if its checksum is wrong.
+  virtual void read_state(UnitId unit, StateSlot slot) = 0;
   // Leases the state that read_state brought to the slot.
-  virtual std::unique_ptr<StateLease> state_in(UnitId unit, StateSlot slot);
+  virtual std::unique_ptr<ShardStore::StateLease> state_in(UnitId unit, StateSlot slot) = 0;
   // Writes changed state from the slot to the drives and frees the slot. In a tier that commits,
   // the commit reports write failures.
-  virtual void write_state(UnitId unit, StateSlot slot);
+  virtual void write_state(UnitId unit, StateSlot slot) = 0;
   // Reads the unit's parameters to the slot, in the compute dtype.
-  virtual void read_parameters(UnitId unit, ParameterSlot slot);
+  virtual void read_parameters(UnitId unit, ParameterSlot slot) = 0;
   // Fills `to` from a state slot that was updated and is not yet written.
-  virtual void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to);
+  virtual void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to) = 0;
   // Leases the parameters in the slot; the lease's destructor frees the slot.
-  virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot);
+  virtual std::unique_ptr<ShardStore::ParameterLease> parameters_in(UnitId unit,
+                                                                    ParameterSlot slot) = 0;
+};
 
-  // ---- Durability. In a tier that ends with the process these do nothing. start() comes before
-  // every access. It returns the point that the run resumes from; without one the state is all
-  // zeros until it is loaded. Collective; `random` differs between starts. CheckpointError.
-  virtual std::optional<DurablePoint> start(Agreement& agreement, uint64_t random);
-  // Returns whether commit() has anything to do.
-  virtual bool commits() const { return false; }
+// DurableStore: a tier that makes steps durable and resumes from the last one.
+class DurableStore {
+ public:
+  virtual ~DurableStore() = default;
+  // Comes before every access. Returns the point that the run resumes from; without one the state
+  // is all zeros until it is loaded. Collective; `random` differs between starts. CheckpointError.
+  virtual std::optional<DurablePoint> start(Agreement& agreement, uint64_t random) = 0;
   // Makes the state written since the last commit durable, on all ranks or on none, or throws the
   // error of a failed write. Collective. A skipped step updates nothing but is recorded. It may run
   // beside reads of parameters, but not beside operations that move state.
-  virtual void commit(const DurableStep& record, Agreement& agreement);
+  virtual void commit(const DurableStep& record, Agreement& agreement) = 0;
   // Returns the newest committed point of this or an earlier process.
-  virtual std::optional<DurablePoint> committed() const { return std::nullopt; }
-
-  // Returns the bytes that operations and commits moved since the start.
-  virtual DriveTraffic traffic() const { return {}; }
+  virtual std::optional<DurablePoint> committed() const = 0;
 };
 
 // StateSweep: access to every unit's state outside of steps, to load, restore or save it. The owner

@@ -99,7 +99,7 @@ int32_t slots_of(const TierPlan& plan, std::optional<Slot> Op::* slot) {
   return count;
 }
 
-class FileStore final : public ShardStore {
+class FileStore final : public ShardStore, public SlottedStore {
  public:
   FileStore(const TierRequest& request, const std::string& path)
       : options_(request.plan.state), arena_(request.plan.host.arena, false, *request.pool) {
@@ -283,7 +283,9 @@ MakeTiers file_tiers(const std::string& directory) {
     LONGSHORE_CHECK(request.plan.drives.tier.state && request.plan.drives.tier.parameters);
     const std::string rank = "/rank" + std::to_string(request.rank.value);
     Tiers tiers;
-    tiers.state = std::make_unique<FileStore>(request, directory + rank + ".state");
+    auto store = std::make_unique<FileStore>(request, directory + rank + ".state");
+    tiers.slots = store.get();
+    tiers.state = std::move(store);
     if (request.plan.drives.tier.inputs) {
       tiers.inputs = std::make_unique<FileInputs>(request, directory + rank + ".inputs");
     }

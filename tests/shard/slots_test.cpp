@@ -30,7 +30,7 @@ constexpr bool takes = std::is_invocable_v<Function, Object&, UnitId, Arguments.
 TEST(Slots, OfAnotherKindDoNotCompile) {
   static_assert(are_apart<DeviceSlot, GradientBuffer, InputSlot, HostGradientSlot, StagingSlot,
                           StateSlot, ParameterSlot>);
-  using Store = ShardStore;
+  using Store = SlottedStore;
   using Pass = decltype(&Store::pass_parameters);
   static_assert(takes<Pass, Store, StateSlot, ParameterSlot>);
   static_assert(!takes<Pass, Store, ParameterSlot, StateSlot>);
