@@ -31,7 +31,7 @@ enum class KeyType : uint8_t {
   kChoice,    // one of the key's strings
   kTable,     // names with plain values
   kUnits,     // a string such as "block", or a table with one member
-  kGroups,    // an array of tables (group_reader.h)
+  kGroups,    // an array of tables (value_reader.h)
 };
 
 // The value "auto", which the plan resolves later.

@@ -5,8 +5,8 @@
 
 #include "base/texts.h"
 #include "config/field_table.h"
-#include "config/group_reader.h"
 #include "config/toml_document.h"
+#include "config/value_reader.h"
 
 namespace longshore {
 namespace {

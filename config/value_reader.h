@@ -1,13 +1,17 @@
-// ValueReader: converts a TOML value to a key's value with the key's row. Pure function; any
-// thread.
+// Readers of values: a TOML value becomes a key's value with the key's row, and optimizer.groups
+// becomes a list of groups. Pure functions; any thread.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "config/field_table.h"
 #include "config/toml_document.h"
 
 namespace longshore {
+
+// ValueReader: converts a TOML value to a key's value with the key's row. Pure function; any
+// thread.
 
 // ReadValue is a value within the key's bounds, or a problem.
 struct ReadValue {
@@ -16,5 +20,13 @@ struct ReadValue {
 };
 
 ReadValue read_key_value(const Key& key, const TomlValue& value);
+
+// GroupReader: parses and formats optimizer.groups of the run file. Pure functions.
+
+// Reads an array of tables, or returns the problem and its location.
+ReadValue read_groups(const Key& key, const TomlValue& value);
+
+// Formats `[{ parameters = ["*.bias"], weight_decay = 0.0 }]`.
+std::string groups_text(const std::vector<ParameterGroup>& groups);
 
 }  // namespace longshore

@@ -1,8 +1,12 @@
 // PinnedArena: memory of the host tier: one mapping of exactly the planned size. Its constructor
 // touches every page and registers it with the GPUs if asked to. Owned by the tier that fills it.
+// Its pages are spread over the NUMA nodes that have memory.
 #pragma once
 
+#include <filesystem>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "device/cuda_runtime.h"
@@ -31,5 +35,14 @@ class PinnedArena {
   HostRegistration registration_;  // declared after mapping_: unregistered before it is unmapped
   Bytes huge_page_bytes_ = 0;
 };
+
+// numa: reads from /sys which NUMA nodes of the machine have memory. Keeps no state; any thread.
+
+// Returns the ids of the nodes with memory, ascending, from the files below `root` ("/" except in
+// tests). Returns {0} if the kernel lists none.
+std::vector<int> read_numa_nodes(const std::filesystem::path& root);
+
+// Parses an id list such as "0-2,5"; returns an empty list for any other text.
+std::vector<int> parse_id_list(std::string_view text);
 
 }  // namespace longshore

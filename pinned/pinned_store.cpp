@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/errors.h"
 #include "base/mutex.h"
 #include "base/number_formats.h"
-#include "base/typed_span.h"
 
 namespace longshore {
 namespace {

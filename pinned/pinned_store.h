@@ -7,15 +7,29 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/mutex.h"
+#include "device/host_mapping.h"
 #include "pinned/pinned_arena.h"
-#include "pinned/shared_shards.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 
 namespace longshore {
+
+// SharedShards: a tier whose parameters the machine's other ranks can read. Each rank has one
+// mapping, with the same layout on all ranks of a shard group. A ShardStore implements it.
+
+class SharedShards {
+ public:
+  virtual ~SharedShards() = default;
+  virtual const HostMapping& mapping() const = 0;
+  // Returns the unit's parameters in the compute dtype within `mapping`, of this or another rank.
+  virtual std::span<const std::byte> mapped_parameters(std::span<const std::byte> mapping,
+                                                       UnitId unit) const = 0;
+};
 
 class PinnedStore final : public ShardStore, public SharedShards {
  public:

@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "base/mutex.h"
-#include "pinned/numa.h"
+#include "pinned/pinned_arena.h"
 
 namespace longshore {
 namespace {

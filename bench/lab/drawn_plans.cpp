@@ -9,8 +9,8 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/median.h"
-#include "base/output.h"
 
 namespace longshore {
 namespace {

@@ -10,9 +10,9 @@
 #include "bench/lab/draws.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
-#include "model/init_presets.h"
 #include "model/model_spec.h"
-#include "model/unit_groups.h"
+#include "model/random_init.h"
+#include "model/unit_cut.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "model/families.h"
 #include "model/head_unit.h"
 #include "model/model_spec.h"

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "bench/lab/rank_simulation.h"
 
 namespace longshore {

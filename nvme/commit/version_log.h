@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nvme/commit/manifest.h"
-#include "nvme/drive/block_buffer.h"
+#include "nvme/drive/block_file.h"
 #include "nvme/drive/drive.h"
 
 namespace longshore {

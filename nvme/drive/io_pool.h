@@ -8,7 +8,6 @@
 
 #include "base/mutex.h"
 #include "nvme/drive/block_file.h"
-#include "nvme/drive/direct_file.h"
 
 namespace longshore {
 

@@ -10,7 +10,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "nvme/drive/block_buffer.h"
+#include "nvme/drive/block_file.h"
 
 // The oldest supported liburing lacks these flags.
 #ifndef IORING_SETUP_SINGLE_ISSUER

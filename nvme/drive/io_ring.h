@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "nvme/drive/block_file.h"
-#include "nvme/drive/direct_file.h"
 
 namespace longshore {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "nvme/drive/direct_file.h"
+#include "nvme/drive/block_file.h"
 #include "nvme/drive/drive.h"
 
 namespace longshore {

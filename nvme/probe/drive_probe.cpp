@@ -6,10 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <future>
+#include <numeric>
+#include <vector>
 
+#include "base/child_process.h"
 #include "base/errors.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/median.h"
 
 namespace longshore {
@@ -31,6 +37,28 @@ double cpu_seconds() {
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+constexpr Bytes kProbeFileBytes = 256 * kMiB;
+constexpr Bytes kMaxInFlightBytes = 128 * kMiB;
+constexpr JsonLimits kTuningLimits{.max_bytes = kBlockBytes, .max_values = 16};
+// Nine settings in two directions, plus both directions of the chosen one.
+constexpr double kMeasurements = 20.0;
+// Speeds are rounded to quarters of the slowest, because so short a probe is not more precise.
+constexpr double kSharesOfSlowest = 4.0;
+constexpr double kMaxShare = 64.0;
+
+std::string path_in(const std::string& directory) {
+  return directory + "/drive_tuning.json";
+}
+
+bool makes_sense(const DriveTuning& tuning) {
+  const Bytes chunk = tuning.settings.chunk_bytes;
+  return chunk >= kBlockBytes && chunk % kBlockBytes == 0 && chunk <= 16 * kMiB &&
+         tuning.settings.depth >= 1 && tuning.settings.depth <= kMaxInFlightBytes / chunk &&
+         std::isfinite(tuning.gb_per_second) && tuning.gb_per_second > 0.0;
+}
+
+constexpr JsonLimits kFioLimits = {.max_bytes = kMiB};
 
 }  // namespace
 
@@ -150,6 +178,105 @@ DriveSettings DriveProbe::find_settings(double seconds) {
     }
   }
   return best;
+}
+
+std::optional<DriveTuning> read_drive_tuning(const std::string& directory) {
+  try {
+    const Json json = read_json_file(path_in(directory), kTuningLimits);
+    const DriveTuning tuning = {{json.at("chunk_bytes").get<Bytes>(), json.at("depth").get<int>()},
+                                json.at("gb_per_second").get<double>()};
+    if (makes_sense(tuning)) return tuning;
+  } catch (const Error&) {
+  } catch (const Json::exception&) {
+  }
+  return std::nullopt;
+}
+
+DriveTuning tune_drive(const std::string& directory, IoEngine engine, double seconds) {
+  make_directories(directory);
+  const auto begin = std::chrono::steady_clock::now();
+  DriveProbe probe(directory, kProbeFileBytes, engine);
+  const double spent =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  DriveTuning tuning;
+  tuning.gb_per_second = static_cast<double>(kProbeFileBytes) * 1e-9 / spent;
+  const double each = (seconds - spent) / kMeasurements;
+  if (each > 0.01) {
+    tuning.settings = probe.find_settings(each);
+    const auto rate = [&](BlockOp::Kind kind) {
+      return probe.measure(kind, tuning.settings, each).gb_per_second;
+    };
+    tuning.gb_per_second = std::min(rate(BlockOp::Kind::kRead), rate(BlockOp::Kind::kWrite));
+  }
+  const Json json = {{"chunk_bytes", tuning.settings.chunk_bytes},
+                     {"depth", tuning.settings.depth},
+                     {"gb_per_second", tuning.gb_per_second}};
+  write_file_durably(path_in(directory), json.dump() + "\n");
+  return tuning;
+}
+
+TunedDrives combine(std::span<const DriveTuning> drives) {
+  LONGSHORE_CHECK(!drives.empty() && drives.size() <= static_cast<size_t>(kMaxDrives));
+  TunedDrives tuned;
+  Bytes in_flight = 0;
+  double slowest = drives.front().gb_per_second;
+  tuned.geometry.chunk_bytes = 0;
+  for (const DriveTuning& drive : drives) {
+    const DriveSettings& settings = drive.settings;
+    tuned.geometry.chunk_bytes = std::max(tuned.geometry.chunk_bytes, settings.chunk_bytes);
+    in_flight = std::max(in_flight, settings.chunk_bytes * settings.depth);
+    slowest = std::min(slowest, drive.gb_per_second);
+  }
+  tuned.depth = static_cast<int>(std::max<Bytes>(1, in_flight / tuned.geometry.chunk_bytes));
+  uint32_t divisor = 0;
+  for (size_t i = 0; i < drives.size(); ++i) {
+    const double share = std::round(kSharesOfSlowest * drives[i].gb_per_second / slowest);
+    tuned.geometry.weights[i] = static_cast<uint32_t>(std::min(share, kMaxShare));
+    divisor = std::gcd(divisor, tuned.geometry.weights[i]);
+  }
+  for (size_t i = 0; i < drives.size(); ++i) tuned.geometry.weights[i] /= divisor;
+  return tuned;
+}
+
+bool fio_is_installed() {
+  return run_child({"fio", "--version"}).good();
+}
+
+std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kind,
+                                      const std::string& engine, const DriveSettings& settings,
+                                      double seconds) {
+  const std::string direction(name_of(kind));
+  const std::string output = path + ".fio.json";
+  std::vector<std::string> arguments = {
+      "fio",
+      "--name=longshore",
+      "--filename=" + path,
+      "--direct=1",
+      "--ioengine=" + engine,
+      "--rw=" + direction,
+      "--bs=" + std::to_string(settings.chunk_bytes),
+      "--iodepth=" + std::to_string(settings.depth),
+      "--time_based",
+      "--runtime=" + std::to_string(static_cast<int64_t>(std::ceil(seconds * 1000))) + "ms",
+      "--output-format=json",
+      "--output=" + output};
+  if (engine == "io_uring") {
+    arguments.insert(arguments.end(), {"--fixedbufs=1", "--registerfiles=1"});
+  }
+  if (kind == BlockOp::Kind::kWrite) arguments.push_back("--end_fsync=1");
+  std::optional<DriveSpeed> speed;
+  if (run_child(arguments).good()) {
+    try {
+      const Json job = read_json_file(output, kFioLimits).at("jobs").at(0);
+      const double rate = job.at(direction).at("bw_bytes").get<double>() * 1e-9;
+      const double percent = job.at("usr_cpu").get<double>() + job.at("sys_cpu").get<double>();
+      if (rate > 0.0) speed = DriveSpeed{rate, percent / rate};
+    } catch (const std::exception&) {
+      speed.reset();  // a release with another format counts as a failure
+    }
+  }
+  unlink(output.c_str());
+  return speed;
 }
 
 }  // namespace longshore

@@ -1,14 +1,18 @@
 // DriveProbe: measures a directory's drive through our own I/O: speed and CPU cost by chunk size
-// and depth. Makes a scratch file there and removes it. One thread; the caller owns it.
+// and depth. Makes a scratch file there and removes it. One thread; the caller owns it. Tuning
+// follows from a short probe; fio on the same file is the reference.
 #pragma once
 
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "device/host_mapping.h"
 #include "nvme/drive/open_drive.h"
+#include "nvme/parts/stripe_map.h"
 
 namespace longshore {
 
@@ -61,5 +65,41 @@ class DriveProbe {
   HostMapping window_;
   Bytes written_ = 0;
 };
+
+// DriveTuning: chunk size, depth and speed of a drive, measured once by a short probe and cached in
+// the directory as drive_tuning.json; and the stripes for several drives that follow from it. Free
+// functions.
+
+struct DriveTuning {
+  DriveSettings settings;
+  double gb_per_second = 0.0;  // of the slower direction
+};
+
+// With less state than this on a drive, a probe does not pay, and the defaults apply.
+inline constexpr Bytes kWorthTuningBytes = kGiB;
+
+// Returns the cached result; nullopt if the file is missing or implausible.
+std::optional<DriveTuning> read_drive_tuning(const std::string& directory);
+
+// Measures for about `seconds` through a scratch file (256 MiB, removed), and caches the result. A
+// drive so slow that creating the file takes that long gets the default settings.
+DriveTuning tune_drive(const std::string& directory, IoEngine engine, double seconds = 1.0);
+
+// One chunk size and depth for all drives, and each drive's share of the stripes by its speed.
+struct TunedDrives {
+  Geometry geometry;
+  int depth = DriveSettings{}.depth;
+};
+TunedDrives combine(std::span<const DriveTuning> drives);
+
+// FioReference: fio's speed on the same file, if it is installed, for comparison with ours.
+
+bool fio_is_installed();
+
+// Runs fio once with `engine` ("io_uring", "libaio") and our chunk size and depth; io_uring uses
+// registered buffers and files. Returns nullopt if fio fails or lacks the engine.
+std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kind,
+                                      const std::string& engine, const DriveSettings& settings,
+                                      double seconds);
 
 }  // namespace longshore

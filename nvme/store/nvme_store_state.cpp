@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/errors.h"
-#include "base/typed_span.h"
 #include "nvme/store/nvme_store.h"
 
 namespace longshore {

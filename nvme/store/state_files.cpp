@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "nvme/drive/block_buffer.h"
+#include "nvme/drive/block_file.h"
 
 namespace longshore {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/collectives/nccl_arena.h"
+#include "comm/collectives/nccl_communicator.h"
 #include "device/compute_threads.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"

@@ -16,8 +16,6 @@
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/staging/gradient_drain.h"
-#include "offload/staging/gradient_reducer.h"
-#include "offload/staging/host_gradients.h"
 #include "offload/staging/prefetcher.h"
 
 namespace longshore {

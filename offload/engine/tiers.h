@@ -10,7 +10,7 @@
 
 #include "base/ids.h"
 #include "offload/plan/tier_plan.h"
-#include "pinned/shared_shards.h"
+#include "pinned/pinned_store.h"
 #include "pinned/worker_pool.h"
 #include "shard/durability.h"
 #include "shard/flat_layout.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "offload/optimizer/clip.h"
+#include "offload/optimizer/update_rule.h"
 
 namespace longshore {
 

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "device/counting_allocator.h"
-#include "model/unit_gradients.h"
+#include "model/unit.h"
 
 namespace longshore {
 

@@ -1,13 +1,16 @@
 // forecast_text: a plan on one screen, readable without documentation: whether it fits, how long it
-// takes, what limits it, and which key would change that. Pure functions.
+// takes, what limits it, and which key would change that. Pure functions. A machine's rates have
+// text forms too.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+
 #include <string>
 #include <vector>
 
+#include "offload/forecast/machine_rates.h"
 #include "offload/forecast/plan_search.h"
-#include "offload/forecast/run_forecast.h"
+#include "offload/forecast/step_forecast.h"
 
 namespace longshore {
 
@@ -29,5 +32,12 @@ std::string format_points(const std::vector<PlanPoint>& points);
 // Return JSON; unknown values are null.
 nlohmann::ordered_json forecast_to_json(const RunForecast& forecast, const std::string& source);
 nlohmann::ordered_json points_to_json(const std::vector<PlanPoint>& points);
+
+// rates_text: a machine's rates as text and as JSON. Pure functions.
+
+// Prints a line for each known rate.
+std::string format_rates(const MachineRates& rates);
+// Returns all rates in bytes and operations per second; unknown ones are null.
+nlohmann::ordered_json rates_to_json(const MachineRates& rates);
 
 }  // namespace longshore

@@ -9,6 +9,20 @@
 namespace longshore {
 namespace {
 
+struct Point {
+  double positions = 0.0;
+  double seconds = 0.0;  // per position
+};
+
+double seconds_at(const Point& low, const Point& high, double positions) {
+  const double least = low.positions * low.seconds, most = high.positions * high.seconds;
+  const double slope = (most - least) / (high.positions - low.positions);
+  const double start = least - slope * low.positions;
+  const bool sound = start >= 0.0 && slope > 0.0;
+  const double at = sound ? positions : std::clamp(positions, low.positions, high.positions);
+  return start / at + slope;
+}
+
 // Multiples of forward's operations: products repeat for gradients of inputs and of weights;
 // attention's backward has five products where forward has two.
 constexpr double kInputGradients = 1.0, kWeightGradients = 1.0;
@@ -255,7 +269,31 @@ void name_walls(StepForecast& forecast) {
   forecast.next = static_cast<Lane>(next);
 }
 
+constexpr double kSecondsOfHour = 3600.0;
+
+std::optional<double> quotient(double bytes, double rate) {
+  if (bytes == 0.0) return 0.0;
+  return rate > 0.0 ? std::optional(bytes / rate) : std::nullopt;
+}
+
+// Counts an event at the end and after every `every` steps before it.
+int64_t times_in(int64_t steps, int64_t every) {
+  return every > 0 ? (steps - 1) / every + 1 : 1;
+}
+
 }  // namespace
+
+UnitSeconds unit_seconds(const std::vector<UnitPoint>& points, int64_t positions) {
+  LONGSHORE_CHECK(!points.empty() && positions > 0) << points.size() << " " << positions;
+  const UnitPoint &low = points.front(), &high = points.back();
+  if (low.positions == high.positions) return low.seconds;
+  const auto at = [&](double UnitSeconds::* pass) {
+    return seconds_at({static_cast<double>(low.positions), low.seconds.*pass},
+                      {static_cast<double>(high.positions), high.seconds.*pass},
+                      static_cast<double>(positions));
+  };
+  return {at(&UnitSeconds::forward), at(&UnitSeconds::backward)};
+}
 
 std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
                                          const ModelSpec& model, const ForecastInputs& inputs,
@@ -294,6 +332,40 @@ StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
   forecast.forward_seconds = forward;
   forecast.tokens_per_second = over(static_cast<double>(inputs.tokens_per_step), seconds);
   name_walls(forecast);
+  return forecast;
+}
+
+std::optional<double> RunForecast::first_step() const {
+  if (!read_model || !pin_memory) return std::nullopt;
+  return *read_model + *pin_memory;
+}
+
+RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const RunLength& length,
+                         const MachineRates& rates, double watts, int32_t ranks_per_node) {
+  RunForecast forecast;
+  forecast.step = step;
+  forecast.read_model = quotient(static_cast<double>(length.weight_bytes), rates.files_read);
+  const double pinned =
+      static_cast<double>(plan.host.arena + plan.host.gradients + plan.host.inputs) *
+      ranks_per_node;
+  forecast.pin_memory = quotient(pinned, rates.pin);
+  forecast.checkpoint = quotient(static_cast<double>(plan.checkpoint_bytes), rates.files_written);
+  if (!step.known() || length.steps == 0) return forecast;
+  forecast.checkpoints = times_in(length.steps, length.checkpoint_steps);
+  double seconds = step.seconds * static_cast<double>(length.steps);
+  if (length.evaluates) {
+    forecast.evaluations = times_in(length.steps, length.evaluation_steps);
+    if (length.evaluation_sequences > 0) {
+      forecast.evaluation = step.forward_seconds *
+                            static_cast<double>(length.evaluation_sequences) /
+                            static_cast<double>(length.sequences_per_step);
+    }
+    seconds += forecast.evaluation.value_or(0.0) * static_cast<double>(forecast.evaluations);
+  }
+  seconds += forecast.checkpoint.value_or(0.0) * static_cast<double>(forecast.checkpoints);
+  seconds += forecast.first_step().value_or(0.0);
+  forecast.run = seconds;
+  if (watts > 0.0) forecast.watt_hours = watts * seconds / kSecondsOfHour;
   return forecast;
 }
 

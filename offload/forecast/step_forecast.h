@@ -1,18 +1,44 @@
-// StepForecast: the duration of a step, from the plan's own schedule and a machine's rates. Values
-// and pure functions, without a device.
+// Forecasts: the duration of a unit from its measurements, of a step from the plan's own schedule
+// and a machine's rates, and the time and energy of a run. Values and pure functions, without a
+// device.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "offload/forecast/machine_file.h"
 #include "offload/forecast/machine_rates.h"
-#include "offload/forecast/unit_seconds.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/schedule/schedule_simulation.h"
 
 namespace longshore {
+
+// unit_seconds: a unit's compute time, from measurements at one or two micro-batch sizes. Two show
+// how much less larger ones take per position. Pure functions.
+
+// Seconds per position; backward includes the recomputed forward.
+struct UnitSeconds {
+  double forward = 0.0, backward = 0.0;
+  bool operator==(const UnitSeconds&) const = default;
+};
+
+struct UnitPoint {
+  int64_t positions = 0;  // of the measured micro-batch; 0: not recorded
+  UnitSeconds seconds;
+  bool operator==(const UnitPoint&) const = default;
+};
+
+// `points` are one, used for all micro-batches, or two in ascending order of positions. A
+// micro-batch takes the time on the line through both. If noise makes the line start below 0 or
+// fall, it applies only between the points; beyond, the time per position is that of the nearest
+// point.
+UnitSeconds unit_seconds(const std::vector<UnitPoint>& points, int64_t positions);
+
+// StepForecast: the duration of a step, from the plan's own schedule and a machine's rates. Values
+// and pure functions, without a device.
 
 // The operations of a unit's forward for one position.
 struct UnitFlops {
@@ -60,5 +86,34 @@ std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const Tie
 
 StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
                            const ForecastInputs& inputs, const MachineRates& rates);
+
+// RunForecast: time and energy of a run, from the forecast of its step. Pure functions.
+
+// The run file's settings of the run beside its steps.
+struct RunLength {
+  int64_t steps = 0;             // 0: unknown until the data is prepared
+  int64_t checkpoint_steps = 0;  // between checkpoints; 0: only at the end
+  bool evaluates = false;
+  int64_t evaluation_steps = 0;      // between evaluations; 0: only at the end
+  int64_t evaluation_sequences = 0;  // of one; 0: unknown until the data is prepared
+  int64_t sequences_per_step = 1;
+  Bytes weight_bytes = 0;  // of the model's files; 0: random weights
+};
+
+struct RunForecast {
+  StepForecast step;
+  // Seconds; empty if a rate is missing.
+  std::optional<double> read_model = {}, pin_memory = {};  // before the first step
+  std::optional<double> checkpoint = {};                   // one checkpoint
+  std::optional<double> evaluation = {};                   // one evaluation
+  std::optional<double> run = {};                          // the whole run
+  int64_t checkpoints = 0, evaluations = 0;
+  std::optional<double> watt_hours = {};  // of the run; empty if time or power is unknown
+
+  std::optional<double> first_step() const;  // seconds until it begins
+};
+
+RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const RunLength& length,
+                         const MachineRates& rates, double watts, int32_t ranks_per_node);
 
 }  // namespace longshore

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "offload/optimizer/update_slice.h"
+#include "offload/optimizer/update_rule.h"
 #include "offload/simd_level.h"
 #include "shard/policy.h"
 

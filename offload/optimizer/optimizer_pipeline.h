@@ -17,7 +17,7 @@
 
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/update_rule.h"
-#include "offload/staging/host_gradients.h"
+#include "offload/staging/gradient_drain.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "offload/optimizer/update_slice.h"
+#include "offload/optimizer/update_rule.h"
 
 namespace longshore {
 

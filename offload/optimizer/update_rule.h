@@ -1,15 +1,39 @@
 // UpdateRule: the interface of an element-wise optimizer. Owned by OptimizerPipeline, whose owner
-// thread calls stage(); the pool's threads call apply() concurrently.
+// thread calls stage(); the pool's threads call apply() concurrently. UpdateSlice is what it works
+// on; clipping by the global norm scales the gradient before.
 //
 // The rule assigns parameters to groups; each group has its own scalars in a step.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "offload/optimizer/update_slice.h"
+#include "base/dtype.h"
+#include "shard/moments.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
+
+// UpdateSlice: state and gradient of a range of elements of one parameter. Non-owning spans.
+
+// All spans have equal element counts, in one of two forms:
+//   fp32    master; also high if the device reads a bf16 parameter, else high is empty
+//   split   high and low, the halves of the master; master is empty. Only here may moments be
+//           narrower than fp32; the slice then begins at a multiple of 256 of its parameter.
+struct UpdateSlice {
+  std::span<float> master;
+  std::span<uint16_t> high;
+  std::span<uint16_t> low;
+  MomentSpan exp_avg;
+  MomentSpan exp_avg_sq;
+  std::span<const std::byte> gradient;
+  DType gradient_dtype = DType::kF32;  // kF32 or kBF16
+  RoundingStream rounding;             // of moments narrower than fp32
+
+  size_t elements() const { return exp_avg.elements(); }
+};
 
 // An optimizer step whose gradients are in host memory.
 struct StepUpdate {
@@ -27,5 +51,13 @@ class UpdateRule {
   // Updates the slice by the staged step, element by element; the caller set its random bits.
   virtual void apply(int32_t group, const UpdateSlice& slice) const = 0;
 };
+
+// clip: clipping by the global norm, as in torch.nn.utils.clip_grad_norm_. Pure function.
+
+// Returns the factor for every gradient; 1 if max_norm is 0 (no clipping).
+inline double clip_scale(double norm, double max_norm) {
+  if (max_norm == 0.0) return 1.0;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
 
 }  // namespace longshore

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "offload/staging/gradient_drain.h"
-#include "offload/staging/gradient_reducer.h"
 
 namespace longshore {
 namespace {

@@ -1,6 +1,14 @@
 #include "offload/plan/host_plan.h"
 
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string_view>
+
 #include "offload/plan/drive_plan.h"
+#include "offload/plan/machine.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {
@@ -68,6 +76,124 @@ void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const St
   add_line(plan, "activation checkpoints", "in transit to and from the drives", plan.inputs, true);
 }
 
+// host_memory: reads memory and cores from /proc and from control groups, versions 1 and 2.
+
+namespace fs = std::filesystem;
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::string> first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+// Reads a file with one number; nullopt if it is missing or "max".
+std::optional<int64_t> number_in(const fs::path& path) {
+  const auto line = first_line(path);
+  return line ? parse_integer(*line) : std::nullopt;
+}
+
+// Reads the number behind `key` in lines of "key number".
+std::optional<int64_t> number_of(const fs::path& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::string value;
+    if (words >> name >> value && name == key) return parse_integer(value);
+  }
+  return std::nullopt;
+}
+
+struct CgroupPaths {
+  std::optional<fs::path> v1_memory, v1_cpu, v2;  // relative to their mounts
+};
+
+CgroupPaths read_cgroup_paths(const fs::path& root) {
+  CgroupPaths paths;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const fs::path path = fs::path(line.substr(second + 1)).relative_path();
+    if (controllers == ",,") paths.v2 = path;
+    if (controllers.find(",memory,") != std::string::npos) paths.v1_memory = path;
+    if (controllers.find(",cpu,") != std::string::npos) paths.v1_cpu = path;
+  }
+  return paths;
+}
+
+// Returns the group's folder and those above it up to the mount. In a container the path may be the
+// host's and not exist below the mount; folders that exist are still used.
+std::vector<fs::path> folders_up(const fs::path& mount, const fs::path& relative) {
+  std::vector<fs::path> folders;
+  const fs::path clean = relative.lexically_normal();
+  fs::path folder = mount;
+  folders.push_back(folder);
+  for (const fs::path& part : clean) {
+    if (part == ".." || part == "." || part.empty()) continue;
+    folder /= part;
+    folders.push_back(folder);
+  }
+  return folders;
+}
+
+void lower(std::optional<Bytes>& least, Bytes value) {
+  least = least ? std::min(*least, value) : value;
+}
+
+struct MemoryFiles {
+  const char* limit;
+  const char* usage;
+  const char* inactive_file;  // key in memory.stat: cached files, reclaimed first
+};
+constexpr MemoryFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                             "total_inactive_file"};
+constexpr MemoryFiles kV2 = {"memory.max", "memory.current", "inactive_file"};
+
+void apply_memory_limits(const std::vector<fs::path>& folders, const MemoryFiles& files,
+                         HostMemory& memory) {
+  for (const fs::path& folder : folders) {
+    const auto limit = number_in(folder / files.limit);
+    // Version 1 writes a missing limit as a number near 2^63.
+    if (!limit || *limit < 0 || *limit >= std::numeric_limits<int64_t>::max() / 2) continue;
+    const int64_t usage = number_in(folder / files.usage).value_or(0);
+    const int64_t cached = number_of(folder / "memory.stat", files.inactive_file).value_or(0);
+    lower(memory.cgroup_limit, *limit);
+    lower(memory.cgroup_available,
+          std::clamp<int64_t>(*limit - usage + std::min(cached, usage), 0, *limit));
+  }
+}
+
+std::optional<int> cores_of(int64_t quota, int64_t period) {
+  if (quota <= 0 || period <= 0) return std::nullopt;
+  return static_cast<int>(std::clamp<int64_t>((quota + period - 1) / period, 1, 1 << 20));
+}
+
+std::optional<int> v2_quota(const fs::path& folder) {
+  const auto line = first_line(folder / "cpu.max");  // "max 100000" or "200000 100000"
+  if (!line) return std::nullopt;
+  std::istringstream words(*line);
+  std::string quota;
+  std::string period;
+  words >> quota >> period;
+  return cores_of(parse_integer(quota).value_or(0), parse_integer(period).value_or(0));
+}
+
+std::optional<int> v1_quota(const fs::path& folder) {
+  return cores_of(number_in(folder / "cpu.cfs_quota_us").value_or(0),
+                  number_in(folder / "cpu.cfs_period_us").value_or(0));
+}
+
 }  // namespace
 
 HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepPlan& step,
@@ -90,6 +216,35 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
   plan.limit = inputs.host_cap.value_or(machine.host_available() / inputs.ranks_per_node);
   plan.machine = machine.host_installed() / inputs.ranks_per_node;
   return plan;
+}
+
+HostMemory read_host_memory(const fs::path& root) {
+  HostMemory memory;
+  memory.total = number_of(root / "proc/meminfo", "MemTotal:").value_or(0) * kKiB;
+  memory.available = number_of(root / "proc/meminfo", "MemAvailable:").value_or(0) * kKiB;
+  const CgroupPaths paths = read_cgroup_paths(root);
+  const fs::path mount = root / "sys/fs/cgroup";
+  if (paths.v1_memory) {
+    apply_memory_limits(folders_up(mount / "memory", *paths.v1_memory), kV1, memory);
+  }
+  if (paths.v2) apply_memory_limits(folders_up(mount, *paths.v2), kV2, memory);
+  return memory;
+}
+
+std::optional<int> read_core_quota(const fs::path& root) {
+  const CgroupPaths paths = read_cgroup_paths(root);
+  const fs::path mount = root / "sys/fs/cgroup";
+  std::optional<int> least;
+  const auto apply = [&](std::optional<int> cores) {
+    if (cores) least = std::min(*cores, least.value_or(*cores));
+  };
+  if (paths.v1_cpu) {
+    for (const fs::path& folder : folders_up(mount / "cpu", *paths.v1_cpu)) apply(v1_quota(folder));
+  }
+  if (paths.v2) {
+    for (const fs::path& folder : folders_up(mount, *paths.v2)) apply(v2_quota(folder));
+  }
+  return least;
 }
 
 }  // namespace longshore

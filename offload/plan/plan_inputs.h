@@ -11,7 +11,6 @@
 #include "base/bytes.h"
 #include "device/device_kind.h"
 #include "nvme/parts/stripe_map.h"
-#include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "offload/plan/unit_costs.h"
 #include "offload/schedule/step_schedule.h"

@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "device/device_memory.h"
 #include "offload/optimizer/update_traffic.h"
-#include "offload/staging/host_gradients.h"
+#include "offload/staging/gradient_drain.h"
 
 namespace longshore {
 namespace {

@@ -3,8 +3,18 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "offload/plan/tier_plan.h"
 
 namespace longshore {
+namespace {
+
+// other_units: drafts the plan again with each other split into units, and records the differences.
+
+Bytes moved(const StepTraffic& step) {
+  return step.h2d + step.d2h + step.nvme_read + step.nvme_written;
+}
+
+}  // namespace
 
 std::string_view name_of(CostSource source) {
   switch (source) {
@@ -37,6 +47,20 @@ Workspace workspace_of(const ModelSpec& model, const std::vector<UnitCost>& cost
     workspace.unit = model.units[i].name + (backward ? " backward" : " forward");
   }
   return workspace;
+}
+
+void compare_units(TierPlan& plan, const PlanInputs& inputs, const Machine& machine) {
+  for (const OtherUnits& other : inputs.other_units) {
+    PlanInputs changed = inputs;
+    changed.model = other.model.get();
+    changed.costs = other.costs;
+    const TierPlan there = draft_tier_plan(changed, machine);
+    plan.other_units.push_back({.name = other.name,
+                                .fits = there.fits(),
+                                .device = there.device.total - plan.device.total,
+                                .host = there.host.total - plan.host.total,
+                                .moved = moved(there.step.traffic) - moved(plan.step.traffic)});
+  }
 }
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "offload/staging/gradient_drain.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -8,6 +9,13 @@
 
 namespace longshore {
 namespace {
+
+// Slots begin at pages, as slabs do.
+constexpr Bytes kPlaceAlignment = 4096;
+
+Bytes gradient_bytes(const FlatLayout& layout, DType dtype) {
+  return layout.trainable_elements() / layout.shard_factor() * width_of(dtype);
+}
 
 constexpr Bytes kBufferAlignment = 256;
 
@@ -24,7 +32,66 @@ Bytes buffer_bytes(const std::vector<FlatLayout>& layouts, DType drain, int64_t 
   return align_up(std::min(largest, chunk_elements) * width_of(drain), kBufferAlignment);
 }
 
+constexpr std::array<Segment, 2> kTrainable = {Segment::kQuantisedMoments, Segment::kFullMoments};
+
 }  // namespace
+
+HostGradients::HostGradients(const std::vector<FlatLayout>& layouts,
+                             const HostGradientsOptions& options, bool register_with_gpus,
+                             WorkerPool& pool)
+    : options_(options),
+      arena_(planned_bytes(layouts, options), register_with_gpus, pool),
+      ring_("host gradient slot", options.ring) {
+  Bytes cursor = 0;
+  for (const FlatLayout& layout : layouts) {
+    Unit& unit =
+        units_.emplace_back(Unit{.begin = cursor, .bytes = gradient_bytes(layout, options.dtype)});
+    cursor += align_up(unit.bytes, kPlaceAlignment);
+    Bytes end = 0;
+    for (const Segment segment : kSegments) {
+      if (segment == Segment::kFrozen) continue;
+      const Bytes own = layout.shard_elements(segment) * width_of(options.dtype);
+      unit.segments[static_cast<size_t>(segment)] = {end, own};
+      end += own;
+    }
+    LONGSHORE_CHECK(end == unit.bytes) << end << " bytes in segments, " << unit.bytes << " in all";
+  }
+}
+
+Bytes HostGradients::planned_bytes(const std::vector<FlatLayout>& layouts,
+                                   const HostGradientsOptions& options) {
+  Bytes sum = 0;
+  Bytes largest = 0;
+  for (const FlatLayout& layout : layouts) {
+    const Bytes place = align_up(gradient_bytes(layout, options.dtype), kPlaceAlignment);
+    sum += place;
+    largest = std::max(largest, place);
+  }
+  return options.ring > 0 ? options.ring * largest : sum;
+}
+
+const HostGradients::Unit& HostGradients::at(UnitId unit) const {
+  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
+      << "unit " << unit;
+  return units_[static_cast<size_t>(unit.value)];
+}
+
+std::span<std::byte> HostGradients::gradient(UnitId id) {
+  const Unit& unit = at(id);
+  Bytes begin = unit.begin;
+  if (options_.ring > 0) {
+    const std::optional<HostGradientSlot> slot = ring_.slot_of(id);
+    LONGSHORE_CHECK(slot.has_value())
+        << "the gradient of unit " << id << " has no host gradient slot";
+    begin = arena_.size_bytes() / options_.ring * slot->value;
+  }
+  return arena_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(unit.bytes));
+}
+
+std::span<std::byte> HostGradients::segment(UnitId unit, Segment segment) {
+  const auto [begin, bytes] = at(unit).segments.at(static_cast<size_t>(segment));
+  return gradient(unit).subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+}
 
 Bytes GradientDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
                                            DeviceKind device) {
@@ -126,6 +193,47 @@ GradNorm norm_of(std::span<const double> unit_squares) {
   result.norm = std::sqrt(sum);
   result.finite = !result.first_non_finite.has_value();
   return result;
+}
+
+GradientReducer::GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts,
+                                 DType wire, std::span<std::byte> scratch)
+    : groups_(groups), layouts_(layouts), wire_(wire), scratch_(scratch) {
+  LONGSHORE_CHECK(static_cast<Bytes>(scratch.size()) >=
+                  planned_scratch_bytes(*layouts, groups.topology, wire));
+}
+
+Bytes GradientReducer::planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
+                                             const ShardTopology& topology, DType wire) {
+  Bytes most = 0;
+  for (const FlatLayout& layout : layouts) {
+    const int64_t whole = layout.trainable_elements();
+    most =
+        std::max({most, reduce_scratch_bytes(whole, wire, topology.shard_ranks),
+                  reduce_scratch_bytes(whole / topology.shard_ranks, wire, topology.replicas())});
+  }
+  return most;
+}
+
+void GradientReducer::reduce(UnitId unit, std::span<float> sums) {
+  if (sums.empty()) return;
+  const FlatLayout& layout = layouts_->at(static_cast<size_t>(unit.value));
+  Communicator::FloatSegments whole, own;
+  for (Segment segment : kTrainable) {
+    const ElementRange range = layout.segment(segment);
+    const ElementRange part = layout.shard(segment, groups_.shard());
+    if (range.elements == 0) continue;
+    whole.push_back(
+        sums.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.elements)));
+    own.push_back(
+        sums.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.elements)));
+  }
+  const OpLabel label{"gradients", unit};
+  if (groups_.shards != nullptr) {
+    groups_.shards->reduce_scatter(std::move(whole), wire_, scratch_, label).wait();
+  }
+  if (groups_.replicas != nullptr) {
+    groups_.replicas->all_reduce(std::move(own), wire_, scratch_, label).wait();
+  }
 }
 
 }  // namespace longshore

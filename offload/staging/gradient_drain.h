@@ -1,3 +1,72 @@
+// The way of a unit's gradients after backward: GradientReducer sums them over ranks, GradientDrain
+// moves the rank's shard to host memory, and HostGradients keeps it there until the update.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/copy_engine.h"
+#include "device/device_kind.h"
+#include "offload/staging/gradient_sums.h"
+#include "offload/staging/rank_groups.h"
+#include "pinned/pinned_arena.h"
+#include "pinned/worker_pool.h"
+#include "shard/flat_layout.h"
+#include "shard/slots.h"
+#include "shard/state_format.h"
+
+namespace longshore {
+
+// HostGradients: a rank's drained gradients in host memory until their updates, in one arena of the
+// planned size. Owned by the engine; the D2H lane writes, the update lane reads.
+//
+// Each unit has its own slot. Where a unit is updated right after its drain, units instead use a
+// ring of a few slots, each as large as the largest unit's gradient. The schedule assigns a ring
+// slot to each drain, and the unit's update frees it.
+
+struct HostGradientsOptions {
+  DType dtype = DType::kBF16;  // drain dtype
+  int32_t ring = 0;            // slots of the ring; 0: one slot for each unit
+};
+
+class HostGradients {
+ public:
+  // Allocates zeros. `pool` touches the pages and is not kept.
+  HostGradients(const std::vector<FlatLayout>& layouts, const HostGradientsOptions& options,
+                bool register_with_gpus, WorkerPool& pool);
+
+  // Returns the value of host_bytes() before anything is allocated.
+  static Bytes planned_bytes(const std::vector<FlatLayout>& layouts,
+                             const HostGradientsOptions& options);
+
+  DType dtype() const { return options_.dtype; }
+  Bytes host_bytes() const { return arena_.size_bytes(); }
+  // Owners of ring slots: claimed before the unit's drain, freed after its update.
+  SlotOwners<HostGradientSlot>& ring() { return ring_; }
+  // Returns the rank's part of the unit's gradient, its trainable segments end to end. In a ring
+  // the unit must own a slot.
+  std::span<std::byte> gradient(UnitId unit);
+  // Returns one segment of gradient(unit).
+  std::span<std::byte> segment(UnitId unit, Segment segment);
+
+ private:
+  struct Unit {
+    Bytes begin = 0;  // offset of its own slot in the arena; unused in a ring
+    Bytes bytes = 0;
+    std::array<ElementRange, 3> segments{};  // byte ranges inside the gradient
+  };
+  const Unit& at(UnitId unit) const;
+
+  HostGradientsOptions options_;
+  PinnedArena arena_;
+  std::vector<Unit> units_;
+  SlotOwners<HostGradientSlot> ring_;
+};
+
 // GradientDrain: moves reduced gradient shards from the device to host memory. It casts them to the
 // drain dtype and sums the squares of the cast values; padding is neither copied nor summed. Owned
 // by the engine; the D2H lane calls drain(), the engine's thread finish().
@@ -8,21 +77,6 @@
 //
 // Chunks use the staging buffers in rotation. A GPU has two buffers, so the next chunk is cast
 // while the last one is copied.
-#pragma once
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include "device/copy_engine.h"
-#include "device/device_kind.h"
-#include "offload/staging/gradient_sums.h"
-#include "offload/staging/host_gradients.h"
-#include "pinned/worker_pool.h"
-
-namespace longshore {
 
 // The global norm of a step's gradients.
 struct GradNorm {
@@ -73,6 +127,32 @@ class GradientDrain {
   std::vector<std::vector<Piece>> pieces_;      // by unit
   std::vector<int64_t> flat_elements_;          // by unit: elements of its trainable front
   std::vector<std::optional<double>> squares_;  // by unit: set when drained in this step
+};
+
+// GradientReducer: sums a unit's gradients over ranks, once per unit and step: reduce-scatter in
+// the shard group, then all-reduce of the rank's part over its replicas. Owned by the engine; the
+// reduce lane calls it.
+
+class GradientReducer {
+ public:
+  // `layouts` must outlive the reducer; `wire` is the dtype of the payload; `scratch` has
+  // planned_scratch_bytes() of device memory.
+  GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
+                  std::span<std::byte> scratch);
+
+  // Returns the device bytes that the largest unit's reduction needs beside its gradients.
+  static Bytes planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
+                                     const ShardTopology& topology, DType wire);
+
+  // Sums `sums`, the trainable front of the unit's flat parameter. Afterwards the rank's parts are
+  // sums over all ranks and the other parts are unspecified. Blocks the reduce lane until then.
+  void reduce(UnitId unit, std::span<float> sums);
+
+ private:
+  RankGroups groups_;
+  const std::vector<FlatLayout>* layouts_;
+  DType wire_;
+  std::span<std::byte> scratch_;
 };
 
 }  // namespace longshore

@@ -8,7 +8,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "kernels/gradient.h"
 #include "offload/staging/gradient_kernels.h"
 

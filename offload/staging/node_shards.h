@@ -14,7 +14,7 @@
 #include "comm/operations/communicator.h"
 #include "device/cuda_runtime.h"
 #include "device/host_mapping.h"
-#include "pinned/shared_shards.h"
+#include "pinned/pinned_store.h"
 
 namespace longshore {
 

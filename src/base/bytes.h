@@ -1,8 +1,10 @@
 // Bytes: sizes with checked arithmetic and their text forms ("24GiB", "1.5 GiB"). Plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,5 +36,16 @@ std::optional<Bytes> parse_bytes(std::string_view text);
 
 // Like format_bytes, with enough decimals to tell the two apart: "6.002 MiB", "6.000 MiB".
 std::pair<std::string, std::string> format_bytes_apart(Bytes a, Bytes b);
+
+// as_span: views bytes as elements of a type. The bytes must be aligned for it. Plain functions.
+
+template <typename T>
+std::span<T> as_span(std::span<std::byte> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+template <typename T>
+std::span<const T> as_span(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
 
 }  // namespace longshore

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+
 #include <string>
 #include <string_view>
 
@@ -26,5 +27,12 @@ Json parse_json(std::string_view text, const JsonLimits& limits, const std::stri
 
 // Reads the file and parses it as parse_json does.
 Json read_json_file(const std::string& path, const JsonLimits& limits);
+
+// PythonNumbers: converts JSON in Python's dialect to strict JSON. Pure function, any thread.
+
+// Published configuration files hold numbers that JSON or 64 bits cannot: 10^30 for "no limit",
+// NaN, Infinity, 1e400. Writes such integers as reals and non-finite reals as strings; a reader
+// that needs the number then refuses the string by name. All other text stays unchanged.
+std::string python_numbers(std::string_view text);
 
 }  // namespace longshore

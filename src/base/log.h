@@ -1,5 +1,5 @@
-// Log: messages for the user on stderr, one line each; data goes to stdout. Any thread. Each
-// message is one write, so that lines do not mix.
+// Log and output: messages for the user go to standard error, one line each; results of a command
+// go to standard output.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include <string_view>
 
 namespace longshore {
+
+// Log: messages for the user on stderr, one line each; data goes to stdout. Any thread. Each
+// message is one write, so that lines do not mix.
 
 enum class LogLevel : uint8_t { kError, kWarning, kInfo, kDebug };
 
@@ -35,5 +38,15 @@ inline void log_info(std::string_view text) {
 inline void log_debug(std::string_view text) {
   log_message(LogLevel::kDebug, text);
 }
+
+// Output: results of a command on standard output; messages go through log.h. Main thread.
+
+// Formats as printf does and escapes control characters in the result (texts.h).
+[[gnu::format(printf, 1, 2)]] void print_out(const char* format, ...);
+// Prints the text unchanged: for JSON, which escapes by itself, and for our own colours.
+void print_raw(std::string_view text);
+
+// Flushes standard output to its file or pipe. Throws IoError on failure.
+void flush_output();
 
 }  // namespace longshore

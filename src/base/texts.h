@@ -41,7 +41,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
 std::string printable(std::string_view text, size_t max_bytes = 80);
 
 // Escapes a whole message; line breaks and tabs stay. All terminal output passes through here
-// (log.h, output.h), so that a missing `printable` costs at most an odd line.
+// (log.h), so that a missing `printable` costs at most an odd line.
 std::string printable_lines(std::string_view text);
 
 // Utf8: validates untrusted text. Pure functions, any thread.

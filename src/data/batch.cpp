@@ -1,12 +1,89 @@
 #include "data/batch.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "base/errors.h"
+#include "data/sampler.h"
 
 namespace longshore {
 namespace {
+
+// The documents of one window. Larger windows gain less than 0.1 % and disturb the order more.
+constexpr int64_t kWindowDocuments = 8192;
+// The limit of sequences with free space; the fullest is closed when there are more.
+constexpr size_t kMaxOpenSequences = 1024;
+
+// Packer: groups positions of the packing order into sequences.
+class Packer {
+ public:
+  // `order` must outlive the packer.
+  Packer(const Dataset& dataset, std::span<const int64_t> order, int64_t max_tokens)
+      : dataset_(dataset), order_(order), max_tokens_(max_tokens) {}
+
+  // Packs the documents at positions [first, last), longest first; equal lengths keep their order.
+  void pack_window(int64_t first, int64_t last) {
+    std::vector<int64_t> window(static_cast<size_t>(last - first));
+    std::iota(window.begin(), window.end(), first);
+    std::stable_sort(window.begin(), window.end(),
+                     [this](int64_t a, int64_t b) { return tokens_at(a) > tokens_at(b); });
+    for (const int64_t place : window) add(place);
+  }
+
+  // Returns the sequences by first document, each with its documents in order.
+  SequenceTable finish() {
+    for (std::vector<int64_t>& places : sequences_) std::sort(places.begin(), places.end());
+    std::sort(sequences_.begin(), sequences_.end());
+    SequenceTable table;
+    for (std::vector<int64_t>& places : sequences_) {
+      for (int64_t& place : places) place = order_[static_cast<size_t>(place)];
+      table.append(places);
+    }
+    return table;
+  }
+
+ private:
+  int64_t tokens_at(int64_t place) const {
+    return dataset_.document_tokens(order_[static_cast<size_t>(place)]);
+  }
+
+  void add(int64_t place) {
+    const int64_t tokens = tokens_at(place);
+    LONGSHORE_CHECK(tokens <= max_tokens_) << "place " << place << ": " << tokens;
+    // Takes the least sufficient space; among equals the sequence that has waited longest.
+    const auto best = open_.lower_bound(tokens);
+    int64_t space = max_tokens_;
+    size_t sequence = sequences_.size();
+    if (best != open_.end()) {
+      space = best->first;
+      sequence = best->second;
+      open_.erase(best);
+    } else {
+      sequences_.emplace_back();
+    }
+    sequences_[sequence].push_back(place);
+    if (space > tokens) open_.emplace(space - tokens, sequence);
+    if (open_.size() > kMaxOpenSequences) open_.erase(open_.begin());
+  }
+
+  const Dataset& dataset_;
+  const std::span<const int64_t> order_;
+  const int64_t max_tokens_;
+  std::vector<std::vector<int64_t>> sequences_;
+  std::multimap<int64_t, size_t> open_;  // space left -> sequence
+};
+
+std::vector<int64_t> packing_order(int64_t documents, std::optional<uint64_t> shuffle_seed) {
+  std::vector<int64_t> order(static_cast<size_t>(documents));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (shuffle_seed && documents > 0) {
+    const IndexPermutation permutation(documents, *shuffle_seed,
+                                       IndexPermutation::Purpose::kPackingOrder, 0);
+    for (int64_t& document : order) document = permutation(document);
+  }
+  return order;
+}
 
 StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& table,
                                    std::span<const int64_t> sequences, int64_t micro_batch) {
@@ -25,6 +102,37 @@ StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& 
 }
 
 }  // namespace
+
+std::span<const int64_t> SequenceTable::documents_of(int64_t sequence) const {
+  LONGSHORE_CHECK(sequence >= 0 && sequence < sequence_count())
+      << sequence << " of " << sequence_count();
+  const auto begin = static_cast<size_t>(starts_[sequence]);
+  const auto end = static_cast<size_t>(starts_[sequence + 1]);
+  return std::span<const int64_t>(documents_).subspan(begin, end - begin);
+}
+
+void SequenceTable::append(std::span<const int64_t> documents) {
+  LONGSHORE_CHECK(!documents.empty());
+  documents_.insert(documents_.end(), documents.begin(), documents.end());
+  starts_.push_back(static_cast<int64_t>(documents_.size()));
+}
+
+SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options) {
+  const int64_t documents = dataset.document_count();
+  if (!options.packing) {
+    SequenceTable table;
+    for (int64_t document = 0; document < documents; ++document) {
+      table.append(std::span<const int64_t>(&document, 1));
+    }
+    return table;
+  }
+  const std::vector<int64_t> order = packing_order(documents, options.shuffle_seed);
+  Packer packer(dataset, order, options.max_tokens);
+  for (int64_t first = 0; first < documents; first += kWindowDocuments) {
+    packer.pack_window(first, std::min(documents, first + kWindowDocuments));
+  }
+  return packer.finish();
+}
 
 TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                             std::span<const int64_t> sequences) {

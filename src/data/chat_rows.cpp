@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "data/dataset.h"
-#include "data/row_checks.h"
+#include "data/row_format.h"
 #include "text/chat_encoder.h"
 
 namespace longshore {

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "data/chat_rows.h"
-#include "data/row_checks.h"
+#include "data/row_format.h"
 
 namespace longshore {
 namespace {

@@ -1,13 +1,19 @@
-// Dataset: documents as token ids with targets, in memory or in memory-mapped files. Immutable once
-// built; any thread may read.
+// Data sets: documents as token ids with targets, in memory or in memory-mapped files, of one file
+// or of several. Immutable once built; any thread may read.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
+#include "base/hash.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
+
+// Dataset: documents as token ids with targets, in memory or in memory-mapped files. Immutable once
+// built; any thread may read.
 
 // The target of an untrained position.
 inline constexpr TokenId kNotTrained = -100;
@@ -29,6 +35,80 @@ class Dataset {
   virtual bool row_goes_on(int64_t /*document*/) const { return false; }
   // Equal for equal documents in equal order. Resuming compares it to detect changed data.
   virtual uint64_t fingerprint() const = 0;
+};
+
+// CombinedDataset: the documents of several files, each file repeated by its weight, with or
+// without the held-out part. Immutable; any thread may read.
+
+// HoldOut: selects the rows of every file that are held out for evaluation. The seed selects them,
+// so training and evaluation agree. Documents of one row stay together.
+struct HoldOut {
+  enum class Part : uint8_t { kEverything, kTrained, kHeldOut };
+  Part part = Part::kEverything;
+  double fraction = 0.0;  // of each file's rows; at least one if it is above 0
+  uint64_t seed = 0;
+};
+
+class CombinedDataset : public Dataset {
+ public:
+  // `weights` has one value per file, or is empty. A weight of 2.5 takes every row twice, and half
+  // of the rows, selected by `hold_out.seed`, once more. Throws DataError if no document is left.
+  CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
+                  const std::vector<double>& weights, const HoldOut& hold_out);
+
+  int64_t document_count() const override { return count_; }
+  int64_t document_tokens(int64_t document) const override;
+  int64_t document_trained_tokens(int64_t document) const override;
+  void append_document(int64_t document, std::vector<int64_t>& tokens,
+                       std::vector<int64_t>& targets) const override;
+  bool row_goes_on(int64_t document) const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
+
+ private:
+  struct Place {
+    const Dataset* file;
+    int64_t document;
+  };
+  // Part: the selected documents of one file, in order. If `all` is set, `chosen` is empty.
+  struct Part {
+    std::shared_ptr<const Dataset> file;  // shared: a file may be trained and evaluated on
+    std::vector<int64_t> chosen;
+    bool all = false;
+    int64_t begin = 0;  // number of its first document in the combined set
+  };
+  Place place_of(int64_t document) const;
+
+  std::vector<Part> parts_;
+  int64_t count_ = 0;
+  uint64_t fingerprint_ = 0;
+};
+
+// InMemoryDataset: documents in two flat arrays, 8 bytes per token. One thread adds documents, then
+// any thread may read.
+
+class InMemoryDataset : public Dataset {
+ public:
+  InMemoryDataset() = default;
+
+  // labels[t] is the Hugging Face label of tokens[t]; this function shifts labels to targets.
+  // Returns the number of trained positions; a document without any is not added.
+  int64_t add(std::span<const TokenId> tokens, std::span<const TokenId> labels);
+
+  int64_t document_count() const override { return static_cast<int64_t>(trained_.size()); }
+  int64_t document_tokens(int64_t document) const override;
+  int64_t document_trained_tokens(int64_t document) const override;
+  void append_document(int64_t document, std::vector<int64_t>& tokens,
+                       std::vector<int64_t>& targets) const override;
+  uint64_t fingerprint() const override { return hasher_.digest(); }
+
+ private:
+  void check_index(int64_t document) const;
+
+  std::vector<TokenId> tokens_;
+  std::vector<TokenId> targets_;
+  std::vector<int64_t> starts_ = {0};  // one entry more than documents
+  std::vector<int32_t> trained_;
+  Hasher hasher_;
 };
 
 }  // namespace longshore

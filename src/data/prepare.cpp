@@ -16,9 +16,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/texts.h"
-#include "data/file_kind.h"
 #include "data/prepared_cache.h"
 #include "data/row_block.h"
+#include "data/row_format.h"
 
 namespace longshore {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "data/data_report.h"
-#include "data/jsonl_reader.h"
 #include "data/row_format.h"
+#include "data/row_source.h"
 #include "data/token_file_writer.h"
 
 namespace longshore {

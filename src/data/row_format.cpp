@@ -1,11 +1,14 @@
 #include "data/row_format.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "data/chat_rows.h"
 #include "data/dataset.h"
-#include "data/row_checks.h"
+#include "data/row_block.h"
+#include "data/row_source.h"
 
 namespace longshore {
 namespace {
@@ -117,6 +120,27 @@ class TextFormat : public RowFormat {
   RowFormatOptions options_;
 };
 
+constexpr size_t kMaxKeysShown = 6;
+
+constexpr const char* kExpected =
+    "; expected JSONL: an object such as {\"text\": \"...\"} per line";
+
+// Returns the first line that is not blank; its number is 0 if there is none.
+JsonlLine first_line(JsonlReader& reader) {
+  JsonlLine line;
+  while (reader.next(line)) {
+    if (!line.blank() || line.too_long) return line;
+  }
+  return {};
+}
+
+bool looks_like_table(std::string_view line) {
+  const auto separators = std::count_if(line.begin(), line.end(), [](char letter) {
+    return letter == ',' || letter == '\t' || letter == ';';
+  });
+  return separators > 0 && line.find_first_of("{}[]") == std::string_view::npos;
+}
+
 }  // namespace
 
 void stream_text(std::string_view text, const RowFormatOptions& options,
@@ -208,6 +232,110 @@ std::string_view name_of(DataSection::Format format) {
       return "messages";
   }
   return "?";
+}
+
+std::string keys_of(const Json& row) {
+  std::string keys;
+  size_t shown = 0;
+  for (const auto& [key, value] : row.items()) {
+    if (shown++ == kMaxKeysShown) return keys + ", ...";
+    keys += (keys.empty() ? "" : ", ") + printable(key, kMaxNameBytes);
+  }
+  return keys.empty() ? "none" : keys;
+}
+
+std::string article_and_type(const Json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number_integer()) return "an integer";
+  if (value.is_number()) return "a real number";
+  if (value.is_string()) return "a string";
+  return value.is_array() ? "an array" : "an object";
+}
+
+void require_object(const Json& row) {
+  if (!row.is_object()) throw RowProblem("expected an object, found " + article_and_type(row));
+}
+
+const Json& required_member(const Json& row, const std::string& key) {
+  require_object(row);
+  const auto member = row.find(key);
+  if (member == row.end()) {
+    throw RowProblem("expected a key \"" + key + "\", found " + keys_of(row));
+  }
+  return *member;
+}
+
+std::string place_of(std::string_view name, size_t index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+const std::string& required_text(const Json& value, const std::string& place, bool may_be_empty) {
+  if (!value.is_string()) {
+    throw RowProblem(place + ": expected a string, found " + article_and_type(value));
+  }
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.empty() && !may_be_empty) throw RowProblem(place + ": the string is empty");
+  if (text.find('\0') != std::string::npos) throw RowProblem(place + ": holds a NUL character");
+  return text;
+}
+
+void note_unread(const Json& object, const std::vector<std::string>& read,
+                 const std::string& prefix, RowNotes* notes) {
+  if (notes == nullptr || !object.is_object()) return;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(read, name) != read.end()) continue;
+    ++notes->unread[prefix + printable(name, kMaxNameBytes)];
+  }
+}
+
+void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options) {
+  for (const TokenId id : ids) {
+    if (id >= 0 && id < options.model_vocabulary_size) continue;
+    throw RowProblem("the tokenizer gives token " + std::to_string(id) + " (" +
+                     options.tokenizer->token_of(id).value_or("unknown") +
+                     "), the model's vocabulary has only " +
+                     std::to_string(options.model_vocabulary_size));
+  }
+}
+
+std::string unknown_kind(const std::string& path) {
+  JsonlReader reader(path);
+  const JsonlLine line = first_line(reader);
+  if (line.number == 0 || line.too_long) return {};
+  const std::string place = path + ":" + std::to_string(line.number) + ": ";
+  if (const auto bad = first_invalid_utf8(line.text)) {
+    return place + "not UTF-8 at byte " + std::to_string(*bad) +
+           " of the line; convert the file to UTF-8";
+  }
+  const std::string_view text = line.text.substr(line.text.find_first_not_of(" \t\r"));
+  if (text == "{") {
+    return place + "an object over several lines" + kExpected +
+           "; write it so once: jq -c . FILE > rows.jsonl";
+  }
+  if (looks_like_table(text)) {
+    return place + "the file looks like a table (CSV)" + kExpected +
+           "; write it so once: datasets.Dataset.from_csv(FILE).to_json(\"rows.jsonl\")";
+  }
+  if (!text.starts_with('{')) {
+    return place + "the line is no JSON object" + kExpected +
+           "; a file of plain text is read as one document where its name ends in .txt";
+  }
+  return {};
+}
+
+void refuse_unknown_format(const std::string& path, const RowFormatOptions& options) {
+  const std::string kind = unknown_kind(path);
+  if (!kind.empty()) throw DataError(kind);
+  JsonlReader reader(path);
+  const JsonlLine line = first_line(reader);
+  if (line.number == 0) throw DataError(path + ": holds no rows");
+  try {
+    detect_format(parse_row(line.text, line.too_long, line.ended), options);
+  } catch (const RowProblem& problem) {
+    throw DataError(path + ":" + std::to_string(line.number) + ": " + problem.what());
+  }
+  throw DataError(path + ": no row shows a known format");
 }
 
 }  // namespace longshore

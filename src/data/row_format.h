@@ -80,4 +80,39 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
 // Returns the spelling of the format in the run file.
 std::string_view name_of(DataSection::Format format);
 
+// RowChecks: checks that all row formats share. Internal to src/data. Plain functions, any thread.
+
+// The longest name or value in an error text or a report; printable() cuts the rest.
+inline constexpr size_t kMaxNameBytes = 40;
+
+// Returns "null", "a string", "an array" and so on.
+std::string article_and_type(const Json& value);
+// Returns the names of a row's first members, for error texts.
+std::string keys_of(const Json& row);
+// Returns a path such as "messages[2]".
+std::string place_of(std::string_view name, size_t index);
+void require_object(const Json& row);
+// Returns the member, or throws RowProblem with the names of the members that exist.
+const Json& required_member(const Json& row, const std::string& key);
+// Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without
+// `may_be_empty`.
+const std::string& required_text(const Json& value, const std::string& place,
+                                 bool may_be_empty = false);
+// Notes members of an object that are not in `read`, as `prefix` and name. Null members do not
+// count.
+void note_unread(const Json& object, const std::vector<std::string>& read,
+                 const std::string& prefix, RowNotes* notes);
+// Throws RowProblem if the model lacks an id.
+void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);
+
+// FileKind: describes a data file without rows of a known format, for error texts. Internal to
+// src/data and to code that shows rows. Plain function, any thread.
+
+// Describes the start of the file, the expected format, and the fix. Returns an empty string if the
+// file seems to hold rows, each with a fault of its own.
+std::string unknown_kind(const std::string& path);
+
+// Throws DataError for a file without a row of a known format.
+[[noreturn]] void refuse_unknown_format(const std::string& path, const RowFormatOptions& options);
+
 }  // namespace longshore

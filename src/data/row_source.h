@@ -2,9 +2,12 @@
 // elements of a JSON array and rows of a table (Parquet) become lines. One owner thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "base/bytes.h"
 #include "data/byte_source.h"
 
 namespace longshore {
@@ -13,5 +16,52 @@ namespace longshore {
 // are left out, since a table has every member in every row. Throws DataError as open_byte_source
 // does, and (also while reading) if an array or table is damaged or cut off.
 std::unique_ptr<ByteSource> open_row_source(const std::string& path);
+
+// ArrayRows: the elements of a JSON array as lines. Internal to src/data.
+
+// `front` is the start of the text, already read from `source`; its first non-blank byte is the
+// array's bracket. The reader of the lines reports errors inside an element.
+std::unique_ptr<ByteSource> make_array_rows(std::string front, std::unique_ptr<ByteSource> source,
+                                            const std::string& path);
+
+// JsonlReader: reads a file's rows as lines of JSON, in bounded memory. One owner thread. A byte
+// order mark and the carriage return before a line feed are removed.
+
+// Longer rows are skipped and reported.
+inline constexpr Bytes kMaxLineBytes = 16 * kMiB;
+
+struct JsonlLine {
+  int64_t number = 0;     // from 1
+  std::string_view text;  // valid until the next call; empty if too_long
+  bool too_long = false;  // more than kMaxLineBytes; the rest of the line was skipped
+  bool ended = false;     // by a line feed; only the last line may be without
+
+  // Returns true if the line holds only blanks.
+  bool blank() const { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
+};
+
+class JsonlReader {
+ public:
+  // Throws DataError with the absolute path if the file does not exist.
+  explicit JsonlReader(const std::string& path);
+
+  // Returns false at the end of the file.
+  bool next(JsonlLine& line);
+  const std::string& path() const { return path_; }
+  // Returns the bytes of the file read so far, for progress.
+  Bytes position() const { return source_->file_position(); }
+
+ private:
+  bool refill();
+  bool pass_over_line();
+  void skip_byte_order_mark();
+
+  std::string path_;
+  std::unique_ptr<ByteSource> source_;
+  std::string buffer_;  // unread bytes start at begin_
+  size_t begin_ = 0;
+  int64_t line_number_ = 0;
+  bool at_end_ = false;
+};
 
 }  // namespace longshore

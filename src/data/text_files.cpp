@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "data/jsonl_reader.h"
+#include "data/row_source.h"
 
 namespace longshore {
 namespace {

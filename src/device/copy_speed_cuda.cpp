@@ -12,7 +12,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/host_mapping.h"
 #include "device/thread_stream.h"
 

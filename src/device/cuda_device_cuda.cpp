@@ -21,7 +21,7 @@
 #include "device/cuda_check.h"
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/gpu_tensors.h"
 
 namespace longshore {

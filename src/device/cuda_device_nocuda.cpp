@@ -3,7 +3,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_runtime.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/gpu_tensors.h"
 
 namespace longshore {

@@ -1,10 +1,32 @@
 #include "device/device_memory.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/errors.h"
+#include "base/mutex.h"
+#include "device/host_mapping.h"
 
 namespace longshore {
-
 namespace {
+
+class HostArena final : public DeviceArena {
+ public:
+  explicit HostArena(Bytes bytes) : mapping_(bytes, "device memory") {}
+  std::span<std::byte> bytes() const override { return mapping_.bytes(); }
+
+ private:
+  HostMapping mapping_;
+};
+
+struct GpuArenas {
+  Mutex mutex;
+  std::vector<std::span<const std::byte>> ranges LONGSHORE_GUARDED_BY(mutex);
+};
+GpuArenas& gpu_arenas() {
+  static auto* value = new GpuArenas;
+  return *value;
+}
 
 // Checks the sizes before any memory is mapped.
 Bytes checked_owned(Bytes cap, Bytes owned) {
@@ -14,6 +36,30 @@ Bytes checked_owned(Bytes cap, Bytes owned) {
 }
 
 }  // namespace
+
+GpuBytes::GpuBytes(std::span<const std::byte> bytes) : begin_(bytes.data()) {
+  const MutexLock lock(gpu_arenas().mutex);
+  gpu_arenas().ranges.push_back(bytes);
+}
+
+GpuBytes::~GpuBytes() {
+  if (begin_ == nullptr) return;
+  const MutexLock lock(gpu_arenas().mutex);
+  std::erase_if(gpu_arenas().ranges, [this](auto range) { return range.data() == begin_; });
+}
+
+bool in_gpu_arena(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return true;
+  const MutexLock lock(gpu_arenas().mutex);
+  return std::ranges::any_of(gpu_arenas().ranges, [bytes](auto range) {
+    return bytes.data() >= range.data() && bytes.data() - range.data() <= std::ssize(range) &&
+           std::ssize(bytes) <= std::ssize(range) - (bytes.data() - range.data());
+  });
+}
+
+std::unique_ptr<DeviceArena> make_host_arena(Bytes bytes) {
+  return std::make_unique<HostArena>(bytes);
+}
 
 DeviceMemory::DeviceMemory(Bytes cap, Bytes owned)
     : DeviceMemory(cap, make_host_arena(checked_owned(cap, owned))) {}

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "hf/export_list.h"
+#include "hf/export_plan.h"
 
 namespace longshore {
 

@@ -17,7 +17,7 @@
 #include "base/progress.h"
 #include "base/texts.h"
 #include "hf/export_directory.h"
-#include "hf/export_list.h"
+#include "hf/export_plan.h"
 #include "hf/json_members.h"
 #include "hf/mxfp4.h"
 #include "hf/tensor_dtype.h"

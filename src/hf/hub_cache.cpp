@@ -1,13 +1,20 @@
 #include "hf/hub_cache.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "hf/dataset_card.h"
 #include "hf/directory_entry.h"
 
 namespace longshore {
@@ -58,6 +65,273 @@ std::string commit_of(const fs::path& repository, const std::string& revision) {
   if (!is_part(commit)) throw DataError(ref.string() + ": names no commit");
   return commit;
 }
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFiles = 100'000;
+constexpr Bytes kMaxCardBytes = 16 * kMiB;
+
+struct DatasetName {
+  std::string id, config, split;
+};
+
+DatasetName parse_name(std::string_view text) {
+  DatasetName name;
+  const size_t first = text.find(':');
+  name.id = text.substr(0, first);
+  if (first == std::string_view::npos) return name;
+  const std::string_view rest = text.substr(first + 1);
+  const size_t second = rest.find(':');
+  if (second != std::string_view::npos) name.config = rest.substr(0, second);
+  name.split = second == std::string_view::npos ? rest : rest.substr(second + 1);
+  return name;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 20;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    text += (i > 0 ? ", " : "") + names[i];
+  }
+  return names.size() > kMost ? text + ", ..." : text;
+}
+
+// Returns a file's kind, lower is preferred; -1 for files that are not read.
+int kind_of(std::string name) {
+  for (const char* packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.resize(name.rfind('.'));
+  }
+  static const std::set<std::string> kNotRows = {
+      "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"};
+  if (kNotRows.contains(name.substr(name.rfind('/') + 1))) return -1;
+  if (name.ends_with(".parquet")) return 0;
+  for (const char* end : {".jsonl", ".json", ".ndjson"}) {
+    if (name.ends_with(end)) return 1;
+  }
+  return name.ends_with(".txt") ? 2 : -1;
+}
+
+bool matches(const std::string& pattern, const std::string& path) {
+  const size_t any = pattern.find("**");
+  if (any == std::string::npos) return ::fnmatch(pattern.c_str(), path.c_str(), FNM_PATHNAME) == 0;
+  if (::fnmatch(pattern.c_str(), path.c_str(), 0) == 0) return true;
+  // "**/" also matches no folder at all.
+  std::string without = pattern;
+  if (without.compare(any, 3, "**/") != 0) return false;
+  return ::fnmatch(without.erase(any, 3).c_str(), path.c_str(), 0) == 0;
+}
+
+// Returns the usual split name that a word of the path stands for; "" without one.
+std::string usual_split(const std::string& path) {
+  static const std::array<std::pair<const char*, std::regex>, 3> kUsual = {{
+      {"train", std::regex("(^|[^a-z0-9])(train|training)([^a-z]|$)", std::regex::icase)},
+      {"validation",
+       std::regex("(^|[^a-z0-9])(validation|valid|dev|val)([^a-z]|$)", std::regex::icase)},
+      {"test",
+       std::regex("(^|[^a-z0-9])(test|testing|eval|evaluation)([^a-z]|$)", std::regex::icase)},
+  }};
+  for (const auto& [name, words] : kUsual) {
+    if (std::regex_search(path, words)) return name;
+  }
+  return {};
+}
+
+using Splits = std::map<std::string, std::vector<std::string>>;
+
+Splits splits_by_name(const std::vector<std::string>& paths) {
+  static const std::regex kShard("(^|/)data/([^/]+)-[0-9]{5}-of-[0-9]{5}[^/]*$");
+  Splits shards, usual;
+  for (const std::string& path : paths) {
+    std::smatch match;
+    if (std::regex_search(path, match, kShard)) shards[match[2]].push_back(path);
+    std::string split = usual_split(path.substr(path.rfind('/') + 1));
+    if (split.empty()) split = usual_split(path);
+    if (!split.empty()) usual[split].push_back(path);
+  }
+  if (!shards.empty()) return shards;
+  if (!usual.empty()) return usual;
+  return paths.empty() ? Splits() : Splits{{"train", paths}};
+}
+
+class HubDataset {
+ public:
+  explicit HubDataset(const std::string& named) : named_(named), name_(parse_name(named)) {
+    const auto snapshot = find_in_hub_cache(name_.id, HubKind::kDataset);
+    if (!snapshot) {
+      throw DataError(named + ": no such file, and no data set in the Hugging Face cache " +
+                      hub_cache_directory() +
+                      "; fetch it with: " + fetch_command(name_.id, HubKind::kDataset));
+    }
+    root_ = *snapshot;
+    if (auto listed = listed_in_hub_cache(root_)) {
+      files_ = std::move(*listed);
+      std::erase_if(files_, is_hidden);
+      if (files_.size() > kMaxFiles) refuse_size();
+    } else {
+      list_files();
+    }
+    read_card();
+  }
+
+  std::vector<std::string> files(DatasetUse use) const {
+    const DatasetConfig config = choose_config();
+    const Splits splits = splits_of(config);
+    const std::string split = choose_split(config, splits, use);
+    const std::vector<std::string>& chosen = splits.at(split);
+    check_fetched(chosen, split);
+    check_shards(chosen);
+    std::vector<std::string> paths;
+    for (const std::string& path : chosen) paths.push_back((fs::path(root_) / path).string());
+    return paths;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw DataError(named_ + ": the data set in " + root_ + " " + what);
+  }
+
+  std::string again() const {
+    return "; fetch what is missing with: " + fetch_command(name_.id, HubKind::kDataset);
+  }
+
+  [[noreturn]] void refuse_size() const {
+    refuse("has too many files; name those that are wanted");
+  }
+
+  static bool is_hidden(const std::string& path) {
+    return path.starts_with('.') || path.find("/.") != std::string::npos;
+  }
+
+  void list_files() {
+    for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+      const std::string path = entry.path().lexically_relative(root_).string();
+      if (is_hidden(path)) continue;
+      // Cached files are links to the fetched bytes.
+      if (entry.is_symlink() && !fs::exists(entry.path())) {
+        refuse("has no bytes of " + path + again());
+      }
+      if (!entry.is_regular_file()) continue;
+      if (files_.size() == kMaxFiles) refuse_size();
+      files_.push_back(path);
+    }
+    std::sort(files_.begin(), files_.end());
+  }
+
+  void read_card() {
+    const fs::path card = fs::path(root_) / "README.md";
+    if (fs::exists(card)) {
+      configs_ = dataset_configs(read_whole_file(card.string(), kMaxCardBytes), card.string());
+    } else if (std::binary_search(files_.begin(), files_.end(), "README.md")) {
+      refuse("lacks its README.md, which may say what its configs and splits are" + again());
+    }
+    if (configs_.empty()) configs_.emplace_back(DatasetConfig{"default", "", true, {}});
+  }
+
+  DatasetConfig choose_config() const {
+    std::vector<std::string> names;
+    for (const DatasetConfig& config : configs_) {
+      if (name_.config.empty() ? configs_.size() == 1 : config.name == name_.config) return config;
+      names.push_back(config.name);
+    }
+    for (const DatasetConfig& config : configs_) {
+      if (name_.config.empty() && config.is_default) return config;
+    }
+    refuse("has the configs " + listed(names) + "; name one: " + name_.id + ":CONFIG:SPLIT");
+  }
+
+  Splits splits_of(const DatasetConfig& config) const {
+    const std::string folder = config.folder.empty() ? "" : config.folder + "/";
+    std::vector<DatasetConfig::Split> wanted = config.splits;
+    if (wanted.empty()) wanted.push_back({"", {"**"}});
+    Splits splits;
+    for (const DatasetConfig::Split& split : wanted) {
+      std::array<std::vector<std::string>, 3> kinds;
+      std::vector<std::string> others;
+      for (const std::string& path : files_) {
+        const auto fits = [&](const std::string& glob) { return matches(folder + glob, path); };
+        if (std::none_of(split.paths.begin(), split.paths.end(), fits)) continue;
+        const int kind = kind_of(path);
+        (kind < 0 ? others : kinds[static_cast<size_t>(kind)]).push_back(path);
+      }
+      const auto found = std::find_if(kinds.begin(), kinds.end(),
+                                      [](const auto& paths) { return !paths.empty(); });
+      if (found == kinds.end()) {
+        // Other splits than the requested one may be empty.
+        if (split.name == name_.split || wanted.size() == 1) refuse_unread(others);
+        splits[split.name];
+      } else if (split.name.empty()) {
+        splits.merge(splits_by_name(*found));
+      } else {
+        splits[split.name] = *found;
+      }
+    }
+    return splits;
+  }
+
+  [[noreturn]] void refuse_unread(std::vector<std::string> others) const {
+    std::erase_if(others, [](const std::string& path) { return path == "README.md"; });
+    if (others.empty()) refuse("has none of its files" + again());
+    refuse("has no file of rows that is read (Parquet, JSONL, JSON, text), but " + listed(others) +
+           "; write it so once: datasets.load_dataset(\"" + name_.id +
+           "\", split=\"train\").to_parquet(\"rows.parquet\")");
+  }
+
+  std::string choose_split(const DatasetConfig& config, const Splits& splits,
+                           DatasetUse use) const {
+    std::vector<std::string> names;
+    for (const auto& [name, paths] : splits) names.push_back(name);
+    std::string split = name_.split;
+    if (split.empty() && names.size() == 1) split = names.front();
+    if (split.empty() && use == DatasetUse::kTrain) split = "train";
+    const auto found = splits.find(split);
+    if (found == splits.end()) {
+      const bool is_config = std::any_of(configs_.begin(), configs_.end(),
+                                         [&](const auto& other) { return other.name == split; });
+      if (is_config && name_.config.empty()) {
+        refuse("has a config " + split + "; name its split too: " + name_.id + ":" + split +
+               ":SPLIT");
+      }
+      refuse("has the splits " + listed(names) + "; name one: " + name_.id + ":" +
+             (config.is_default ? "" : config.name + ":") + "SPLIT");
+    }
+    if (found->second.empty()) refuse("has no file of its split " + split + again());
+    return split;
+  }
+
+  void check_fetched(const std::vector<std::string>& paths, const std::string& split) const {
+    const auto fetched = std::count_if(paths.begin(), paths.end(), [this](const auto& path) {
+      return fs::exists(fs::path(root_) / path);
+    });
+    if (static_cast<size_t>(fetched) == paths.size()) return;
+    refuse("has " + std::to_string(fetched) + " of the " + std::to_string(paths.size()) +
+           " files of its split " + split + again());
+  }
+
+  // The name "train-00001-of-00004.parquet" tells that four files exist.
+  void check_shards(const std::vector<std::string>& paths) const {
+    static const std::regex kShard("^(.*)-[0-9]{5}-of-([0-9]{5})");
+    std::map<std::string, size_t> found, wanted;
+    for (const std::string& path : paths) {
+      std::smatch match;
+      if (!std::regex_search(path, match, kShard)) continue;
+      const std::string set = match[1].str() + "-of-" + match[2].str();
+      ++found[set];
+      wanted[set] = std::stoul(match[2]);
+    }
+    for (const auto& [set, count] : wanted) {
+      if (found[set] >= count) continue;
+      refuse("has " + std::to_string(found[set]) + " of the " + std::to_string(count) +
+             " files of " + set.substr(0, set.rfind("-of-")) + again());
+    }
+  }
+
+  const std::string& named_;
+  DatasetName name_;
+  std::string root_;
+  std::vector<std::string> files_;  // relative, sorted; includes unfetched files if the cache lists
+                                    // them
+  std::vector<DatasetConfig> configs_;
+};
 
 }  // namespace
 
@@ -115,6 +389,16 @@ std::string fetch_command(std::string_view id, HubKind kind) {
   command += id.substr(0, at);
   if (at != std::string_view::npos) command += " --revision " + std::string(id.substr(at + 1));
   return command;
+}
+
+bool names_hub_dataset(std::string_view text) {
+  const std::string id = parse_name(text).id;
+  // The path of a missing data file is not an id.
+  return is_hub_id(id) && (id.find('@') != std::string::npos || kind_of(id) < 0);
+}
+
+std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse use) {
+  return HubDataset(named).files(use);
 }
 
 }  // namespace longshore

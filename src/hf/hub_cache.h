@@ -1,5 +1,6 @@
 // HubCache: finds models and data sets in the local Hugging Face cache by their hub ids. It only
-// reads the cache's folders and never uses the network. Plain functions.
+// reads the cache's folders and never uses the network. Plain functions. HubDataset chooses the
+// files of a data set there.
 #pragma once
 
 #include <cstdint>
@@ -28,5 +29,18 @@ std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& s
 
 // Returns the command that fetches the id into the cache.
 std::string fetch_command(std::string_view id, HubKind kind);
+
+// HubDataset: the files of a data set in the local Hugging Face cache, chosen as the Python package
+// `datasets` would. It only looks at file names and the README. Plain functions.
+
+// The purpose decides the split if the name has none: the only split, if there is just one;
+// otherwise "train" for training, and an error for evaluation.
+enum class DatasetUse : uint8_t { kTrain, kEvaluate };
+
+// Accepts "owner/name" or "owner/name@revision", optionally with ":split" or ":config:split".
+bool names_hub_dataset(std::string_view text);
+
+// Returns the paths sorted by name. DataError lists what exists, or tells how to fetch it.
+std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse use);
 
 }  // namespace longshore

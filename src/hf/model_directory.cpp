@@ -8,10 +8,9 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "base/python_numbers.h"
+#include "base/json.h"
 #include "base/texts.h"
 #include "hf/directory_entry.h"
-#include "hf/foreign_weights.h"
 #include "hf/hub_cache.h"
 #include "hf/problem_list.h"
 #include "hf/weight_index.h"

@@ -1,5 +1,6 @@
 // WeightIndex: model.safetensors.index.json, which maps tensors to files; parsed from untrusted
-// text, and written. Plain values and pure functions.
+// text, and written. Plain values and pure functions. A directory without such files may have
+// weights in unsupported formats, which errors name.
 #pragma once
 
 #include <map>
@@ -31,5 +32,15 @@ std::string format_weight_index(const WeightIndex& index);
 
 // Returns an index's text with another metadata.total_size and the same order.
 std::string with_total_size(std::string_view text, Bytes total_size);
+
+// ForeignWeights: weight files in unsupported formats: their names, and the error text for a
+// directory that has no others. Pure functions.
+
+// Returns true for weights, checkpoints and weight indexes of any format, including safetensors. An
+// export never copies them, because they would contradict the new weights.
+bool is_weight_file_name(std::string_view name);
+
+// Returns one line: why a directory with these entries has no readable weights, and the remedy.
+std::string no_weights_reason(const std::string& directory, const std::vector<std::string>& names);
 
 }  // namespace longshore

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "model/arch_spec.h"
+#include "model/config_reader.h"
 
 namespace longshore {
 
@@ -77,5 +78,13 @@ const NameTable& name_table(std::string_view family);
 
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
+
+// moe_families: config.json readers of the families with experts. Pure functions; one thread.
+
+void read_qwen3_moe(ConfigReader& config, ArchSpec& arch);
+void read_qwen2_moe(ConfigReader& config, ArchSpec& arch);
+void read_mixtral(ConfigReader& config, ArchSpec& arch);
+void read_olmoe(ConfigReader& config, ArchSpec& arch);
+void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "model/attention_sinks.h"
+#include "model/document_attention.h"
 
 namespace longshore {
 namespace {

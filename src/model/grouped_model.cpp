@@ -5,8 +5,7 @@
 #include <set>
 
 #include "base/errors.h"
-#include "model/mapped_sink.h"
-#include "model/unit_gradients.h"
+#include "model/unit.h"
 
 namespace longshore {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/unit.h"
-#include "model/unit_groups.h"
+#include "model/unit_cut.h"
 
 namespace longshore {
 

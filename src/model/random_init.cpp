@@ -7,7 +7,10 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/random.h"
+#include "base/texts.h"
+#include "model/families.h"
 
 namespace longshore {
 namespace {
@@ -31,6 +34,171 @@ std::array<double, 4> four_normals(uint64_t block, PhiloxKey key) {
   return values;
 }
 
+// The sizes of one preset; everything else follows from the family.
+struct Sizes {
+  std::string_view family;
+  int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
+  bool tied;
+};
+
+struct Row {
+  InitPreset preset;
+  Sizes sizes;
+};
+
+// Tiny presets are for tests and first tries, in seconds on any machine. Small ones learn something
+// in minutes on two cores.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {{"tiny-llama", "llama, 2 layers of 64; grouped heads"},
+       {"llama", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-mistral", "mistral, 2 layers of 64; a sliding window of 64"},
+       {"mistral", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-qwen2", "qwen2, 2 layers of 64; tied"}, {"qwen2", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-qwen3", "qwen3, 2 layers of 64; tied, head_dim 32"},
+       {"qwen3", 64, 160, 2, 4, 2, 32, 1024, true}},
+      {{"tiny-gemma2",
+        "gemma2, 4 layers of 64; tied, caps, a sliding window of 64 in every second"},
+       {"gemma2", 64, 160, 4, 4, 2, 16, 1024, true}},
+      {{"tiny-gemma3", "gemma3_text, 6 layers of 64; tied, a sliding window of 64 in five"},
+       {"gemma3_text", 64, 160, 6, 4, 2, 16, 1024, true}},
+      {{"tiny-phi3", "phi3, 2 layers of 64; fused matrices"},
+       {"phi3", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-olmo2", "olmo2, 2 layers of 64; norms behind"},
+       {"olmo2", 64, 160, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-olmo3", "olmo3, 4 layers of 64; a sliding window of 64 in three"},
+       {"olmo3", 64, 160, 4, 4, 4, 16, 1024, false}},
+      {{"tiny-smollm3", "smollm3, 4 layers of 64; one without positions, tied"},
+       {"smollm3", 64, 160, 4, 4, 2, 16, 1024, true}},
+      {{"tiny-granite", "granite, 2 layers of 64; four multipliers, tied"},
+       {"granite", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-glm4", "glm4, 2 layers of 64; pairs of half a head turn"},
+       {"glm4", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-hunyuan", "hunyuan_v1_dense, 2 layers of 64; tied"},
+       {"hunyuan_v1_dense", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-ministral3", "ministral3, 2 layers of 64; queries grow from position 256 on"},
+       {"ministral3", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-seed-oss", "seed_oss, 2 layers of 64; biases"},
+       {"seed_oss", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-qwen3-moe", "qwen3_moe, 3 layers of 64, one of them dense; 8 experts, 2 for a token"},
+       {"qwen3_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
+      {{"tiny-qwen2-moe", "qwen2_moe, 2 layers of 64; 8 experts, 2 for a token, one for all"},
+       {"qwen2_moe", 64, 160, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-mixtral", "mixtral, 2 layers of 64; 8 experts, 2 for a token"},
+       {"mixtral", 64, 128, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-olmoe", "olmoe, 2 layers of 64; 8 experts, 2 for a token"},
+       {"olmoe", 64, 64, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-gpt-oss", "gpt_oss, 2 layers of 64; 8 experts, 2 for a token, sinks, a window of 64"},
+       {"gpt_oss", 64, 128, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
+       {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
+      {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
+      {{"small-llama", "llama, 6 layers of 256, tied; about 6 M parameters with 4096 tokens"},
+       {"llama", 256, 704, 6, 4, 2, 64, 2048, true}},
+      {{"small-qwen3", "qwen3, 6 layers of 256, tied; about 6 M parameters with 4096 tokens"},
+       {"qwen3", 256, 704, 6, 4, 2, 64, 2048, true}},
+      {{"small-gpt2", "gpt2, 6 layers of 256; about 6 M parameters with 4096 tokens"},
+       {"gpt2", 256, 1024, 6, 4, 4, 64, 1024, true}},
+  };
+  return table;
+}
+
+// "LlamaDecoderLayer" is the block class of "LlamaForCausalLM".
+std::string class_name(std::string_view family) {
+  constexpr std::string_view kBlock = "DecoderLayer";
+  std::string_view name = name_table(family).block_class;
+  if (!name.ends_with(kBlock)) return "GPT2LMHeadModel";
+  name.remove_suffix(kBlock.size());
+  return std::string(name) + "ForCausalLM";
+}
+
+Json gpt2_config(const Sizes& sizes) {
+  Json config;
+  config["activation_function"] = "gelu_new";
+  config["attn_pdrop"] = config["embd_pdrop"] = config["resid_pdrop"] = 0.0;
+  config["layer_norm_epsilon"] = 1e-5;
+  config["n_embd"] = sizes.hidden;
+  config["n_head"] = sizes.heads;
+  config["n_inner"] = sizes.intermediate;
+  config["n_layer"] = sizes.layers;
+  config["n_positions"] = sizes.positions;
+  return config;
+}
+
+void add_experts(const Sizes& sizes, Json& config) {
+  const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe";
+  const bool local = sizes.family == "mixtral" || sizes.family == "gpt_oss";
+  if (!qwen && !local && sizes.family != "olmoe") return;
+  config[local ? "num_local_experts" : "num_experts"] = 8;
+  config["num_experts_per_tok"] = 2;
+  config["output_router_logits"] = false;
+  if (qwen) {
+    config["moe_intermediate_size"] = sizes.intermediate / 5;
+    config["norm_topk_prob"] = sizes.family == "qwen3_moe";
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = Json::array();
+  }
+  if (sizes.family == "qwen3_moe") config["mlp_only_layers"] = {1};
+  if (sizes.family == "qwen2_moe") config["shared_expert_intermediate_size"] = sizes.intermediate;
+  if (sizes.family != "gpt_oss") return;
+  config["attention_bias"] = true;
+  config["sliding_window"] = 64;
+  config["swiglu_limit"] = 7.0;
+  config["rope_parameters"].update({{"rope_type", "yarn"},
+                                    {"rope_theta", 150000.0},
+                                    {"factor", 4.0},
+                                    {"truncate", false},
+                                    {"original_max_position_embeddings", 256}});
+}
+
+Json llama_like_config(const Sizes& sizes) {
+  Json config;
+  config["hidden_act"] = "silu";
+  config["hidden_size"] = sizes.hidden;
+  config["intermediate_size"] = sizes.intermediate;
+  config["num_hidden_layers"] = sizes.layers;
+  config["num_attention_heads"] = sizes.heads;
+  config["num_key_value_heads"] = sizes.kv_heads;
+  const bool derived = sizes.family == "qwen2" || sizes.family == "phi3" ||
+                       sizes.family == "qwen2_moe" || sizes.family == "olmoe";
+  if (!derived) config["head_dim"] = sizes.head_dim;
+  config["max_position_embeddings"] = sizes.positions;
+  config["rms_norm_eps"] = 1e-6;
+  const Json rope = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  config["rope_parameters"] = rope;
+  const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
+  const bool gemma = sizes.family == "gemma2" || sizes.family == "gemma3_text";
+  if (sizes.family == "mistral" || slides || gemma) config["sliding_window"] = 64;
+  if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
+  if (sizes.family == "gemma2") {
+    config["attn_logit_softcapping"] = 50.0;
+    config["final_logit_softcapping"] = 30.0;
+  }
+  if (gemma) {
+    config.erase("hidden_act");
+    config["hidden_activation"] = "gelu_pytorch_tanh";
+    config["query_pre_attn_scalar"] = sizes.head_dim;
+  }
+  if (sizes.family == "ministral3") {
+    config["rope_parameters"].update({{"rope_type", "yarn"},
+                                      {"factor", 4.0},
+                                      {"llama_4_scaling_beta", 0.1},
+                                      {"original_max_position_embeddings", 256}});
+  }
+  if (sizes.family == "granite") {
+    config["embedding_multiplier"] = 12.0;
+    config["residual_multiplier"] = 0.22;
+    config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
+    config["logits_scaling"] = 8.0;
+  }
+  add_experts(sizes, config);
+  return config;
+}
+
+Json token_or_null(int64_t token) {
+  return token < 0 ? Json(nullptr) : Json(token);
+}
+
 }  // namespace
 
 void fill_random(std::string_view name, const InitSpec& init, uint64_t seed, int64_t element_begin,
@@ -48,6 +216,43 @@ void fill_random(std::string_view name, const InitSpec& init, uint64_t seed, int
     if (i == 0 || element % 4 == 0) normals = four_normals(element / 4, key);
     values[i] = static_cast<float>(init.standard_deviation * normals[element % 4]);
   }
+}
+
+const std::vector<InitPreset>& init_presets() {
+  static const std::vector<InitPreset> presets = [] {
+    std::vector<InitPreset> list;
+    for (const Row& row : rows()) list.push_back(row.preset);
+    return list;
+  }();
+  return presets;
+}
+
+std::string init_preset_config(std::string_view name, const InitPresetOptions& options) {
+  LONGSHORE_CHECK(options.vocabulary >= 1) << options.vocabulary;
+  std::vector<std::string> names;
+  for (const Row& row : rows()) {
+    names.emplace_back(row.preset.name);
+    if (row.preset.name != name) continue;
+    Json config;
+    config["architectures"] = {class_name(row.sizes.family)};
+    config["model_type"] = row.sizes.family;
+    config["dtype"] = "float32";
+    config["vocab_size"] = options.vocabulary;
+    config["bos_token_id"] = token_or_null(options.bos_token);
+    config["eos_token_id"] = token_or_null(options.eos_token);
+    config["pad_token_id"] = token_or_null(options.pad_token);
+    config["initializer_range"] = 0.02;
+    config["tie_word_embeddings"] = row.sizes.tied;
+    config.update(row.sizes.family == "gpt2" ? gpt2_config(row.sizes)
+                                             : llama_like_config(row.sizes));
+    return config.dump(2) + "\n";
+  }
+  const std::string nearest = nearest_name(name, names);
+  std::string list;
+  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
+  throw ConfigError("unknown preset '" + std::string(name) + "'" +
+                    (nearest.empty() ? "" : ", did you mean '" + nearest + "'?") +
+                    " (there are: " + list + ")");
 }
 
 }  // namespace longshore

@@ -4,9 +4,8 @@
 #include <numeric>
 
 #include "base/errors.h"
-#include "model/mapped_sink.h"
 #include "model/row_ops.h"
-#include "model/unit_gradients.h"
+#include "model/unit.h"
 
 namespace longshore {
 namespace {

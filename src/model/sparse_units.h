@@ -23,8 +23,6 @@
 
 #include "model/decoder_units.h"
 #include "model/expert_math.h"
-#include "model/expert_routing.h"
-#include "model/sparse_groups.h"
 #include "model/unit_cut.h"
 
 namespace longshore {

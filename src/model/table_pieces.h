@@ -18,7 +18,6 @@
 
 #include "model/arch_spec.h"
 #include "model/decoder_units.h"
-#include "model/head_math.h"
 #include "model/head_unit.h"
 #include "model/unit.h"
 #include "model/unit_cut.h"

@@ -156,4 +156,45 @@ struct Model {
   }
 };
 
+// unit_gradients: a unit's gradients by autograd, for the engine and for groups of units. Pure
+// functions; compute thread only.
+
+// Forward made `out` from `parameters` and the leaves `in`. Given the gradient of `out`, this adds
+// those of the parameters to the sink and returns those of `in`: undefined if nothing flows back,
+// empty if not wanted. If a tensor of `out` is one of `in` itself, the unit's gradient is added to
+// its `grad_out` in place and in that dtype. `grad_out` is consumed.
+Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
+                        const Carry& grad_out, bool want_grad_in, GradientSink& sink);
+
+// MappedSink: a GradientSink for a unit inside a larger unit; it maps the inner parameter indices
+// to the outer ones. Lives for one call; compute thread only.
+
+class MappedSink final : public GradientSink {
+ public:
+  // Both arguments must outlive the sink.
+  MappedSink(GradientSink* sink, const std::vector<int32_t>* parameters)
+      : sink_(sink), parameters_(parameters) {}
+
+  bool wants(int32_t parameter) const override { return sink_->wants(index(parameter)); }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    sink_->add(index(parameter), grad);
+  }
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
+    sink_->add_rows(index(parameter), rows, values);
+  }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    sink_->add_product(index(parameter), left, right);
+  }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    sink_->add_product_at(index(parameter), matrix, left, right);
+  }
+
+ private:
+  int32_t index(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
+
+  GradientSink* sink_;
+  const std::vector<int32_t>* parameters_;
+};
+
 }  // namespace longshore

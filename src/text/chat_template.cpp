@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/python_numbers.h"
+#include "base/json.h"
 #include "text/tokenizers_c_strings.h"
 #include "text/training_template.h"
 

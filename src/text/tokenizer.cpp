@@ -7,8 +7,8 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/mutex.h"
-#include "base/python_numbers.h"
 #include "base/texts.h"
 #include "text/tokenizers_c_strings.h"
 

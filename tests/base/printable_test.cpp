@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "base/output.h"
 
 namespace longshore {
 namespace {

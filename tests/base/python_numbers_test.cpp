@@ -1,8 +1,6 @@
-#include "base/python_numbers.h"
+#include "base/json.h"
 
 #include <gtest/gtest.h>
-
-#include "base/json.h"
 
 namespace longshore {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/jsonl_reader.h"
+#include "data/row_source.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "data/in_memory_dataset.h"
+#include "data/dataset.h"
 
 namespace longshore {
 

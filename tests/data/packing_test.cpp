@@ -1,11 +1,11 @@
-#include "data/packing.h"
+#include "data/batch.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "data/index_permutation.h"
+#include "data/sampler.h"
 #include "tests/data/memory_documents.h"
 
 namespace longshore {

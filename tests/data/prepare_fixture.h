@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "data/combined_dataset.h"
+#include "data/dataset.h"
 #include "data/prepare.h"
 #include "tests/data/scratch_files.h"
 #include "text/tokenizer_trainer.h"

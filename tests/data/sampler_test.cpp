@@ -6,8 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "data/index_permutation.h"
-
 namespace longshore {
 namespace {
 

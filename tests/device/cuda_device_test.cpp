@@ -13,7 +13,7 @@
 #include "device/copy_engine.h"
 #include "device/counting_allocator.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/thread_stream.h"
 #include "tests/fakes/gpu.h"
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <functional>
 
+#include "base/bytes.h"
 #include "base/errors.h"
 #include "base/number_formats.h"
-#include "base/typed_span.h"
 #include "pinned/pinned_arena.h"
 #include "shard/slots.h"
 

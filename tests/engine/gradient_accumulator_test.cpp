@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/cuda_device.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/gpu.h"
 #include "tests/fakes/specs.h"

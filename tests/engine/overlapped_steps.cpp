@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/optimizer/clip.h"
+#include "offload/optimizer/update_rule.h"
 #include "offload/plan/machine.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/engine/file_tier.h"

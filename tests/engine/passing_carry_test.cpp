@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/optimizer/clip.h"
+#include "offload/optimizer/update_rule.h"
 #include "offload/plan/machine.h"
 #include "tests/engine/small_model.h"
 #include "tests/nvme/scratch_file.h"

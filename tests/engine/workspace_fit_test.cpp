@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "offload/engine/probe/sample_cache.h"
+#include "offload/engine/probe/unit_probe.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // Data sets by hub id, from a cache in the layout of Hugging Face's tools.
-#include "hf/hub_dataset.h"
+#include "hf/hub_cache.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -14,7 +14,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "kernels/flat_copy.h"
 #include "tests/fakes/gpu.h"
 

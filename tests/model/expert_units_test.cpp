@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "model/init_presets.h"
 #include "model/random_init.h"
 #include "model/sparse_units.h"
 #include "tests/model/plain_runner.h"

@@ -1,7 +1,7 @@
 #include "tests/model/plain_runner.h"
 
 #include "base/errors.h"
-#include "model/unit_gradients.h"
+#include "model/unit.h"
 
 namespace longshore {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "model/families.h"
-#include "model/init_presets.h"
 #include "model/model_spec.h"
 
 namespace longshore {

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "model/expert_routing.h"
+#include "model/expert_math.h"
 
 namespace longshore {
 namespace {

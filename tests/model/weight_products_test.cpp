@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "model/differentiable_ops.h"
-#include "model/unit_gradients.h"
+#include "model/unit.h"
 #include "tests/model/allocation_meter.h"
 
 namespace longshore {

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <iterator>
 
-#include "nvme/probe/drive_tuning.h"
-#include "nvme/probe/fio_reference.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "nvme/drive/block_buffer.h"
+#include "nvme/drive/block_file.h"
 #include "tests/nvme/sim_disk.h"
 
 namespace longshore {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/clip.h"
+#include "offload/optimizer/update_rule.h"
 #include "tests/offload/adamw_slices.h"
 
 namespace longshore {

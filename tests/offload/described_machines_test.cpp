@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "base/file.h"
-#include "offload/forecast/common_machines.h"
 #include "offload/forecast/machine_file.h"
 #include "shard/state_format.h"
 #include "tests/fakes/test_files.h"

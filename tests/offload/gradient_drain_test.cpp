@@ -14,7 +14,7 @@
 #include "base/number_formats.h"
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "kernels/gradient.h"
 #include "tests/fakes/gpu.h"
 #include "tests/fakes/specs.h"

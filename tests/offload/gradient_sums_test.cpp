@@ -11,7 +11,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "kernels/gradient.h"
 #include "tests/fakes/gpu.h"
 

@@ -1,5 +1,5 @@
 // Gradients in host memory: exact bytes, disjoint units, a ring that knows each slot's unit.
-#include "offload/staging/host_gradients.h"
+#include "offload/staging/gradient_drain.h"
 
 #include <gtest/gtest.h>
 

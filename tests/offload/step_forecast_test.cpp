@@ -8,7 +8,6 @@
 #include "offload/forecast/forecast_text.h"
 #include "offload/forecast/plan_check.h"
 #include "offload/forecast/plan_search.h"
-#include "offload/forecast/run_forecast.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"
 

@@ -11,7 +11,6 @@
 #include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_text.h"
 #include "offload/staging/gradient_drain.h"
-#include "offload/staging/host_gradients.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"

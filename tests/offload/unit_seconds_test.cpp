@@ -1,5 +1,5 @@
 // A unit's time between and beyond the micro-batches at which it was measured.
-#include "offload/forecast/unit_seconds.h"
+#include "offload/forecast/step_forecast.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "device/gpu_tensors.h"
 #include "tests/fakes/gpu.h"
 #include "tests/parity/run_driver.h"
-#include "trainer/device/self_check.h"
+#include "trainer/device/gpu_check.h"
 
 namespace longshore {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <fstream>
 
-#include "data/in_memory_dataset.h"
-#include "data/packing.h"
+#include "data/batch.h"
+#include "data/dataset.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {

@@ -14,8 +14,8 @@
 #include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
-#include "trainer/verify/base_comparison.h"
 #include "trainer/verify/plain_decoder.h"
+#include "trainer/verify/tensor_check.h"
 #include "trainer/verify/transformers_check.h"
 #include "trainer/verify/verify.h"
 

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "pinned/numa.h"
+#include "pinned/pinned_arena.h"
 
 namespace longshore {
 namespace {

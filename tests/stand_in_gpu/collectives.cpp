@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/errors.h"
-#include "comm/collectives/nccl_arena.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "comm/collectives/rank_sums.h"
 #include "comm/operations/operation.h"

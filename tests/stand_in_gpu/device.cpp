@@ -15,7 +15,7 @@
 #include "device/cuda_device.h"
 #include "device/cuda_driver.h"
 #include "device/cuda_stream.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/cpu_branches.h"
 #include "tests/stand_in_gpu/caching_allocator.h"
@@ -306,7 +306,7 @@ HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept
   return *this;
 }
 
-// device/cuda_device.h, device_arena.h, copy_engine.h, copy_speed.h
+// device/cuda_device.h, device_memory.h, copy_engine.h, copy_speed.h
 
 std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
   require_gpu(device);

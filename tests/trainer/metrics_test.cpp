@@ -15,7 +15,6 @@
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
-#include "trainer/directory/step_seconds.h"
 #include "trainer/use/evaluator.h"
 
 namespace longshore {

@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "data/in_memory_dataset.h"
-#include "trainer/data/rank_share.h"
+#include "data/dataset.h"
 
 namespace longshore {
 namespace {

@@ -1,6 +1,6 @@
 // The self-check before the first step on a GPU, with children that pass, differ, crash, hang and
 // flood; and the device that `auto` takes on made-up machines.
-#include "trainer/device/self_check.h"
+#include "trainer/device/gpu_check.h"
 
 #include <gtest/gtest.h>
 

@@ -4,15 +4,15 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
+#include "device/copy_speed.h"
 #include "nvme/probe/drive_probe.h"
-#include "nvme/probe/fio_reference.h"
 
 namespace longshore {
 namespace {
 
 // A fifth of the time is a search for settings, the rest are rounds that alternate with fio's.
-constexpr int kRounds = 5;
+constexpr int kDriveRounds = 5;
 constexpr double kSearchShare = 0.2;
 
 struct Direction {
@@ -36,7 +36,7 @@ Direction measure_direction(DriveProbe& probe, BlockOp::Kind kind, const DriveSe
   if (with_fio) engines = {"io_uring", "libaio"};
   std::vector<DriveSpeed> ours;
   std::vector<std::vector<DriveSpeed>> theirs(engines.size());
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kDriveRounds; ++round) {
     ours.push_back(probe.measure(kind, settings, seconds));
     for (size_t i = 0; i < engines.size(); ++i) {
       const auto speed = measure_fio(probe.path(), kind, engines[i], settings, seconds);
@@ -98,6 +98,10 @@ void print(const Report& report) {
   print_direction("write", report.write);
 }
 
+// Sizes from one parameter of a small model to a block of a large one.
+const std::vector<Bytes> kCopyBytes = {4 * kMiB, 32 * kMiB, 256 * kMiB};
+constexpr int kCopyRounds = 7;
+
 }  // namespace
 
 int run_bench_nvme(const BenchNvmeOptions& options) {
@@ -118,6 +122,25 @@ int run_bench_nvme(const BenchNvmeOptions& options) {
   }
   if (options.json) print_out("%s\n", all.dump(2).c_str());
   if (!options.json && !with_fio) print_out("fio is not installed: nothing to compare with\n");
+  return 0;
+}
+
+int run_bench_copies(const BenchCopiesOptions& options) {
+  const auto speeds = measure_copy_speeds(options.gpu, kCopyBytes, kCopyRounds);
+  Json rows = Json::array();
+  for (const CopySpeed& speed : speeds) {
+    const double share = speed.gb_per_second / speed.best_gb_per_second;
+    rows.push_back({{"direction", speed.direction},
+                    {"copy_bytes", speed.bytes},
+                    {"gb_per_second", speed.gb_per_second},
+                    {"best_cudamemcpy_gb_per_second", speed.best_gb_per_second},
+                    {"share_of_best", share}});
+    if (options.json) continue;
+    print_out("%s, copies of %s: %.2f GB/s, %.1f %% of the best cudaMemcpyAsync (%.2f)\n",
+              speed.direction.c_str(), format_bytes(speed.bytes).c_str(), speed.gb_per_second,
+              100.0 * share, speed.best_gb_per_second);
+  }
+  if (options.json) print_out("%s\n", Json({{"rows", rows}}).dump(2).c_str());
   return 0;
 }
 

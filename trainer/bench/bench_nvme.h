@@ -1,4 +1,5 @@
-// BenchNvme: `longshore bench nvme` measures drives with the I/O code of runs. Main thread.
+// Benchmarks of transfers: `longshore bench nvme` measures drives with the I/O code of runs, and
+// `longshore bench copies` copies the host's arena to a GPU and back. Main thread.
 #pragma once
 
 #include <string>
@@ -7,6 +8,8 @@
 #include "base/bytes.h"
 
 namespace longshore {
+
+// BenchNvme: `longshore bench nvme` measures drives with the I/O code of runs. Main thread.
 
 struct BenchNvmeOptions {
   std::vector<std::string> directories;  // one per drive
@@ -17,5 +20,16 @@ struct BenchNvmeOptions {
 
 // Prints block size, depth, speed and CPU cost for each directory's drive, with fio as baseline.
 int run_bench_nvme(const BenchNvmeOptions& options);
+
+// BenchCopies: `longshore bench copies` copies the host's arena to a GPU and back and compares with
+// the fastest cudaMemcpyAsync. Main thread.
+
+struct BenchCopiesOptions {
+  int gpu = 0;
+  bool json = false;
+};
+
+// ConfigError if there is no GPU.
+int run_bench_copies(const BenchCopiesOptions& options);
 
 }  // namespace longshore

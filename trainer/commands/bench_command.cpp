@@ -3,7 +3,6 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "trainer/bench/bench_copies.h"
 #include "trainer/bench/bench_nvme.h"
 #include "trainer/bench/bench_optimizer.h"
 #include "trainer/commands/command.h"

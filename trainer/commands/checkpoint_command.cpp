@@ -1,6 +1,6 @@
 // The `ckpt` command lists, checks and prunes a run's checkpoints.
 #include "base/errors.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "config/run_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"

@@ -12,7 +12,6 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/output.h"
 #include "base/texts.h"
 #include "comm/ranks/rank_info.h"
 #include "config/describe.h"

@@ -1,6 +1,6 @@
 // The `config` command prints the run file's keys, the JSON schemas of input and output files, and
 // scripts that complete commands and keys in a shell.
-#include "base/output.h"
+#include "base/log.h"
 #include "config/describe.h"
 #include "config/run_config.h"
 #include "trainer/commands/command.h"

@@ -1,7 +1,7 @@
 // The `eval` command computes the loss of a model on data.eval.
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"

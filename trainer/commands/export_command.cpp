@@ -1,11 +1,10 @@
 // The `export` command writes a run's weights as a Hugging Face directory.
 #include "base/json.h"
 #include "base/log.h"
-#include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/model/export_run.h"
-#include "trainer/report/checkpoint_card.h"
+#include "trainer/report/model_card.h"
 #include "trainer/use/loaded_run.h"
 
 namespace longshore {

@@ -4,7 +4,6 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "data/row_block.h"
-#include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"
 #include "trainer/model/trained_text.h"

@@ -1,6 +1,6 @@
 #include "trainer/commands/json_output.h"
 
-#include "base/output.h"
+#include "base/log.h"
 
 namespace longshore {
 namespace {

@@ -1,10 +1,9 @@
 // The `prepare` command tokenises a run's data into the cache.
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
-#include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"
 #include "trainer/run/signal_flag.h"

@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "base/texts.h"
 #include "trainer/commands/command.h"
 #include "trainer/directory/metrics_reader.h"

@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "text/tokenizer.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"

@@ -2,7 +2,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/json.h"
-#include "base/output.h"
+#include "base/log.h"
 #include "offload/simd_level.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"

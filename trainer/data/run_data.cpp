@@ -6,8 +6,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "data/combined_dataset.h"
-#include "trainer/data/data_files.h"
+#include "data/dataset.h"
 #include "trainer/data/run_prepare.h"
 
 namespace longshore {

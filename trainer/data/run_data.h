@@ -2,18 +2,20 @@
 // step, immutable afterwards. Owned by the trainer.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/json.h"
 #include "config/run_config.h"
 #include "data/batch.h"
 #include "data/data_report.h"
 #include "data/dataset.h"
-#include "data/packing.h"
 #include "data/sampler.h"
 #include "offload/engine/batch_stage.h"
 #include "trainer/checkpoint/run_progress.h"
@@ -94,5 +96,19 @@ class TrainingData {
 
 // Returns views of the batches for the copy to the device; `batches` must outlive them.
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches);
+
+// RankShare: assigns micro-batches of a step or an evaluation to ranks: micro-batch k belongs to
+// rank k mod ranks. Pure function.
+
+// Some ranks may get one more micro-batch than others, or none.
+inline std::vector<HostBatch> share_of(std::span<const HostBatch> batches, Rank rank,
+                                       int32_t ranks) {
+  std::vector<HostBatch> own;
+  for (size_t i = static_cast<size_t>(rank.value); i < batches.size();
+       i += static_cast<size_t>(ranks)) {
+    own.push_back(batches[i]);
+  }
+  return own;
+}
 
 }  // namespace longshore

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "data/prepared_cache.h"
+#include "hf/hub_cache.h"
 
 namespace longshore {
 namespace {
@@ -40,6 +41,22 @@ class Preparing {
   bool waiting_ = false;
   std::optional<Progress> shown_;
 };
+
+void replace_ids(std::vector<std::string>& files, std::vector<double>& weights, DatasetUse use) {
+  std::vector<std::string> paths;
+  std::vector<double> own;
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::error_code ignored;
+    std::vector<std::string> found = {files[i]};
+    if (!std::filesystem::exists(files[i], ignored) && names_hub_dataset(files[i])) {
+      found = hub_dataset_files(files[i], use);
+    }
+    if (i < weights.size()) own.insert(own.end(), found.size(), weights[i]);
+    std::move(found.begin(), found.end(), std::back_inserter(paths));
+  }
+  files = std::move(paths);
+  weights = std::move(own);
+}
 
 }  // namespace
 
@@ -126,6 +143,13 @@ PreparedData RunPreparation::run(const std::vector<std::string>& files,
   }
   if (prepared.made > 0) clean_run_cache(config_, config_.data.cache_limit);
   return prepared;
+}
+
+DataSection with_data_files(DataSection data) {
+  std::vector<double> none;
+  replace_ids(data.train, data.weights, DatasetUse::kTrain);
+  replace_ids(data.eval, none, DatasetUse::kEvaluate);
+  return data;
 }
 
 }  // namespace longshore

@@ -1,8 +1,7 @@
 #include "trainer/directory/config_change.h"
 
 #include <map>
-
-#include "trainer/directory/config_values.h"
+#include <sstream>
 
 namespace longshore {
 namespace {
@@ -26,6 +25,23 @@ std::vector<std::string> config_changes(const std::string& before, const std::st
     if (!of_the_call(key)) lines.push_back(key + ": " + value + " -> (unset)");
   }
   return lines;
+}
+
+// The text has a line for each section, followed by one line for each of its keys.
+std::map<std::string, std::string> config_values(const std::string& text) {
+  std::map<std::string, std::string> values;
+  std::istringstream lines(text);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[') && line.ends_with(']')) {
+      section = line.substr(1, line.size() - 2) + ".";
+      continue;
+    }
+    const size_t equals = line.find(" = ");
+    if (line.starts_with('#') || equals == std::string::npos) continue;
+    values[section + line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return values;
 }
 
 }  // namespace longshore

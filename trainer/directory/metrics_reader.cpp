@@ -6,10 +6,13 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <deque>
 #include <filesystem>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/median.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 
@@ -104,6 +107,8 @@ bool read_line(const std::string& line, const std::vector<std::string_view>& kin
   return std::ranges::find(kinds, kind) != kinds.end();
 }
 
+constexpr size_t kSteps = 100;
+
 }  // namespace
 
 std::optional<double> MetricsLine::number(const char* key) const {
@@ -133,6 +138,18 @@ int64_t last_step_of_metrics(const std::string& path) {
     return true;
   });
   return last;
+}
+
+std::optional<double> measured_step_seconds(const std::string& metrics_path) {
+  std::deque<double> seconds;
+  read_metrics(metrics_path, {"step"}, [&](const MetricsLine& line) {
+    const std::optional<double> taken = line.number("seconds");
+    if (taken) seconds.push_back(*taken);
+    if (seconds.size() > kSteps) seconds.pop_front();
+    return true;
+  });
+  if (seconds.empty()) return std::nullopt;
+  return median_of(std::vector<double>(seconds.begin(), seconds.end()));
 }
 
 }  // namespace longshore

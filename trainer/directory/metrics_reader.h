@@ -31,4 +31,10 @@ void read_metrics(const std::string& path, const std::vector<std::string_view>& 
 // Returns the greatest step of all step lines, or 0.
 int64_t last_step_of_metrics(const std::string& path);
 
+// StepSeconds: the duration of a run's steps, from its metrics file. Free function; any thread.
+
+// Returns the median in seconds over the file's last 100 steps; empty if the file is missing or has
+// no step.
+std::optional<double> measured_step_seconds(const std::string& metrics_path);
+
 }  // namespace longshore

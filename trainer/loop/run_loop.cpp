@@ -8,10 +8,10 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "trainer/data/rank_share.h"
+#include "trainer/data/run_data.h"
 #include "trainer/loop/lr_schedule.h"
 #include "trainer/model/export_run.h"
-#include "trainer/report/checkpoint_card.h"
+#include "trainer/report/model_card.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/first_pass.h"
 #include "trainer/use/evaluator.h"

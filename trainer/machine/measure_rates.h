@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 #include "device/host_mapping.h"
 #include "offload/forecast/machine_rates.h"
 #include "offload/plan/machine.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
-#include "nvme/drive/direct_file.h"
+#include "nvme/drive/block_file.h"
 #include "nvme/drive/io_ring.h"
 #include "trainer/machine/machine_facts.h"
 

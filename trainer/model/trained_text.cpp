@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/texts.h"
-#include "hf/export_list.h"
+#include "hf/export_plan.h"
 #include "hf/json_members.h"
 
 namespace longshore {

@@ -6,10 +6,10 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "data/combined_dataset.h"
-#include "data/file_kind.h"
-#include "data/packing.h"
+#include "data/batch.h"
+#include "data/dataset.h"
 #include "data/row_block.h"
+#include "data/row_format.h"
 
 namespace longshore {
 namespace {

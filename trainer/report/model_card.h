@@ -1,5 +1,5 @@
 // ModelCard: the README.md of an exported model: base model, data, recipe and results, taken from
-// the run's directory. Pure function.
+// the run's directory. Pure function. CheckpointCard adds the texts that were trained.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "config/run_config.h"
+#include "trainer/model/model_source.h"
+#include "trainer/model/trained_text.h"
 #include "trainer/report/run_record.h"
 
 namespace longshore {
@@ -23,5 +26,13 @@ struct CardBase {
 
 // `step` is the step whose weights were exported.
 std::string model_card(const RunRecord& run, const CardBase& base, Step step);
+
+// CheckpointCard: the texts that an export of a checkpoint contains beside its weights: the model
+// card, the trained chat template and end tokens. They come from the run's directory and the base
+// model. Free function; any thread.
+
+// Returns the texts for an export of the checkpoint; empty if its run left no record.
+ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
+                                const std::string& checkpoint, Step step);
 
 }  // namespace longshore

@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/texts.h"
-#include "trainer/directory/config_values.h"
+#include "trainer/directory/config_change.h"
 #include "trainer/report/line_chart.h"
 #include "trainer/report/page.h"
 

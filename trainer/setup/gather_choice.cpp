@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/number_formats.h"
-#include "comm/collectives/nccl_arena.h"
+#include "comm/collectives/nccl_communicator.h"
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
 #include "device/host_mapping.h"

@@ -10,7 +10,6 @@
 #include "config/run_config.h"
 #include "offload/forecast/machine_file.h"
 #include "offload/forecast/step_forecast.h"
-#include "offload/forecast/unit_seconds.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/processor.h"
-#include "nvme/probe/drive_tuning.h"
+#include "nvme/probe/drive_probe.h"
 #include "nvme/store/state_files.h"
 #include "offload/engine/probe/measured_workspace.h"
 #include "trainer/data/run_prepare.h"

@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "offload/forecast/common_machines.h"
+#include "offload/forecast/machine_file.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "offload/engine/probe/one_unit_model.h"
+#include "offload/engine/probe/probe_inputs.h"
 #include "offload/forecast/step_forecast.h"
 #include "trainer/setup/known_rates.h"
 

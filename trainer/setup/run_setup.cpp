@@ -6,15 +6,13 @@
 #include "base/errors.h"
 #include "base/processor.h"
 #include "device/cuda_device.h"
-#include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_from_config.h"
-#include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
-#include "trainer/device/self_check.h"
-#include "trainer/directory/step_seconds.h"
+#include "trainer/device/gpu_check.h"
+#include "trainer/directory/metrics_reader.h"
 #include "trainer/model/export_run.h"
 
 namespace longshore {

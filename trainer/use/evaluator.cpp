@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "offload/engine/step_totals.h"
-#include "trainer/data/rank_share.h"
+#include "trainer/data/run_data.h"
 #include "trainer/directory/metrics_reader.h"
 
 namespace longshore {

@@ -9,7 +9,6 @@
 #include "base/errors.h"
 #include "model/families.h"
 #include "trainer/model/model_source.h"
-#include "trainer/verify/base_comparison.h"
 #include "trainer/verify/number_check.h"
 #include "trainer/verify/tensor_check.h"
 #include "trainer/verify/text_check.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "offload/engine/probe/gpu_scratch.h"
-#include "offload/engine/probe/sample_cache.h"
 #include "offload/engine/probe/unit_probe.h"
 #include "offload/plan/tier_plan.h"
 

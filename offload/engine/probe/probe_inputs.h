@@ -1,5 +1,6 @@
 // probe_inputs: the inputs on which a unit runs to measure its memory. Values and pure functions of
-// shapes alone, independent of the machine's speed or load.
+// shapes alone, independent of the machine's speed or load. OneUnitModel is the model that runs the
+// unit alone on them.
 //
 // A unit's worst inputs are micro-batches whose documents have one of a few lengths (see
 // UnitCode::worst_documents) and whose positions are all trained. Each kind runs on small shapes,
@@ -8,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "model/unit.h"
@@ -54,5 +57,39 @@ enum class WholeShape : uint8_t {
 // Returns the inputs to run, small ones first. `flops` is the rough speed of the device per second.
 std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run, double flops,
                                      WholeShape whole = WholeShape::kWhereSeconds);
+
+// OneUnitModel: a model reduced to one unit with stand-ins before and behind it, so that the
+// engine's UnitRunner runs it alone. The stand-in before owns the unit's tied parameters and
+// decides whether a gradient flows on; the one behind takes the output. Owned by the probe; the
+// model outlives it.
+
+class OneUnitModel : public Model {
+ public:
+  OneUnitModel(const Model& model, UnitId unit);
+
+  const ModelSpec& spec() const override { return spec_; }
+  const Unit& unit(UnitId id) const override;
+  const LossUnit& loss_unit() const override;
+  RouterShape routers() const override { return model_.routers(); }
+
+  // Returns the id of the probed unit in this model.
+  UnitId probed() const { return probed_; }
+  bool probes_loss() const { return spec_.units.back().id == probed_; }
+  bool has_backward() const { return has_backward_; }
+  // Units with equal text need equal memory; empty (code without a signature): the unit is unique.
+  std::string identity() const;
+
+ private:
+  class Silent;
+  class SilentLoss;
+
+  const Model& model_;
+  UnitId real_;
+  UnitId probed_;
+  bool has_backward_ = false;
+  ModelSpec spec_;
+  std::unique_ptr<Unit> before_;
+  std::unique_ptr<LossUnit> behind_;
+};
 
 }  // namespace longshore

@@ -1,13 +1,17 @@
 // UnitProbe: runs one unit of a model, forward and backward, on the device under its meter, and
 // reports LibTorch's memory. It uses UnitRunner over slots, accumulators and activation checkpoints
 // of real sizes; all values are zero, which does not change memory. Made and used by one thread,
-// one at a time per process, because LibTorch's CPU memory is counted for the process.
+// one at a time per process, because LibTorch's CPU memory is counted for the process. Results are
+// kept on disk by SampleCache.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "device/device_kind.h"
-#include "offload/engine/probe/one_unit_model.h"
+#include "offload/engine/probe/probe_inputs.h"
 #include "offload/engine/probe/workspace_fit.h"
 
 namespace longshore {
@@ -36,6 +40,28 @@ class UnitProbe {
  private:
   class Bench;
   std::unique_ptr<Bench> bench_;
+};
+
+// SampleCache: probe results on disk, shared by processes. One JSON file for each key; a file that
+// is unreadable or of another key counts as absent. Processes may use it concurrently, because
+// files are replaced atomically. It never throws; if it cannot write, it caches nothing.
+
+// Convert samples to text and back; nullopt if the text is not of samples of this key.
+std::string samples_to_text(const std::string& key, const std::vector<ProbeSample>& samples);
+std::optional<std::vector<ProbeSample>> samples_of_text(const std::string& text,
+                                                        const std::string& key);
+
+class SampleCache {
+ public:
+  // An empty directory disables the cache.
+  explicit SampleCache(std::string directory) : directory_(std::move(directory)) {}
+  // `key` contains everything that the samples depend on.
+  std::optional<std::vector<ProbeSample>> find(const std::string& key) const;
+  void keep(const std::string& key, const std::vector<ProbeSample>& samples) const;
+
+ private:
+  std::string path_of(const std::string& key) const;
+  std::string directory_;
 };
 
 }  // namespace longshore

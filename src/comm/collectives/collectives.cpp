@@ -38,7 +38,7 @@ int64_t elements_of(const Part& part) {
 struct Round {
   Part mine;
   std::vector<std::span<std::byte>> slots;  // one for each other rank, in rank order
-  std::unique_ptr<Transfer> transfer;
+  std::unique_ptr<PendingTransfer> transfer;
 };
 
 // Sends every rank its part and adds the received values, in rounds that share the scratch.

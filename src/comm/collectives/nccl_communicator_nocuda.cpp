@@ -1,5 +1,7 @@
-#include "base/errors.h"
 #include "comm/collectives/nccl_communicator.h"
+
+#include "base/errors.h"
+#include "device/cuda_runtime.h"
 
 namespace longshore {
 
@@ -8,6 +10,13 @@ std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& /*optio
                                                      const ShareFirst& /*share_first*/,
                                                      int32_t /*device_index*/) {
   throw ConfigError("dist.backend: this build has no CUDA and so no NCCL; use \"gloo\"");
+}
+
+// The build without CUDA.
+
+std::unique_ptr<DeviceArena> make_nccl_arena(Bytes, int device) {
+  require_gpu(device);
+  return nullptr;
 }
 
 }  // namespace longshore

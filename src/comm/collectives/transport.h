@@ -1,8 +1,9 @@
 // Transport: moves bytes between the ranks of one group. Messages match by pair of ranks and tag,
 // and use the caller's memory directly. One thread starts and finishes transfers; any thread may
-// abort.
+// abort. GlooTransport is the one of real runs; tests have others.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "comm/store/store.h"
 
 namespace longshore {
 
@@ -33,9 +36,9 @@ class TransportError : public std::runtime_error {
 };
 
 // Messages in flight. After its destruction, finished or not, it no longer touches their memory.
-class Transfer {
+class PendingTransfer {
  public:
-  virtual ~Transfer() = default;
+  virtual ~PendingTransfer() = default;
   virtual void finish() = 0;  // TransportError
 };
 
@@ -43,11 +46,26 @@ class Transport {
  public:
   virtual ~Transport() = default;
   // On both sides the i-th message to a peer has the tag first_tag + i. Messages are not empty.
-  virtual std::unique_ptr<Transfer> start(const std::vector<Outgoing>& outgoing,
-                                          const std::vector<Incoming>& incoming,
-                                          uint32_t first_tag) = 0;
+  virtual std::unique_ptr<PendingTransfer> start(const std::vector<Outgoing>& outgoing,
+                                                 const std::vector<Incoming>& incoming,
+                                                 uint32_t first_tag) = 0;
   // Ends all current and later transfers with a TransportError.
   virtual void abort() noexcept = 0;
 };
+
+// GlooTransport: messages over TCP through LibTorch's Gloo. LibTorch ships Gloo's code without
+// headers, so the declarations come from the distribution's package. Only gloo_transport.cpp
+// includes them; no type of theirs crosses this interface.
+
+struct GlooOptions {
+  std::string prefix;   // prefix of this group's keys in the store
+  int32_t index = 0;    // index of this rank in the group
+  int32_t size = 0;     // number of ranks in the group
+  std::string address;  // address by which other ranks reach this host
+  std::chrono::milliseconds timeout = {};
+};
+
+// Connects to all ranks of the group; blocks until all are connected or the time-out passes.
+std::unique_ptr<Transport> connect_gloo(const StoreConnection& store, const GlooOptions& options);
 
 }  // namespace longshore

@@ -1,7 +1,7 @@
 #include "comm/operations/operation.h"
 
 #include "base/errors.h"
-#include "device/device_arena.h"
+#include "device/device_memory.h"
 
 namespace longshore {
 

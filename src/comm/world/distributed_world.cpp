@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "comm/collectives/gloo_transport.h"
 #include "comm/collectives/group_communicator.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "comm/collectives/solo_communicator.h"
+#include "comm/collectives/transport.h"
 #include "comm/store/torch_store.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // World: all ranks of the run. Every rank makes it at start; the run owns it. One thread calls it
-// and the communicators that it makes. Communicators must not outlive it.
+// and the communicators that it makes. Communicators must not outlive it. That one is SoloWorld.
 //
 // With several ranks it has a watchdog, whose threads report this rank's progress and detect when
 // another rank died, hangs, disagrees or failed. Every wait then ends with a CommError that names
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/comm_backend.h"
+#include "comm/collectives/solo_communicator.h"
 #include "comm/operations/communicator.h"
 #include "comm/ranks/rank_info.h"
 #include "device/device_kind.h"
@@ -63,6 +64,29 @@ class World {
   virtual void report_failure(const std::string& message) noexcept = 0;
   // Throws the CommError of an already known failure; for long work without operations.
   virtual void check() = 0;
+};
+
+// SoloWorld: the World of one rank, without sockets, threads or waits. Owned by the run.
+
+class SoloWorld : public World {
+ public:
+  explicit SoloWorld(const RankInfo& ranks);
+
+  const RankInfo& ranks() const override { return ranks_; }
+  Communicator& all() override { return all_; }
+  std::unique_ptr<Communicator> group(const std::string& name,
+                                      const std::vector<int32_t>& members) override;
+  std::unique_ptr<Communicator> host_group(const std::string& name,
+                                           const std::vector<int32_t>& members) override {
+    return group(name, members);
+  }
+  std::vector<std::string> exchange(const std::string& what, const std::string& mine) override;
+  void report_failure(const std::string& message) noexcept override;
+  void check() override {}
+
+ private:
+  RankInfo ranks_;
+  SoloCommunicator all_;
 };
 
 }  // namespace longshore

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/errors.h"
-#include "comm/collectives/nccl_arena.h"
+#include "comm/collectives/nccl_communicator.h"
 #include "offload/schedule/happens_before.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/engine/overlapped_steps.h"

@@ -9,7 +9,6 @@
 #include "tests/parity/run_driver.h"
 #include "tests/stand_in_gpu/stand_in.h"
 #include "trainer/device/gpu_check.h"
-#include "trainer/device/self_check.h"
 
 namespace longshore {
 namespace {

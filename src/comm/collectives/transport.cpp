@@ -1,12 +1,13 @@
-#include "comm/collectives/gloo_transport.h"
-
 #define USE_C10D_GLOO 1
+
+#include "comm/collectives/transport.h"
+
 #include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <atomic>
 #include <map>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/mutex.h"
 #include "comm/store/torch_store.h"
@@ -58,7 +59,7 @@ class InFlight {
   std::vector<Work> works_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
-class GlooTransfer : public Transfer {
+class GlooTransfer : public PendingTransfer {
  public:
   explicit GlooTransfer(InFlight* in_flight) : in_flight_(in_flight) {}
   // A destroyed Work no longer touches its buffer, finished or not.
@@ -103,9 +104,9 @@ class GlooTransport : public Transport {
         c10::make_intrusive<c10d::ProcessGroupGloo>(prefixed, options.index, options.size, gloo);
   }
 
-  std::unique_ptr<Transfer> start(const std::vector<Outgoing>& outgoing,
-                                  const std::vector<Incoming>& incoming,
-                                  uint32_t first_tag) override {
+  std::unique_ptr<PendingTransfer> start(const std::vector<Outgoing>& outgoing,
+                                         const std::vector<Incoming>& incoming,
+                                         uint32_t first_tag) override {
     auto transfer = std::make_unique<GlooTransfer>(&in_flight_);
     std::map<int32_t, uint32_t> messages;
     // Receives start first, so that a message goes straight into its buffer.
