@@ -1,5 +1,5 @@
-// What a drive has left: the free space of its file system, and the wear that an NVMe drive
-// reports. Free functions; any thread.
+// DriveWear: the wear that an NVMe drive reports, and the free space of the file system behind a
+// directory of offload.nvme. Free functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,6 @@
 #include "base/bytes.h"
 
 namespace longshore {
-
-// DriveWear: the wear that an NVMe drive reports. Free functions; any thread.
 
 struct DriveWear {
   Bytes written = 0;     // by hosts, since manufacture
