@@ -27,8 +27,7 @@ std::string machine_to_toml(const DescribedMachine& machine);
 // Parses a text; throws ConfigError with every problem and its position.
 DescribedMachine parse_machine(const std::string& text, const std::string& origin);
 
-// common_machines: the machines of config/machines, by name ("rtx-4090"), for parse_machine.
-
+// Returns the machines of config/machines by name ("rtx-4090"), as texts for parse_machine.
 std::span<const NamedText> common_machines();
 
 }  // namespace longshore

@@ -1,4 +1,5 @@
-// ConfigChange: differences between two resolved run files, by key. Pure functions.
+// ConfigChange: the values of a resolved run file by key, and the differences between two such
+// files. Pure functions.
 #pragma once
 
 #include <map>
@@ -11,9 +12,7 @@ namespace longshore {
 // Keys of [run] are left out, except run.seed, because every start may set them differently.
 std::vector<std::string> config_changes(const std::string& before, const std::string& now);
 
-// ConfigValues: the values of a resolved run file, by key. Pure function over its text.
-
-// Returns the values in to_toml's format: "train.epochs" -> "2.0".
+// Returns the values of a resolved run file by key, in to_toml's format: "train.epochs" -> "2.0".
 std::map<std::string, std::string> config_values(const std::string& text);
 
 }  // namespace longshore

@@ -75,7 +75,7 @@ fn checked_text(bytes: &[u8]) -> Result<&str, Failure> {
     }
 }
 
-/// What a value takes of the limits.
+/// A value uses this much of the limits.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     bytes: usize,
