@@ -66,6 +66,8 @@ function(longshore_use_torch_header target)
     file(WRITE ${PROJECT_BINARY_DIR}/torch_header.cpp "// Compiles cmake/torch_header.h.\n")
     add_library(longshore_torch_header OBJECT ${PROJECT_BINARY_DIR}/torch_header.cpp)
     target_link_libraries(longshore_torch_header PRIVATE longshore::libtorch)
+    # GCC 12 crashes where code with -O2 uses a header compiled with -O1; the other way round it works.
+    longshore_optimise_loops(longshore_torch_header)
     target_precompile_headers(longshore_torch_header PRIVATE
                               ${PROJECT_SOURCE_DIR}/cmake/torch_header.h)
   endif()

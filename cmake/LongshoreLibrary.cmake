@@ -1,13 +1,18 @@
-# longshore_library(NAME [TORCH] [DEPENDS targets...] [PRIVATE_DEPENDS targets...])
+# longshore_library(NAME [TORCH] [HOT] [DEPENDS targets...] [PRIVATE_DEPENDS targets...])
 #
 # The library of the current folder: longshore::NAME from every *.cpp under it, and every *.cu when
 # CUDA is on. New files are found by the next build. main.cpp and *_main.cpp are left to executables;
 # *_cuda.cpp is compiled only when CUDA is on, *_nocuda.cpp only when it is off. A folder without
 # sources is a headers-only library. A folder inside that has a CMakeLists.txt is a library of its own.
 # TORCH: uses LibTorch, with its precompiled header.
+# HOT: has loops over all weights, tokens or bytes, and is compiled with LONGSHORE_HOT_OPTIONS too.
+
+function(longshore_optimise_loops target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${LONGSHORE_HOT_OPTIONS}>)
+endfunction()
 
 function(longshore_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "DEPENDS;PRIVATE_DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;HOT" "" "DEPENDS;PRIVATE_DEPENDS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   list(FILTER sources EXCLUDE REGEX "(/|_)main\\.cpp$")
@@ -26,6 +31,9 @@ function(longshore_library name)
   if(sources)
     add_library(longshore_${name} STATIC ${sources})
     longshore_group_sources(longshore_${name} ${sources})
+    if(arg_HOT)
+      longshore_optimise_loops(longshore_${name})
+    endif()
     set(scope PUBLIC)
     set(private_scope PRIVATE)
   else()

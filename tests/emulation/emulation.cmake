@@ -27,4 +27,5 @@ set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "
 target_include_directories(test_emulation BEFORE PRIVATE ${here}/cuda)
 target_include_directories(test_emulation PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(test_emulation PRIVATE longshore::base GTest::gtest GTest::gtest_main)
+longshore_optimise_loops(test_emulation)
 longshore_register_test(emulation)
