@@ -26,6 +26,7 @@ namespace {
 const std::string kDense = "/parity/golden/";
 const std::string kExperts = "/parity/golden_moe/";
 const std::string kMxfp4 = "/parity/golden_mxfp4/";
+const std::string kAdapters = "/parity/golden_adapter/";
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -51,6 +52,14 @@ std::vector<std::string> golden_names() {
 
 std::vector<std::string> expert_golden_names() {
   return names_in(kExperts);
+}
+
+std::string adapter_golden_directory(const std::string& name) {
+  return test_data() + kAdapters + name;
+}
+
+std::vector<std::string> adapter_golden_names() {
+  return names_in(kAdapters);
 }
 
 Json golden_facts(const std::string& name) {

@@ -17,6 +17,9 @@ namespace longshore {
 std::string golden_directory(const std::string& name);
 std::vector<std::string> golden_names();         // dense models
 std::vector<std::string> expert_golden_names();  // models with experts
+// Adapters of PEFT on golden models, with the run that trains each.
+std::string adapter_golden_directory(const std::string& name);
+std::vector<std::string> adapter_golden_names();
 Json golden_facts(const std::string& name);
 // Returns the name of a test over golden cases, such as "llama_tied".
 std::string golden_test_name(const testing::TestParamInfo<std::string>& info);

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Makes tests/parity/golden_adapter: what PEFT makes of LoRA adapters on models of golden/.
+
+Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ...]; without arguments all cases. The
+models and their rows are those of make_golden.py. Every case is a directory:
+
+  adapter/            the adapter that the run starts from, as PEFT's save_pretrained writes it. Its
+                      B is not zero, so that A has a gradient in the first step
+  golden.json         the model, the adapter's settings, those of the optimizer, losses and gradient
+                      norms of the run, and how far the same run in fp64 is from them
+  golden.safetensors  init.<name>, final.<name>  values before and after the run, by PEFT's names
+                      merged.<name>  parameters of the model after merge_and_unload
+
+All of it is fp32 on the CPU with eager attention and no dropout.
+
+A new adapter of PEFT has B = 0 and A drawn by torch.nn.init.kaiming_uniform_(a=sqrt(5)), that is
+uniform between -1/sqrt(inputs) and 1/sqrt(inputs); with init_lora_weights="gaussian" A is normal
+with deviation 1/r (peft/tuners/lora/layer.py, LoraLayer.reset_lora_parameters). `check_first_a`
+makes sure of the first.
+"""
+import copy
+import json
+import math
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import logging as transformers_logging
+
+import make_golden
+from trajectory_spread import all_in_fp64, apart
+
+ROOT = make_golden.ROOT.parent / "golden_adapter"
+LEARNING_RATE = 1e-2  # moves B by a multiple of its first values in 20 steps
+DEVIATION_OF_B = 0.05
+
+ALL_LINEAR = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+# Each case names its model, what LoraConfig is given, and the parameters that golden.safetensors
+# holds after a merge.
+CASES = {
+    "llama": {"base": "llama", "lora": ALL_LINEAR,
+              "merged": ["model.layers.0.self_attn.k_proj.weight",
+                         "model.layers.1.mlp.down_proj.weight", "lm_head.weight"]},
+    # Both modules have biases, which stay frozen.
+    "qwen2": {"base": "qwen2",
+              "lora": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"]},
+              "merged": ["model.layers.0.self_attn.q_proj.weight",
+                         "model.layers.2.self_attn.v_proj.bias"]},
+    # The head is the embedding.
+    "qwen3": {"base": "qwen3", "lora": ALL_LINEAR,
+              "merged": ["model.layers.0.self_attn.q_proj.weight",
+                         "model.layers.1.mlp.gate_proj.weight"]},
+    # The product is multiplied by alpha / sqrt(r).
+    "llama-rslora": {"base": "llama", "lora": {**ALL_LINEAR, "use_rslora": True},
+                     "merged": ["model.layers.1.self_attn.v_proj.weight"]},
+    # Weights are stored as [inputs, outputs]; c_proj is in the attention and in the MLP.
+    "gpt2": {"base": "gpt2", "lora": {"r": 4, "lora_alpha": 8, "fan_in_fan_out": True,
+                                      "target_modules": ["c_attn", "c_proj", "c_fc"]},
+             "merged": ["transformer.h.0.attn.c_attn.weight", "transformer.h.1.mlp.c_proj.weight"]},
+    # The targets are products of several matrices side by side.
+    "phi3": {"base": "phi3", "lora": {"r": 4, "lora_alpha": 8,
+                                      "target_modules": ["qkv_proj", "o_proj", "gate_up_proj",
+                                                         "down_proj"]},
+             "merged": ["model.layers.0.self_attn.qkv_proj.weight"]},
+    # The norms before attention are trained as a whole.
+    "llama-norms": {"base": "llama",
+                    "lora": {"r": 4, "lora_alpha": 8, "modules_to_save": ["input_layernorm"],
+                             "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+                    "merged": ["model.layers.0.self_attn.o_proj.weight",
+                               "model.layers.1.input_layernorm.weight"]},
+    # Rank, alpha and target modules are PEFT's defaults for llama.
+    "llama-defaults": {"base": "llama", "lora": {},
+                       "merged": ["model.layers.0.self_attn.q_proj.weight"]},
+}
+SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
+
+
+def check_first_a(model):
+    """A new A fills the interval that the head of this file names, and B is zero."""
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            bound = 1.0 / math.sqrt(parameter.shape[1])
+            largest = parameter.abs().max().item()
+            assert 0.8 * bound < largest <= bound, (name, largest, bound)
+        elif ".lora_B." in name:
+            assert not parameter.any(), name
+
+
+def adapted(name):
+    """A model with a new adapter whose B is not zero; PEFT's wrapper of it."""
+    case = CASES[name]
+    base = make_golden.load(make_golden.CASES[case["base"]], make_golden.ROOT / case["base"])
+    torch.manual_seed(SEEDS[name])
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0,
+                                            **case["lora"]))
+    check_first_a(model)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if ".lora_B." in parameter_name:
+                parameter.normal_(std=DEVIATION_OF_B)
+            elif ".modules_to_save." in parameter_name:  # differs from the model's own
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    # As a run of the repository's root would name it.
+    model.peft_config["default"].base_model_name_or_path = f"tests/parity/golden/{case['base']}"
+    return model.eval()
+
+
+def tensors_of(model):
+    """What an adapter's file holds."""
+    found = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: value.detach().clone().contiguous() for name, value in found.items()}
+
+
+def write_adapter(model, directory):
+    model.save_pretrained(directory, save_embedding_layers=False)
+    (directory / "README.md").unlink()
+    # PEFT writes its sets in an order that differs from run to run.
+    path = directory / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["target_modules"].sort()
+    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+def run_in_fp64(model, rows, adamw):
+    exact = copy.deepcopy(model).double()
+    with all_in_fp64():
+        losses, norms = make_golden.train(exact, rows, 0.0, adamw)
+    return losses, norms, tensors_of(exact)
+
+
+def make_case(name):
+    case = CASES[name]
+    directory = ROOT / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    model = adapted(name)
+    write_adapter(model, directory / "adapter")
+    first = tensors_of(model)
+    stored = load_file(directory / "adapter" / "adapter_model.safetensors")
+    assert first.keys() == stored.keys()
+    assert all(torch.equal(value, stored[key]) for key, value in first.items())
+    golden = {f"init.{key}": value for key, value in first.items()}
+
+    rows = [json.loads(line) for line in
+            (make_golden.ROOT / case["base"] / "train.jsonl").open()]
+    adamw = {**make_golden.adamw_of(make_golden.CASES[case["base"]]), "lr": LEARNING_RATE}
+    exact_losses, exact_norms, exact = run_in_fp64(model, rows, adamw)
+    losses, norms = make_golden.train(model, rows, 0.0, adamw)
+    final = tensors_of(model)
+    golden.update({f"final.{key}": value for key, value in final.items()})
+
+    settings = model.peft_config["default"]
+    merged = dict(copy.deepcopy(model).merge_and_unload().named_parameters())
+    golden.update({f"merged.{key}": merged[key].detach().clone().contiguous()
+                   for key in case["merged"]})
+    save_file(golden, directory / "golden.safetensors")
+    fp64 = {"loss": apart(losses, exact_losses), "grad_norm": apart(norms, exact_norms),
+            "weights": max(((value - exact[key]).norm() / exact[key].norm()).item()
+                           for key, value in final.items())}
+    facts = {"base": case["base"],
+             "adapter": {"r": settings.r, "lora_alpha": settings.lora_alpha,
+                         "use_rslora": settings.use_rslora,
+                         "fan_in_fan_out": settings.fan_in_fan_out,
+                         "target_modules": sorted(settings.target_modules),
+                         "modules_to_save": settings.modules_to_save},
+             "steps": make_golden.STEPS, "sequences_per_step": make_golden.SEQUENCES_PER_STEP,
+             "adamw": adamw, "apart_from_fp64": fp64,
+             "runs": {"free": {"max_grad_norm": 0.0, "loss": losses, "grad_norm": norms}}}
+    (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
+    size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    moved = min(((value - first[key]).norm() / first[key].norm()).item()
+                for key, value in final.items())
+    print(f"{name}: {size / 1024:.0f} KiB, loss {losses[0]:.3f} -> {losses[-1]:.3f}, "
+          f"norm {min(norms):.2f} .. {max(norms):.2f}, least move of a tensor {moved:.2f}, "
+          f"from fp64: loss {fp64['loss']:.1e}, norm {fp64['grad_norm']:.1e}, "
+          f"weights {fp64['weights']:.1e}")
+
+
+def main():
+    transformers_logging.disable_progress_bar()
+    torch.use_deterministic_algorithms(True)
+    for name in sys.argv[1:] or CASES:
+        make_case(name)
+
+
+if __name__ == "__main__":
+    main()
