@@ -17,11 +17,12 @@ namespace longshore {
 // The contents of the screen beside the plan.
 struct PlanScreen {
   RunForecast forecast = {};
-  std::string source = {};             // of the rates; empty: no rates are known
+  std::string source = {};             // where the rates come from; empty: no rates are known
   std::vector<PlanPoint> points = {};  // the run's plan and single changes; may be empty
   int64_t sequences_per_step = 1;
 };
 
+// Returns the screen as text, in lines.
 std::string format_screen(const TierPlan& plan, const Machine& machine, const PlanScreen& screen);
 
 // Formats a duration such as "3 h 24 min", "12.3 s" or "81 ms".

@@ -1,10 +1,13 @@
-// adamw_formula: AdamW of one element, inlined by kernels and scalar reference. Pure functions.
+// adamw_formula: AdamW of one element, inlined by kernels and scalar reference. m and v are the
+// moments (exp_avg, exp_avg_sq), p is the master weight; adamw.h has the formula in full and the
+// scalars of a step. Pure functions, any thread.
 #pragma once
 
 #include "offload/optimizer/adamw.h"
 
 namespace longshore::internal {
 
+// Decays p, then moves it against the updated moments.
 [[gnu::always_inline]] inline void adamw_parameter(float m, float v, float& p,
                                                    const AdamWScalars& s) {
   p = p * s.keep;
@@ -20,7 +23,7 @@ namespace longshore::internal {
   adamw_parameter(m, v, p, s);
 }
 
-// Runs adamw_element for moments that were multiplied by beta when decoded.
+// Runs adamw_element for 8-bit moments, which were multiplied by beta when decoded.
 [[gnu::always_inline]] inline void adamw_decayed_element(float gradient, float& m, float& v,
                                                          float& p, const AdamWScalars& s) {
   const float g = gradient * s.clip_scale;

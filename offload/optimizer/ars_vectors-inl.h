@@ -1,6 +1,8 @@
-// RandomSource: vectors of random bits for moments, from the first element of a slice on, with the
-// bits of random_half and random_word in shard/moments.h. Only adamw_vectors-inl.h includes it,
-// once per instruction set. Owned by one loop.
+// RandomSource: vectors of random bits with which the optimizer step rounds its moments (exp_avg,
+// exp_avg_sq) stochastically. The generator is ARS: AES rounds over a counter, so an element's bits
+// depend on its index, the update and the parameter's key alone, and equal those of random_half and
+// random_word in shard/moments.h. Only adamw_vectors-inl.h includes it, once per instruction set.
+// Each loop over a slice owns one, from the slice's first element on.
 #if defined(LONGSHORE_ARS_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_ARS_VECTORS
 #undef LONGSHORE_ARS_VECTORS
@@ -21,7 +23,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using AllBytes = hn::ScalableTag<uint8_t>;
 
-// The number of 128-bit calls in a vector.
+// A vector has the bits of so many calls of the generator. A call gives 128 bits, 16 for each of 8
+// elements.
 constexpr size_t kCalls = hn::MaxLanes(AllBytes()) / 16;
 
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3_DL

@@ -1,5 +1,6 @@
-// PlanSizes: the quantities that all tiers' plans use: bytes of a unit, and its uses in a step.
-// Pure functions of the plan's inputs, which must outlive this.
+// PlanSizes: the sizes and counts from which the plans of device, host memory and drives are made:
+// bytes of a unit on this rank, and the slots and buffers of a step. Pure functions of the plan's
+// inputs, which must outlive this object; any thread.
 #pragma once
 
 #include <initializer_list>
@@ -27,25 +28,28 @@ class PlanSizes {
 
   int64_t positions() const { return positions_; }          // of a micro-batch, at most
   int64_t micro_batches() const { return micro_batches_; }  // of a step, on one rank at most
+  // Returns how many units keep their autograd graphs, so that backward need not recompute them.
   int32_t kept_graphs() const;
 
-  bool gathers() const;
-  bool reduces() const;
-  int32_t gradient_buffers() const;
-  int32_t input_slots() const;    // > 0: activation checkpoints are offloaded through N slots
-  int32_t gradient_ring() const;  // > 0: units reuse N host gradient slots
+  bool gathers() const;              // parameters are gathered by a collective (all-gather)
+  bool reduces() const;              // gradients are summed over ranks
+  int32_t gradient_buffers() const;  // on the device, for units whose gradients are in work
+  int32_t input_slots() const;       // > 0: activation checkpoints are offloaded through N slots
+  int32_t gradient_ring() const;     // > 0: units reuse N host gradient slots
 
-  Bytes gathered_bytes(size_t unit) const;
-  Bytes fetched_bytes(size_t unit) const;   // the part of it that a fetch copies
+  Bytes gathered_bytes(size_t unit) const;  // all parameters in the compute dtype, on the device
+  Bytes fetched_bytes(size_t unit) const;   // the part that this rank copies from host memory
   Bytes gradient_bytes(size_t unit) const;  // on the device
   Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
   Bytes host_gradient_bytes() const;        // of all units
-  Bytes batch_bytes() const;
-  Bytes carry_gradient_bytes(const UnitSpec& unit) const;  // of one micro-batch
+  Bytes batch_bytes() const;                // tokens, positions and targets of a step
+  // Returns the bytes of the gradient of a unit's output, for one micro-batch.
+  Bytes carry_gradient_bytes(const UnitSpec& unit) const;
+  // Returns the groups of units whose activation checkpoints are kept together.
   const SharedInputGroups& runs() const { return runs_; }
-  Bytes run_bytes(
-      const SharedInputGroup& run) const;  // activation checkpoints of all micro-batches
-  // Returns the device slots of gathered units.
+  // Returns the bytes of a group's activation checkpoints, for all micro-batches.
+  Bytes run_bytes(const SharedInputGroup& run) const;
+  // Returns the sizes of the device slots of gathered units.
   PassInputs slots() const;
 
  private:

@@ -1,5 +1,6 @@
-// ModelCard: the README.md of an exported model: base model, data, recipe and results, taken from
-// the run's directory. Pure function. CheckpointCard adds the texts that were trained.
+// ModelCard: the README.md of an exported model: base model, data, recipe and results.
+// CheckpointCard makes it from the run's directory, and adds the chat template and end tokens that
+// were trained with the weights. Free functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +17,20 @@ namespace longshore {
 
 // CardBase is the model that the run started from.
 struct CardBase {
-  std::string name = {};  // a hub id, or the name of its directory; empty: random weights
-  bool on_hub = false;    // `name` is a hub id
-  std::string card = {};  // the base model's README.md; empty if it has none
-  std::string family = {};
-  int64_t parameters = 0;
+  std::string name = {};    // a hub id, or the name of its directory; empty: random weights
+  bool on_hub = false;      // `name` is a hub id
+  std::string card = {};    // the base model's README.md; empty if it has none
+  std::string family = {};  // the architecture, such as "llama"
+  int64_t parameters = 0;   // number of elements
   std::vector<std::string> use = {};  // notes for the user of the model, a sentence each
 };
 
-// `step` is the step whose weights were exported.
+// Returns the text of the card. `step` is the step whose weights were exported.
 std::string model_card(const RunRecord& run, const CardBase& base, Step step);
 
 // CheckpointCard: the texts that an export of a checkpoint contains beside its weights: the model
 // card, the trained chat template and end tokens. They come from the run's directory and the base
-// model. Free function; any thread.
+// model.
 
 // Returns the texts for an export of the checkpoint; empty if its run left no record.
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,

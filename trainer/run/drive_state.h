@@ -20,7 +20,8 @@ namespace longshore {
 RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
                           const std::string& run_directory);
 
-// Records in state_key, if it exists, whether steps were committed. Rank 0 calls it.
+// Records in the file run.dir/state_key (the run's key on its drives), if it exists, whether steps
+// were committed. Rank 0 calls it.
 void note_committed(const std::string& run_directory, bool committed);
 
 // Returns the payload of a commit: the run's progress.

@@ -14,7 +14,8 @@
 
 namespace longshore {
 
-// One operation of a rank: its index in the group and the tag of its first message.
+// One operation of a rank: the group's transport, the rank's index in the group, the group's size
+// and the tag of the operation's first message.
 struct Exchange {
   Transport* transport = nullptr;
   int32_t index = 0;
@@ -22,6 +23,8 @@ struct Exchange {
   uint32_t tag = 0;
 };
 
+// These functions do the operations of Communicator (comm/operations/communicator.h), which says
+// what segments, wire dtype and scratch are; `meet` is its barrier.
 void all_gather_bytes(Exchange exchange, const Communicator::Segments& segments);
 void reduce_scatter_sums(Exchange exchange, const Communicator::FloatSegments& segments, DType wire,
                          std::span<std::byte> scratch);

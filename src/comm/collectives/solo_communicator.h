@@ -1,6 +1,7 @@
-// SoloCommunicator: the group of one rank. Every operation completes at once; nothing travels, so
-// nothing is rounded. It counts payload like the others. The caller that got it from a World owns
-// it and calls it from one thread.
+// SoloCommunicator: the collectives of a group of one rank, for example in a run on one GPU. Every
+// operation completes at once; nothing travels, so nothing is rounded to a wire dtype. Its counters
+// count the bytes handed over, as those of Gloo and NCCL do. The caller that got it from a World
+// (the object that makes a run's groups) owns it and calls it from one thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// RankHeartbeat: the state that a rank reports at every heartbeat. Plain value.
+// RankHeartbeat: the state that a rank's watchdog publishes in the rendezvous store at every
+// heartbeat. The other ranks' watchdogs see in it which rank died, hangs or disagrees. Plain value.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,13 @@
 
 namespace longshore {
 
-// A rank's progress in one group.
+// A rank's progress in one group of ranks. An operation is a collective; every rank of the group
+// counts them alike.
 struct GroupBeat {
   int64_t issued = 0;    // sequence number of the last operation issued
   int64_t running = 0;   // sequence number of the last operation begun
   bool finished = true;  // whether the operation `running` has finished
-  std::string text;      // Operation::text() of the operation `running`
+  std::string text;      // describes the operation `running`, for messages
 };
 
 struct RankHeartbeat {
