@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 #include <typeinfo>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/mutex.h"
@@ -33,31 +34,30 @@ c10::DeviceIndex index_of(int device) {
   return static_cast<c10::DeviceIndex>(device);
 }
 
-class CudaArena final : public DeviceArena {
+class GpuArena final : public DeviceArena {
  public:
-  CudaArena(Bytes bytes, int device) : device_(device), size_(static_cast<size_t>(bytes)) {
+  GpuArena(Bytes bytes, int device, GpuAllocator calls)
+      : device_(device), size_(static_cast<size_t>(bytes)), calls_(std::move(calls)) {
     if (bytes == 0) return;
     const c10::cuda::CUDAGuard guard(index_of(device));
-    void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, size_);
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // clears the error, which the exception below reports
+    std::string reason;
+    data_ = static_cast<std::byte*>(calls_.allocate(size_, reason));
+    if (data_ == nullptr) {
       throw OutOfMemoryError("device memory: GPU " + std::to_string(device) + " refused " +
-                             format_bytes(bytes) + " for the plan's buffers; " +
+                             format_bytes(bytes) + " for the plan's buffers (" + reason + "); " +
                              format_bytes(cuda_free_bytes(device)) +
                              " are free there; lower offload.device_memory");
     }
-    check_cuda(status, "allocate the plan's buffers, " + format_bytes(bytes));
-    data_ = static_cast<std::byte*>(memory);
     noted_.emplace(std::span(data_, size_));
     check_cuda(cudaMemset(data_, 0, size_), "clear the plan's buffers");
     check_cuda(cudaDeviceSynchronize(), "clear the plan's buffers");
   }
-  CudaArena(const CudaArena&) = delete;
-  CudaArena& operator=(const CudaArena&) = delete;
-  ~CudaArena() override {
+  GpuArena(const GpuArena&) = delete;
+  GpuArena& operator=(const GpuArena&) = delete;
+  ~GpuArena() override {
+    if (data_ == nullptr) return;
     const c10::cuda::CUDAGuard guard(index_of(device_));
-    cudaFree(data_);
+    calls_.release(data_);
   }
   std::span<std::byte> bytes() const override { return {data_, size_}; }
 
@@ -65,8 +65,21 @@ class CudaArena final : public DeviceArena {
   int device_;
   std::byte* data_ = nullptr;
   size_t size_;
+  GpuAllocator calls_;
   std::optional<GpuBytes> noted_;
 };
+
+void* cuda_allocate(size_t bytes, std::string& reason) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears the error, which the caller's exception reports
+    reason = cudaGetErrorString(status);
+    return nullptr;
+  }
+  check_cuda(status, "allocate the plan's buffers, " + format_bytes(static_cast<Bytes>(bytes)));
+  return memory;
+}
 
 class CudaCopyEngine final : public CopyEngine {
  public:
@@ -145,9 +158,13 @@ class AllocatorGauge final : public WorkspaceMeter::Gauge {
 
 }  // namespace
 
-std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
+std::unique_ptr<DeviceArena> make_gpu_arena(Bytes bytes, int device, GpuAllocator calls) {
   require_gpu(device);
-  return std::make_unique<CudaArena>(bytes, device);
+  return std::make_unique<GpuArena>(bytes, device, std::move(calls));
+}
+
+std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
+  return make_gpu_arena(bytes, device, {cuda_allocate, [](void* memory) { cudaFree(memory); }});
 }
 
 std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +51,17 @@ std::unique_ptr<DeviceArena> make_host_arena(Bytes bytes);
 // the GPU refuses. Ranks that gather with NCCL use make_nccl_arena instead
 // (comm/collectives/nccl_communicator.h).
 std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device);
+
+// The calls that get and give back the bytes of an arena on a GPU, which is current in both. Plain
+// value.
+struct GpuAllocator {
+  // Returns null if the GPU has too little memory, and then sets the reason.
+  std::function<void*(size_t bytes, std::string& reason)> allocate;
+  std::function<void(void*)> release;
+};
+// Makes memory of one GPU with these calls; only a build with CUDA has it. Throws ConfigError if
+// there is no such GPU, OutOfMemoryError if the GPU refuses.
+std::unique_ptr<DeviceArena> make_gpu_arena(Bytes bytes, int device, GpuAllocator allocator);
 
 // Carved buffers start at multiples of this and are rounded up to it.
 inline constexpr Bytes kDeviceBufferAlignment = 256;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -266,42 +265,15 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<std::remove_pointer_t<ncclComm_t>, CommDeleter> comm_;
 };
 
-// The build with CUDA. By default NCCL no longer registers plain cudaMalloc memory, but it
-// registers its own allocations (driver virtual memory with handles that other ranks can open).
-
-class NcclArena final : public DeviceArena {
- public:
-  NcclArena(Bytes bytes, int device) : device_(device), size_(static_cast<size_t>(bytes)) {
-    if (bytes == 0) return;
-    check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
-    void* memory = nullptr;
-    const ncclResult_t result = ncclMemAlloc(&memory, size_);
-    if (result != ncclSuccess) {
-      throw OutOfMemoryError("device memory: NCCL found no " + format_bytes(bytes) + " on GPU " +
-                             std::to_string(device) + " (" + ncclGetErrorString(result) + "); " +
-                             format_bytes(cuda_free_bytes(device)) +
-                             " are free there; lower offload.device_memory");
-    }
-    data_ = static_cast<std::byte*>(memory);
-    noted_.emplace(std::span(data_, size_));
-    check_cuda(cudaMemset(data_, 0, size_), "clear the plan's buffers");
-    check_cuda(cudaDeviceSynchronize(), "clear the plan's buffers");
-  }
-  NcclArena(const NcclArena&) = delete;
-  NcclArena& operator=(const NcclArena&) = delete;
-  ~NcclArena() override {
-    if (data_ == nullptr) return;
-    cudaSetDevice(device_);
-    ncclMemFree(data_);
-  }
-  std::span<std::byte> bytes() const override { return {data_, size_}; }
-
- private:
-  int device_;
-  std::byte* data_ = nullptr;
-  size_t size_;
-  std::optional<GpuBytes> noted_;
-};
+// By default NCCL no longer registers plain cudaMalloc memory, but it registers its own allocations
+// (driver virtual memory with handles that other ranks can open).
+void* nccl_allocate(size_t bytes, std::string& reason) {
+  void* memory = nullptr;
+  const ncclResult_t result = ncclMemAlloc(&memory, bytes);
+  if (result == ncclSuccess) return memory;
+  reason = std::string("NCCL: ") + ncclGetErrorString(result);
+  return nullptr;
+}
 
 }  // namespace
 
@@ -314,8 +286,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& options
 }
 
 std::unique_ptr<DeviceArena> make_nccl_arena(Bytes bytes, int device) {
-  require_gpu(device);
-  return std::make_unique<NcclArena>(bytes, device);
+  return make_gpu_arena(bytes, device, {nccl_allocate, [](void* memory) { ncclMemFree(memory); }});
 }
 
 }  // namespace longshore
