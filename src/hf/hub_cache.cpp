@@ -1,6 +1,7 @@
 #include "hf/hub_cache.h"
 
 #include <fnmatch.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -399,6 +400,20 @@ bool names_hub_dataset(std::string_view text) {
 
 std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse use) {
   return HubDataset(named).files(use);
+}
+
+UniqueFd open_hub_directory(const std::string& path, const std::string& expected) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return open_directory(path);
+    throw ConfigError(path + ": not a directory; " + expected);
+  }
+  const std::optional<std::string> cached = find_in_hub_cache(path);
+  if (cached) return open_directory(*cached);
+  if (!is_hub_id(path)) throw ConfigError(path + ": no such directory; " + expected);
+  throw ConfigError(path + ": no such directory, and not in the Hugging Face cache " +
+                    hub_cache_directory() +
+                    "; fetch it with: " + fetch_command(path, HubKind::kModel));
 }
 
 }  // namespace longshore

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
+
 namespace longshore {
 
 // Accepts "owner/name" and "owner/name@revision" (a branch, a tag or a commit).
@@ -29,6 +31,10 @@ std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& s
 
 // Returns the command that fetches the id into the cache.
 std::string fetch_command(std::string_view id, HubKind kind);
+
+// Opens a directory by its path, or by the hub id of a model or an adapter in the cache.
+// ConfigError ends with `expected` ("model.path names ...") or tells how to fetch it.
+UniqueFd open_hub_directory(const std::string& path, const std::string& expected);
 
 // HubDataset: the files of a data set in the local Hugging Face cache, chosen as the Python package
 // `datasets` would. It only looks at file names and the README. Plain functions.

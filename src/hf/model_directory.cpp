@@ -1,7 +1,5 @@
 #include "hf/model_directory.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -38,28 +36,6 @@ Links links_of(std::string_view companion) {
   return is_known_companion(companion) ? Links::kAny : Links::kCache;
 }
 
-[[noreturn]] void refuse_missing(const std::string& path) {
-  if (!is_hub_id(path)) {
-    throw ConfigError(path + ": no such directory; model.path names a Hugging Face directory");
-  }
-  throw ConfigError(path + ": no such directory, and not in the Hugging Face cache " +
-                    hub_cache_directory() +
-                    "; fetch it with: " + fetch_command(path, HubKind::kModel));
-}
-
-UniqueFd open_model_directory(const std::string& path) {
-  struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) {
-    const std::optional<std::string> cached = find_in_hub_cache(path);
-    if (cached) return open_directory(*cached);
-    refuse_missing(path);
-  }
-  if (!S_ISDIR(status.st_mode)) {
-    throw ConfigError(path + ": not a directory; model.path names a Hugging Face directory");
-  }
-  return open_directory(path);
-}
-
 Json parse_object(const std::string& text, const std::string& origin) {
   Json json = parse_json(python_numbers(text), kConfigLimits, origin);
   if (!json.is_object()) throw DataError(origin + ": not a JSON object");
@@ -86,7 +62,7 @@ void compare_with_index(const std::vector<std::string>& listed, const Safetensor
 
 ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
   ModelDirectory directory;
-  directory.fd_ = open_model_directory(path);
+  directory.fd_ = open_hub_directory(path, "model.path names a Hugging Face directory");
   directory.read_configs();
   directory.check_quantisation();
   directory.open_weights(weights);

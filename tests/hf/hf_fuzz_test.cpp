@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "hf/adapter_directory.h"
 #include "hf/dataset_card.h"
 #include "hf/json_members.h"
 #include "hf/model_directory.h"
@@ -193,6 +194,40 @@ TEST(Fuzz, Mxfp4PairsAreReadOrRefused) {
     }
   }
   EXPECT_GT(accepted, 0);  // added spaces
+}
+
+// Damaged adapters are refused, or every value can be read.
+TEST(Fuzz, AdaptersAreReadOrRefused) {
+  const std::string config = R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none",)"
+                             R"("target_modules": ["q"], "modules_to_save": ["n"]})";
+  const std::string header =
+      R"({"base_model.model.q.lora_A.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("base_model.model.q.lora_B.weight":{"dtype":"F16","shape":[1,2],"data_offsets":[24,28]},)"
+      R"("base_model.model.n.weight":{"dtype":"BF16","shape":[3],"data_offsets":[28,34]}})";
+  TemporaryDirectory directory;
+  Mutator mutate(7);
+  int accepted = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const bool damage_header = i % 2 == 1;
+    write_text(directory / "adapter_config.json",
+               i == 0 || damage_header ? config : mutate(config));
+    write_text(directory / "adapter_model.safetensors",
+               safetensors_bytes(damage_header ? mutate(header) : header, 34));
+    try {
+      const AdapterDirectory adapter = AdapterDirectory::open(directory.path());
+      for (const std::string& name : adapter.names()) {
+        int64_t elements = 1;
+        for (const int64_t dimension : adapter.shape(name)) elements *= dimension;
+        std::vector<float> values(static_cast<size_t>(elements));
+        adapter.read(name, 0, values);
+      }
+      ASSERT_EQ(adapter.settings().rank, 2);
+      ++accepted;
+    } catch (const Error&) {
+      ASSERT_GT(i, 0);
+    }
+  }
+  EXPECT_GT(accepted, 100);  // other alphas, added spaces
 }
 
 // Removing quantization_config keeps the meaning of the rest of a config.
