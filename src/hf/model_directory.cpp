@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/texts.h"
+#include "hf/adapter_directory.h"
 #include "hf/directory_entry.h"
 #include "hf/hub_cache.h"
 #include "hf/problem_list.h"
@@ -42,6 +43,19 @@ Json parse_object(const std::string& text, const std::string& origin) {
   return json;
 }
 
+// Names the model that the adapter belongs to.
+[[noreturn]] void refuse_adapter(const UniqueFd& directory) {
+  const std::string name(kAdapterConfigName);
+  const std::string text =
+      read_text(open_entry(directory, name, Links::kAny), kConfigLimits.max_bytes);
+  const Json config = parse_object(text, directory.path() + "/" + name);
+  const auto base = config.find("base_model_name_or_path");
+  const bool named = base != config.end() && base->is_string();
+  throw ConfigError(directory.path() + ": an adapter, without the model that it belongs to" +
+                    (named ? " (" + printable(base->get<std::string>()) + ")" : "") +
+                    "; model.path names the model, adapter.path the adapter");
+}
+
 // Compares the index's entries of one file with the file's tensors; both are sorted by name.
 void compare_with_index(const std::vector<std::string>& listed, const SafetensorsFile& file,
                         const std::string& index_path, ProblemList& problems) {
@@ -73,6 +87,7 @@ ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
 
 void ModelDirectory::read_configs() {
   if (!entry_exists(fd_, kConfigName)) {
+    if (entry_exists(fd_, std::string(kAdapterConfigName))) refuse_adapter(fd_);
     const bool cache = is_directory_entry(fd_, "snapshots");
     throw ConfigError(path() + ": no config.json, so it is no Hugging Face model directory" +
                       (cache ? "; name one of the directories in its snapshots/" : ""));

@@ -141,6 +141,11 @@ TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
   expect_parts(open_error(directory.path()), {directory.path(), "no config.json"});
   std::filesystem::create_directories(directory / "snapshots/abc");
   expect_parts(open_error(directory.path()), {"one of the directories in its snapshots/"});
+  write_text(directory / "adapter_config.json", R"({"base_model_name_or_path": "Owner/Name"})");
+  expect_parts(open_error(directory.path()),
+               {directory.path(), "an adapter", "(Owner/Name)", "adapter.path"});
+  write_text(directory / "adapter_config.json", "{}");
+  expect_parts(open_error(directory.path()), {directory.path(), "an adapter", "adapter.path"});
 }
 
 // A config.json that is no JSON object is refused.
