@@ -1,9 +1,7 @@
 #include "config/toml_document.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdio>
 #include <sstream>
 #include <tuple>
 
@@ -211,9 +209,7 @@ std::string quote_toml(std::string_view text) {
     } else if (c == '\t') {
       quoted += "\\t";
     } else if (byte < 0x20 || byte == 0x7f) {
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\u%04x", byte);
-      quoted += escape.data();
+      quoted += formatted("\\u%04x", byte);
     } else {
       quoted += c;
     }

@@ -15,6 +15,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -27,9 +28,8 @@ constexpr mode_t kMode = 0600;
 std::string lock_holder(int fd) {
   struct stat status{};
   if (fstat(fd, &status) != 0) return "another process";
-  char wanted[64];
-  std::snprintf(wanted, sizeof(wanted), "%02x:%02x:%llu", major(status.st_dev),
-                minor(status.st_dev), static_cast<unsigned long long>(status.st_ino));
+  const std::string wanted = formatted("%02x:%02x:%llu", major(status.st_dev), minor(status.st_dev),
+                                       static_cast<unsigned long long>(status.st_ino));
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     char kind[16];

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/texts.h"
 #include "nvme/drive/block_file.h"
 
 namespace longshore {
@@ -18,9 +18,8 @@ constexpr Bytes kPeekChunkBytes = 16 * kBlockBytes;
 }  // namespace
 
 std::string state_file_path(const std::string& directory, int32_t rank, StateFile file) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "rank-%04d.%s", rank,
-                file == StateFile::kState ? "state" : "inputs");
+  const std::string name =
+      formatted("rank-%04d.%s", rank, file == StateFile::kState ? "state" : "inputs");
   return directory + "/" + name;
 }
 

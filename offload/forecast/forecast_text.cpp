@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
+#include "base/texts.h"
 #include "offload/forecast/rate_fields.h"
 #include "offload/plan/plan_text.h"
 #include "shard/state_format.h"
@@ -23,9 +23,7 @@ constexpr size_t kMostChanges = 3;
 constexpr size_t kMostLines = 4;
 
 std::string number(double value, const char* format) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+  return formatted(format, value);
 }
 
 std::string joined(const std::vector<std::string>& parts) {
@@ -206,9 +204,7 @@ Json lanes_json(const std::array<double, kLaneCount>& seconds) {
 using Json = nlohmann::ordered_json;
 
 std::string amount(double value, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.3g %s", value, unit);
-  return text;
+  return formatted("%.3g %s", value, unit);
 }
 
 std::string bytes_text(double rate) {

@@ -1,7 +1,6 @@
 #include "offload/forecast/machine_file.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 
 #include "base/errors.h"
@@ -221,9 +220,7 @@ void read_rates(TableReader& table, MachineRates& rates) {
 // ---- Writing ----
 
 std::string number_text(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  std::string written = text;
+  std::string written = formatted("%.6g", value);
   if (written.find_first_of(".e") == std::string::npos) written += ".0";
   return written;
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/median.h"
+#include "base/texts.h"
 #include "offload/forecast/forecast_text.h"
 
 namespace longshore {
@@ -65,9 +65,8 @@ LaneFactors PlanCheck::factors() const {
 
 std::string PlanCheck::text() const {
   const double share = measured_seconds() / planned_.seconds - 1.0;
-  char percent[32];
-  std::snprintf(percent, sizeof percent, "%.0f %% %s", 100.0 * std::abs(share),
-                share < 0.0 ? "less" : "more");
+  const std::string percent =
+      formatted("%.0f %% %s", 100.0 * std::abs(share), share < 0.0 ? "less" : "more");
   const auto lane = static_cast<size_t>(blamed());
   return "planned " + rounded_seconds(planned_.seconds) + " a step, measured " +
          rounded_seconds(measured_seconds()) + " (" + percent + "); largest error: the " +

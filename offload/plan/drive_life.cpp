@@ -1,7 +1,8 @@
 #include "offload/plan/drive_life.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -31,9 +32,7 @@ DriveLife life_of(const TierPlan& plan, size_t drive) {
 }
 
 std::string number(double value, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3g%s", value, unit);
-  return text;
+  return formatted("%.3g%s", value, unit);
 }
 
 std::string drive_line(const TierPlan& plan, size_t drive) {

@@ -1,12 +1,11 @@
 #include "offload/plan/plan_text.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/texts.h"
 #include "offload/plan/drive_life.h"
 
 namespace longshore {
@@ -19,9 +18,7 @@ double percent_of(Bytes bytes, Bytes limit) {
 }
 
 std::string fixed(double value, int decimals) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
-  return text.data();
+  return formatted("%.*f", decimals, value);
 }
 
 std::string padded(const std::string& text, size_t width) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "base/errors.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -51,9 +51,7 @@ constexpr std::array<std::string_view, 6> kColours = {"#7fb3d5", "#f5b971", "#8f
                                                       "#c7a3d9", "#e39b9b", "#b8bf7a"};
 
 std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
+  return formatted("%.1f", value);
 }
 
 std::string escaped(const std::string& text) {

@@ -3,7 +3,8 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
+
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -36,10 +37,7 @@ std::optional<Bytes> unit_bytes(std::string_view name) {
 constexpr int kMostDecimals = 4;
 
 std::string text_of(Bytes bytes, double unit, const char* name, int decimals) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s", decimals, static_cast<double>(bytes) / unit,
-                name);
-  return text.data();
+  return formatted("%.*f %s", decimals, static_cast<double>(bytes) / unit, name);
 }
 
 }  // namespace
@@ -67,9 +65,7 @@ std::string format_bytes(Bytes bytes) {
     value /= 1024.0;
     ++name;
   }
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %s", value, kNames[name]);
-  return text.data();
+  return formatted("%.1f %s", value, kNames[name]);
 }
 
 std::optional<Bytes> parse_bytes(std::string_view text) {

@@ -3,9 +3,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <array>
 #include <charconv>
-#include <cstdio>
+
+#include "base/texts.h"
 
 namespace longshore {
 
@@ -42,9 +42,7 @@ uint64_t Hasher::digest() const {
 }
 
 std::string hash_text(uint64_t hash) {
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash));
-  return text.data();
+  return formatted("%016llx", static_cast<unsigned long long>(hash));
 }
 
 std::optional<uint64_t> parse_hash(std::string_view text) {

@@ -97,14 +97,8 @@ void log_message(LogLevel level, std::string_view text) {
 void print_out(const char* format, ...) {
   va_list values;
   va_start(values, format);
-  va_list again;
-  va_copy(again, values);
-  const int bytes = std::vsnprintf(nullptr, 0, format, values);
+  const std::string text = formatted_list(format, values);
   va_end(values);
-  std::string text(static_cast<size_t>(bytes < 0 ? 0 : bytes) + 1, '\0');
-  std::vsnprintf(text.data(), text.size(), format, again);
-  va_end(again);
-  text.pop_back();
   print_raw(printable_lines(text));
 }
 

@@ -63,6 +63,25 @@ std::string escaped(std::string_view text, bool keep_lines, size_t max_bytes) {
 
 }  // namespace
 
+std::string formatted(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  std::string text = formatted_list(format, values);
+  va_end(values);
+  return text;
+}
+
+std::string formatted_list(const char* format, va_list values) {
+  va_list again;
+  va_copy(again, values);
+  const int bytes = std::vsnprintf(nullptr, 0, format, again);
+  va_end(again);
+  std::string text(static_cast<size_t>(bytes < 0 ? 0 : bytes), '\0');
+  // The terminating zero goes where the string has its own.
+  std::vsnprintf(text.data(), text.size() + 1, format, values);
+  return text;
+}
+
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -89,15 +108,9 @@ std::string format_duration(double seconds) {
   const long long whole = std::isfinite(seconds) ? std::max(0ll, std::llround(seconds)) : 0;
   const long long minutes = whole / 60 % 60;
   const long long hours = whole / 3600;
-  char text[64];
-  if (hours >= 24) {
-    std::snprintf(text, sizeof text, "%lldd %02lld:%02lld", hours / 24, hours % 24, minutes);
-  } else if (hours > 0) {
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", hours, minutes, whole % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld:%02lld", minutes, whole % 60);
-  }
-  return text;
+  if (hours >= 24) return formatted("%lldd %02lld:%02lld", hours / 24, hours % 24, minutes);
+  if (hours > 0) return formatted("%lld:%02lld:%02lld", hours, minutes, whole % 60);
+  return formatted("%lld:%02lld", minutes, whole % 60);
 }
 
 int edit_distance(std::string_view from, std::string_view to) {

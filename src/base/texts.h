@@ -1,10 +1,11 @@
-// Texts: UTF-8 that is checked, text that is safe for a terminal, durations as text, the known name
-// nearest to a mistyped one, and files that are embedded in the program. Pure functions, any
-// thread.
+// Texts: formatted text, UTF-8 that is checked, text that is safe for a terminal, durations as
+// text, the known name nearest to a mistyped one, and files that are embedded in the program. Pure
+// functions, any thread.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstdarg>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -12,6 +13,15 @@
 #include <string_view>
 
 namespace longshore {
+
+// Formatted: numbers in text, by the formats of printf. {fmt} is not used (GCC 12 has no
+// std::format): a small file compiles in 0.7 s with a shared {fmt} as without, but the wheel and
+// the installed engine would have to bring that library along; with {fmt} as headers alone it
+// takes 4.4 s.
+
+// Returns what printf would print. GCC checks the arguments against the format.
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
+[[gnu::format(printf, 1, 0)]] std::string formatted_list(const char* format, va_list values);
 
 // Durations and their text forms ("30s", "10m"). Pure functions.
 

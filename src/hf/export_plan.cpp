@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -127,9 +125,7 @@ bool keeps_mxfp4(const ModelDirectory& source, const ModelSpec& spec,
 }
 
 std::string split_name(size_t number, size_t count) {
-  std::array<char, 64> name{};
-  std::snprintf(name.data(), name.size(), "model-%05zu-of-%05zu.safetensors", number, count);
-  return name.data();
+  return formatted("model-%05zu-of-%05zu.safetensors", number, count);
 }
 
 void name_files(ExportPlan& plan) {

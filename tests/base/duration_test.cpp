@@ -23,5 +23,14 @@ TEST(Duration, WritesTheLargestUnit) {
   }
 }
 
+// Formatted text is what printf prints, of any length.
+TEST(Formatted, GivesWhatPrintfPrints) {
+  EXPECT_EQ(formatted("%s of %lld: %.2f %%", "step", 12LL, 0.125), "step of 12: 0.12 %");
+  EXPECT_EQ(formatted("%016llx", 0x1fULL), "000000000000001f");
+  EXPECT_EQ(formatted("%s", ""), "");
+  const std::string long_text(5000, 'x');
+  EXPECT_EQ(formatted("<%s>", long_text.c_str()), "<" + long_text + ">");
+}
+
 }  // namespace
 }  // namespace longshore

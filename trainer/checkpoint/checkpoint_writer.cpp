@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <map>
 #include <span>
@@ -11,6 +10,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "hf/safetensors_writer.h"
 #include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -23,9 +23,7 @@ namespace {
 constexpr int64_t kChunkElements = int64_t{1} << 20;
 
 std::string state_file_name(Rank rank, int32_t ranks) {
-  char name[64];
-  std::snprintf(name, sizeof name, "state-%05d-of-%05d.safetensors", rank.value, ranks);
-  return name;
+  return formatted("state-%05d-of-%05d.safetensors", rank.value, ranks);
 }
 
 bool trainable(const ShardPiece& piece) {

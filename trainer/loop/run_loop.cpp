@@ -3,11 +3,11 @@
 #include <malloc.h>
 
 #include <csignal>
-#include <cstdio>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "trainer/data/run_data.h"
 #include "trainer/loop/lr_schedule.h"
 #include "trainer/model/export_run.h"
@@ -165,10 +165,9 @@ void RunLoop::evaluate_now() {
                               .tokens = result.tokens,
                               .seconds = result.seconds});
     reporter.clear_display();
-    char text[128];
-    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f%s",
-                  static_cast<long long>(step().value), result.loss, result.perplexity,
-                  best ? "  the best so far" : "");
+    const std::string text = formatted("step %lld  eval loss %.4f  perplexity %.2f%s",
+                                       static_cast<long long>(step().value), result.loss,
+                                       result.perplexity, best ? "  the best so far" : "");
     if (first) log_info(text);
     if (run_.tokenizer) show_samples();
     if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);

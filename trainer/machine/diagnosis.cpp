@@ -133,9 +133,7 @@ Diagnosis check_numa(const MachineFacts& facts) {
 }
 
 std::string gigahertz(int64_t khz) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f GHz", static_cast<double>(khz) * 1e-6);
-  return text;
+  return formatted("%.2f GHz", static_cast<double>(khz) * 1e-6);
 }
 
 Diagnosis check_clocks(const MachineFacts& facts) {

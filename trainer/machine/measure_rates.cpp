@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -19,6 +18,7 @@
 #include "base/errors.h"
 #include "base/median.h"
 #include "base/mutex.h"
+#include "base/texts.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_server.h"
 #include "comm/world/world.h"
@@ -452,8 +452,7 @@ MachineRates calmest_rates(const std::function<TakenRates()>& take,
     if (again.others < best.others) best = std::move(again);
   }
   if (best.others <= kCalm) return std::move(best.rates);
-  char apart[64];
-  std::snprintf(apart, sizeof apart, "%.1f", spread);
+  const std::string apart = formatted("%.1f", spread);
   best.rates.source += ", unsure: other programs had " + percent_of(best.others) +
                        " of the processor, and two tries differed by up to " + apart +
                        " times; measure again when the machine is idle";

@@ -3,10 +3,10 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "nvme/drive/block_file.h"
 #include "nvme/drive/io_ring.h"
 #include "trainer/machine/machine_facts.h"
@@ -43,9 +43,7 @@ std::string name_of_file_system(long type) {
   for (const auto& known : kNames) {
     if (known.type == type) return known.name;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%lx", type);
-  return text;
+  return formatted("0x%lx", type);
 }
 
 fs::path nearest_existing(const std::string& directory) {

@@ -1,6 +1,5 @@
 // Formats an inspection of data for a terminal, as JSON and as an HTML page.
 #include <algorithm>
-#include <cstdio>
 
 #include "base/texts.h"
 #include "data/dataset.h"
@@ -79,14 +78,11 @@ std::string histogram_svg(const DataStatistics& statistics) {
     const int64_t count = statistics.length_counts[step];
     const auto height = static_cast<int64_t>(150.0 * ratio(count, most) + (count > 0 ? 1.0 : 0.0));
     const auto [first, last] = lengths_of_step(statistics, step);
-    char bar[256];
-    std::snprintf(bar, sizeof bar,
-                  "<rect x='%zu' y='%lld' width='26' height='%lld'><title>%lld to %lld tokens: "
-                  "%lld</title></rect>",
-                  step * 30, static_cast<long long>(160 - height), static_cast<long long>(height),
-                  static_cast<long long>(first), static_cast<long long>(last),
-                  static_cast<long long>(count));
-    svg += bar;
+    svg += formatted(
+        "<rect x='%zu' y='%lld' width='26' height='%lld'><title>%lld to %lld tokens: "
+        "%lld</title></rect>",
+        step * 30, static_cast<long long>(160 - height), static_cast<long long>(height),
+        static_cast<long long>(first), static_cast<long long>(last), static_cast<long long>(count));
   }
   return svg + "<text x='0' y='180'>1</text><text x='720' y='180' text-anchor='end'>" +
          with_thousands(statistics.max_tokens) + " tokens</text></svg>";
@@ -149,10 +145,8 @@ std::string describe_statistics(const DataStatistics& statistics) {
   for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
     const int64_t count = statistics.length_counts[step];
     const auto [first, last] = lengths_of_step(statistics, step);
-    char head[64];
-    std::snprintf(head, sizeof head, "  %7lld - %7lld ", static_cast<long long>(first),
-                  static_cast<long long>(last));
-    text += head;
+    text +=
+        formatted("  %7lld - %7lld ", static_cast<long long>(first), static_cast<long long>(last));
     const auto cells = static_cast<int64_t>(48.0 * ratio(count, most) + (count > 0 ? 0.999 : 0.0));
     for (int64_t cell = 0; cell < cells; ++cell) text += "█";
     text += (cells > 0 ? " " : "") + with_thousands(count) + "\n";

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "base/bytes.h"
+#include "base/texts.h"
 #include "trainer/report/page.h"
 
 namespace longshore {
@@ -38,13 +38,6 @@ struct Axes {
     return kHeight - kBottom - (value - y.least) / y.size() * (kHeight - kTop - kBottom);
   }
 };
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
 
 std::string text_of(double value, Chart::Unit unit) {
   if (unit == Chart::Unit::kBytes)
@@ -132,16 +125,16 @@ std::string path_of(const ChartLine& line, const Axes& axes) {
     }
     // A single point between gaps is drawn as a dot, because its path would be invisible.
     if (!open && (i + 1 == points.size() || !std::isfinite(points[i + 1].y))) {
-      dots += format("<circle cx='%.1f' cy='%.1f' r='3' style='fill:var(--c%zu)'/>",
-                     axes.to_x(point.x), axes.to_y(point.y), line.colour);
+      dots += formatted("<circle cx='%.1f' cy='%.1f' r='3' style='fill:var(--c%zu)'/>",
+                        axes.to_x(point.x), axes.to_y(point.y), line.colour);
     }
-    path += format(open ? "L%.1f %.1f" : "M%.1f %.1f", axes.to_x(point.x), axes.to_y(point.y));
+    path += formatted(open ? "L%.1f %.1f" : "M%.1f %.1f", axes.to_x(point.x), axes.to_y(point.y));
     open = true;
   }
   const char* style = line.style == ChartLine::Style::kFaint    ? " class='faint'"
                       : line.style == ChartLine::Style::kDashed ? " class='dashed'"
                                                                 : "";
-  return "<path" + std::string(style) + format(" style='stroke:var(--c%zu)' d='", line.colour) +
+  return "<path" + std::string(style) + formatted(" style='stroke:var(--c%zu)' d='", line.colour) +
          path + "'/>" + dots;
 }
 
@@ -155,13 +148,13 @@ std::string label_of(double value, Chart::Unit unit) {
 std::string grid_of(const Axes& axes, Chart::Unit unit) {
   std::string svg = "<g class='grid'>";
   for (const double y : ticks_of(axes.y, tick_step(axes.y.size(), 4.0, unit))) {
-    svg += format("<path d='M%.0f %.1fH%.0f'/><text x='%.0f' y='%.1f' text-anchor='end'>", kLeft,
-                  axes.to_y(y), kWidth - kRight, kLeft - 6.0, axes.to_y(y) + 4.0) +
+    svg += formatted("<path d='M%.0f %.1fH%.0f'/><text x='%.0f' y='%.1f' text-anchor='end'>", kLeft,
+                     axes.to_y(y), kWidth - kRight, kLeft - 6.0, axes.to_y(y) + 4.0) +
            label_of(y, unit) + "</text>";
   }
   const double x_step = std::max(1.0, tick_step(axes.x.size(), 5.0, Chart::Unit::kNumber));
   for (const double x : ticks_of(axes.x, x_step)) {
-    svg += format("<text x='%.1f' y='%.0f' text-anchor='middle'>", axes.to_x(x), kHeight - 8.0) +
+    svg += formatted("<text x='%.1f' y='%.0f' text-anchor='middle'>", axes.to_x(x), kHeight - 8.0) +
            short_number(x) + "</text>";
   }
   return svg + "</g>";
@@ -194,9 +187,9 @@ std::string bands_of(const Chart& chart, const Axes& axes) {
       text += "\n" + line.name + ": " + text_of(point->y, chart.unit);
     }
     if (text.empty()) continue;
-    svg += format("<rect x='%.1f' y='%.0f' width='%.1f' height='%.0f'><title>step %.0f",
-                  axes.to_x(x - width / 2), kTop, axes.to_x(x + width) - axes.to_x(x),
-                  kHeight - kTop - kBottom, step) +
+    svg += formatted("<rect x='%.1f' y='%.0f' width='%.1f' height='%.0f'><title>step %.0f",
+                     axes.to_x(x - width / 2), kTop, axes.to_x(x + width) - axes.to_x(x),
+                     kHeight - kTop - kBottom, step) +
            escape_html(text) + "</title></rect>";
   }
   return svg + "</g>";
@@ -208,10 +201,10 @@ std::string draw_chart(const Chart& chart) {
   const Axes axes = axes_of(chart);
   if (axes.y.empty()) return "";
   const std::string title = escape_html(chart.title);
-  std::string html =
-      "<figure><figcaption>" + title +
-      format("</figcaption><svg viewBox='0 0 %.0f %.0f' role='img' aria-label='", kWidth, kHeight) +
-      title + "'>" + grid_of(axes, chart.unit) + "<g class='lines'>";
+  std::string html = "<figure><figcaption>" + title +
+                     formatted("</figcaption><svg viewBox='0 0 %.0f %.0f' role='img' aria-label='",
+                               kWidth, kHeight) +
+                     title + "'>" + grid_of(axes, chart.unit) + "<g class='lines'>";
   for (const ChartLine& line : chart.lines) html += path_of(line, axes);
   return html + "</g>" + bands_of(chart, axes) + "</svg></figure>\n";
 }

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <functional>
 #include <string_view>
 
@@ -33,45 +31,37 @@ struct Field {
   const char* colour = "";
 };
 
-[[gnu::format(printf, 1, 2)]] std::string text_of(const char* format, ...) {
-  char text[160];
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  return text;
-}
-
 // Formats "dev 21.8/22.0 GiB", or MiB if the plan is below 1 GiB.
 std::string memory_text(const char* tier, Bytes used, Bytes plan) {
   const bool small = plan < kGiB;
   const double unit = static_cast<double>(small ? kMiB : kGiB);
-  return text_of("%s %.1f/%.1f %s", tier, static_cast<double>(used) / unit,
-                 static_cast<double>(plan) / unit, small ? "MiB" : "GiB");
+  return formatted("%s %.1f/%.1f %s", tier, static_cast<double>(used) / unit,
+                   static_cast<double>(plan) / unit, small ? "MiB" : "GiB");
 }
 
 Field step_field(const LiveStatus& status) {
-  return {text_of("step %lld/%lld", static_cast<long long>(status.step),
-                  static_cast<long long>(status.total_steps)),
+  return {formatted("step %lld/%lld", static_cast<long long>(status.step),
+                    static_cast<long long>(status.total_steps)),
           0, kBold};
 }
 
 std::vector<Field> number_fields(const LiveStatus& status) {
   std::vector<Field> fields;
-  fields.push_back({text_of("loss %.4f", status.loss), 1, kBold});
+  fields.push_back({formatted("loss %.4f", status.loss), 1, kBold});
   if (status.skipped) fields.push_back({"skipped", 1, kYellow});
-  fields.push_back({text_of("lr %.2g", status.lr), 4});
-  fields.push_back({text_of("norm %.3g", status.grad_norm), 5});
+  fields.push_back({formatted("lr %.2g", status.lr), 4});
+  fields.push_back({formatted("norm %.3g", status.grad_norm), 5});
   fields.push_back({format_count(std::llround(status.tokens_per_second)) + " tok/s", 3});
-  if (status.mfu) fields.push_back({text_of("MFU %.0f %%", *status.mfu * 100), 6});
-  if (status.aux_loss) fields.push_back({text_of("aux %.4f", *status.aux_loss), 4});
+  if (status.mfu) fields.push_back({formatted("MFU %.0f %%", *status.mfu * 100), 6});
+  if (status.aux_loss) fields.push_back({formatted("aux %.4f", *status.aux_loss), 4});
   if (status.router) {
-    fields.push_back({text_of("experts up to %.1fx, %lld idle, entropy %.2f", status.router->most,
-                              static_cast<long long>(status.router->idle), status.router->entropy),
-                      6});
+    fields.push_back(
+        {formatted("experts up to %.1fx, %lld idle, entropy %.2f", status.router->most,
+                   static_cast<long long>(status.router->idle), status.router->entropy),
+         6});
   }
   if (status.plan_ratio) {
-    fields.push_back({text_of("%.0f %% of plan", *status.plan_ratio * 100), 8});
+    fields.push_back({formatted("%.0f %% of plan", *status.plan_ratio * 100), 8});
   }
   return fields;
 }
@@ -111,7 +101,7 @@ std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
   const double done = status.total_steps > 0 ? static_cast<double>(status.step) /
                                                    static_cast<double>(status.total_steps)
                                              : 0.0;
-  std::vector<Field> fields = {step_field(status), {text_of("%.0f %%", done * 100), 2}};
+  std::vector<Field> fields = {step_field(status), {formatted("%.0f %%", done * 100), 2}};
   if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 1});
   int taken = 0;
   for (const Field& field : fields) taken += static_cast<int>(field.text.size()) + 2;
@@ -131,13 +121,13 @@ std::vector<Field> time_fields(const LiveStatus& status) {
   const auto share = [&status](double seconds) {
     return std::lround(std::clamp(seconds / status.step_seconds, 0.0, 1.0) * 100);
   };
-  std::vector<Field> fields = {{text_of("%.2f s a step", status.step_seconds), 1}};
+  std::vector<Field> fields = {{formatted("%.2f s a step", status.step_seconds), 1}};
   const double computed = std::max(0.0, status.step_seconds - waited);
-  fields.push_back({text_of("compute %ld %%", share(computed)), 3});
+  fields.push_back({formatted("compute %ld %%", share(computed)), 3});
   int rank = 4;
   for (const auto& [lane, seconds] : waits) {
     if (share(seconds) == 0) break;
-    fields.push_back({"waits for " + lane + text_of(" %ld %%", share(seconds)), rank++});
+    fields.push_back({"waits for " + lane + formatted(" %ld %%", share(seconds)), rank++});
   }
   const bool waits_most = !waits.empty() && waits.front().second > computed;
   const std::string wall = !status.wall.empty() ? status.wall

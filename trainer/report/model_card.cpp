@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <sstream>
@@ -60,9 +59,7 @@ std::string markdown_table(const std::vector<std::string>& head, const Rows& row
 
 std::string number(const char* pattern, double value) {
   if (!std::isfinite(value)) return "";
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), pattern, value);
-  return text.data();
+  return formatted(pattern, value);
 }
 
 // Returns the base card's front matter lines that also hold for the new model; simple values only.

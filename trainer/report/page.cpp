@@ -2,7 +2,8 @@
 
 #include <array>
 #include <cmath>
-#include <cstdio>
+
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -90,9 +91,7 @@ std::string with_thousands(int64_t number) {
 }
 
 std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100.0 * share);
-  return text;
+  return formatted("%.1f %%", 100.0 * share);
 }
 
 std::string short_number(double number) {
@@ -104,10 +103,7 @@ std::string short_number(double number) {
     scaled /= 1000.0;
     ++unit;
   }
-  char text[64];
-  std::snprintf(text, sizeof text, size >= 1000.0 && unit == 0 ? "%.0f%s" : "%.3g%s", scaled,
-                kUnits.at(unit));
-  return text;
+  return formatted(size >= 1000.0 && unit == 0 ? "%.0f%s" : "%.3g%s", scaled, kUnits.at(unit));
 }
 
 }  // namespace longshore

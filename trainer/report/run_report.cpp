@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -51,11 +50,7 @@ std::string or_dash(double value, const std::function<std::string(double)>& text
 }
 
 std::string number(double value, const char* pattern) {
-  return or_dash(value, [pattern](double known) {
-    char text[64];
-    std::snprintf(text, sizeof text, pattern, known);
-    return std::string(text);
-  });
+  return or_dash(value, [pattern](double known) { return formatted(pattern, known); });
 }
 
 std::string bytes_text(double value) {
@@ -67,15 +62,9 @@ std::string bytes_text(double value) {
 std::string duration_text(double seconds) {
   return or_dash(seconds, [](double known) {
     const auto whole = static_cast<long long>(known);
-    char text[64];
-    if (whole >= 3600) {
-      std::snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole / 60 % 60);
-    } else if (whole >= 60) {
-      std::snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
-    } else {
-      std::snprintf(text, sizeof text, "%.1f s", known);
-    }
-    return std::string(text);
+    if (whole >= 3600) return formatted("%lld h %02lld min", whole / 3600, whole / 60 % 60);
+    if (whole >= 60) return formatted("%lld min %02lld s", whole / 60, whole % 60);
+    return formatted("%.1f s", known);
   });
 }
 
@@ -261,9 +250,8 @@ std::string time_split(const RunRecord& run) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [name, seconds] = parts[i];
     const std::string colour = "background:var(--c" + std::to_string(i % kChartColours) + ")";
-    char width[64];
-    std::snprintf(width, sizeof width, "%.3f%%", 100.0 * seconds / total);
-    bar += "<span style='width:" + std::string(width) + ";" + colour + "'></span>";
+    const std::string width = formatted("%.3f%%", 100.0 * seconds / total);
+    bar += "<span style='width:" + width + ";" + colour + "'></span>";
     words += "<span><i style='" + colour + "'></i>" + shown(name) + " " + percent(seconds / total) +
              "</span>";
   }

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <vector>
+
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -110,9 +111,7 @@ std::string character(const Dots& dots, int column, int row, PlotStyle style) {
 }
 
 std::string label(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%*.4g ", kLabelColumns - 1, value);
-  return text;
+  return formatted("%*.4g ", kLabelColumns - 1, value);
 }
 
 // Returns the line with the first index on the left and the last index on the right.

@@ -1,12 +1,12 @@
 #include "trainer/report/trace_file.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/number_formats.h"
+#include "base/texts.h"
 #include "offload/schedule/schedule_text.h"
 
 namespace longshore {
@@ -123,14 +123,12 @@ std::string TraceFile::ledger_text() const {
   std::string text = "lane       busy s  share      bytes     GB/s  compute waited s\n";
   for (size_t i = 0; i < kLaneCount; ++i) {
     const LaneLedger::Lane& lane = ledger_.lanes[i];
-    char line[128];
     const double rate =
         lane.busy_seconds > 0.0 ? static_cast<double>(lane.bytes) / lane.busy_seconds * 1e-9 : 0.0;
-    std::snprintf(line, sizeof line, "%-8s %8.3f  %4.0f%%  %9s  %7.2f  %16.3f\n",
-                  std::string(name_of(static_cast<Lane>(i))).c_str(), lane.busy_seconds,
-                  seconds_ > 0.0 ? lane.busy_seconds / seconds_ * 100.0 : 0.0,
-                  format_bytes(lane.bytes).c_str(), rate, lane.stall_seconds);
-    text += line;
+    text += formatted("%-8s %8.3f  %4.0f%%  %9s  %7.2f  %16.3f\n",
+                      std::string(name_of(static_cast<Lane>(i))).c_str(), lane.busy_seconds,
+                      seconds_ > 0.0 ? lane.busy_seconds / seconds_ * 100.0 : 0.0,
+                      format_bytes(lane.bytes).c_str(), rate, lane.stall_seconds);
   }
   return text;
 }

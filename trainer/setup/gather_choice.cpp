@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/number_formats.h"
+#include "base/texts.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
@@ -85,12 +85,10 @@ GatherMode measure(const RankGroups& groups, DeviceKind device) {
   groups.all->all_reduce(std::span<double>(seconds), {"a measurement", {}}).wait();
   const bool host = seconds[1] < seconds[0];
   if (groups.rank.value == 0) {
-    char text[160];
-    std::snprintf(
-        text, sizeof text, "fsdp.gather: %s (%s on the host %.2f ms, gathered %.2f ms)",
-        host ? "host" : "collective", format_bytes(static_cast<Bytes>(part * members)).c_str(),
-        seconds[1] / groups.topology.ranks * 1e3, seconds[0] / groups.topology.ranks * 1e3);
-    log_info(text);
+    log_info(formatted(
+        "fsdp.gather: %s (%s on the host %.2f ms, gathered %.2f ms)", host ? "host" : "collective",
+        format_bytes(static_cast<Bytes>(part * members)).c_str(),
+        seconds[1] / groups.topology.ranks * 1e3, seconds[0] / groups.topology.ranks * 1e3));
   }
   return host ? GatherMode::kHost : GatherMode::kCollective;
 }

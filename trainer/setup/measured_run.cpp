@@ -1,6 +1,5 @@
 // MeasuredRun: resolves and measures a run's units, and the stripes of its state over drives.
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/processor.h"
+#include "base/texts.h"
 #include "nvme/probe/drive_probe.h"
 #include "nvme/store/state_files.h"
 #include "offload/engine/probe/measured_workspace.h"
@@ -54,10 +54,8 @@ void measure_workspace(MeasuredRun& run) {
   }
   run.inputs.costs = measured.costs();
   if (measured.units_run() == 0 || (run.ranks && !run.ranks->first())) return;
-  char text[80];
-  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure their memory",
-                measured.units_run(), measured.seconds());
-  log_info(text);
+  log_info(formatted("ran %d units in %.2f s to measure their memory", measured.units_run(),
+                     measured.seconds()));
 }
 
 // Returns the costs of the model in other units; this rank alone measures them at the first call.

@@ -1,9 +1,9 @@
 #include "trainer/setup/run_flops.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "base/hash.h"
+#include "base/texts.h"
 #include "offload/engine/probe/probe_inputs.h"
 #include "trainer/device/run_environment.h"
 
@@ -70,11 +70,8 @@ std::string text_of_run(const MeasuredRun& setup, const KnownRates& known) {
   text += "\nrates " + known.mark();
   for (const UnitSpec& unit : setup.source->spec().units) {
     for (const UnitPoint& point : known.find_unit(text_of_unit(setup, unit.id))) {
-      char numbers[96];
-      std::snprintf(numbers, sizeof numbers, " %lld %.9g %.9g",
-                    static_cast<long long>(point.positions), point.seconds.forward,
-                    point.seconds.backward);
-      text += numbers;
+      text += formatted(" %lld %.9g %.9g", static_cast<long long>(point.positions),
+                        point.seconds.forward, point.seconds.backward);
     }
   }
   return hash_text(hash64(text));

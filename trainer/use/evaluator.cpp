@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "offload/engine/step_totals.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/metrics_reader.h"
@@ -63,9 +64,7 @@ EvalTracker EvalTracker::of_metrics(const std::string& path) {
 }
 
 std::string EvalTracker::text() const {
-  char text[64];
-  std::snprintf(text, sizeof text, "%a %lld", best_loss_, static_cast<long long>(without_gain_));
-  return text;
+  return formatted("%a %lld", best_loss_, static_cast<long long>(without_gain_));
 }
 
 EvalTracker EvalTracker::of_text(const std::string& text) {

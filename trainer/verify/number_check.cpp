@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "trainer/verify/plain_decoder.h"
 
 namespace longshore {
@@ -243,8 +243,7 @@ double excess(const at::Tensor& found, const at::Tensor& wanted, const at::Tenso
 }
 
 void judge(double excess, const Judged& judged, Findings& findings) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", excess);
+  const std::string text = formatted("%.2g", excess);
   const bool good = excess <= 1.0;  // false for NaN
   findings.add(good ? Verdict::kOk : Verdict::kFailed, judged.check, judged.subject,
                good ? judged.if_good + ", within " + text + " of the tolerance"

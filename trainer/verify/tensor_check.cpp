@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "base/hash.h"
 #include "base/median.h"
 #include "base/progress.h"
+#include "base/texts.h"
 #include "hf/export_plan.h"
 
 namespace longshore {
@@ -74,9 +74,7 @@ std::string part_of(const std::string& name) {
 }
 
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
+  return formatted("%.3g", value);
 }
 
 void check_values(const TensorValues& values, Findings& findings) {
@@ -185,9 +183,7 @@ std::map<std::string, const ParamSpec*> parameters_of(const ModelSpec& spec) {
 }
 
 std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g %%", 100.0 * share);
-  return text;
+  return formatted("%.3g %%", 100.0 * share);
 }
 
 class BaseComparison {
@@ -252,9 +248,7 @@ class BaseComparison {
     }
     if (std::abs(own.scale - 1.0) > kLeastScale &&
         own.residual * kMuchNearer <= std::abs(own.scale - 1.0)) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%.4g", own.scale);
-      return "is the base's, scaled by " + std::string(text);
+      return "is the base's, scaled by " + formatted("%.4g", own.scale);
     }
     const std::vector<int64_t>& shape = tensor.part.shape;
     if (shape.size() == 2 && shape[0] == shape[1] && shape[0] > 1 && own.distance > kUnrelated) {

@@ -1,7 +1,8 @@
 #include "comm/watchdog/blame.h"
 
-#include <cstdio>
 #include <set>
+
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -68,9 +69,7 @@ class Chase {
 }  // namespace
 
 std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", seconds);
-  return text;
+  return formatted("%.1f s", seconds);
 }
 
 std::string RankView::text(int32_t rank) const {
