@@ -27,7 +27,8 @@ foreach(folder config hf text data trainer)
 endforeach()
 
 run(${CMAKE_COMMAND} -G Ninja -D CMAKE_MAKE_PROGRAM=${ninja} -D CMAKE_PREFIX_PATH=${prefix}
-    -D LONGSHORE_LIBTORCH=${libtorch} -S ${source}/examples/own_model -B ${scratch}/build)
+    -D LONGSHORE_LIBTORCH=${libtorch} "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"
+    -S ${source}/examples/own_model -B ${scratch}/build)
 run(${CMAKE_COMMAND} --build ${scratch}/build)
 file(STRINGS ${scratch}/build/build.ninja linked REGEX "tokenizers|parquet|longshore_(hf|text|data|trainer)")
 if(linked)
