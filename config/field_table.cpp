@@ -38,6 +38,33 @@ Section model_section() {
   return section;
 }
 
+Section adapter_section() {
+  using Adapter = AdapterSection;
+  Section section{"adapter", "LoRA: low-rank adapters are trained, the model is frozen", {}};
+  Rows rows(&section, &RunConfig::adapter);
+  rows.choice<Adapter::Kind>(
+      "kind", &Adapter::kind, {{"none", Adapter::Kind::kNone}, {"lora", Adapter::Kind::kLora}},
+      {.description = "none: all parameters are trained (see train.freeze); lora: only adapters, "
+                      "and what adapter.train names; the export is an adapter of PEFT"});
+  rows.add("r", KeyType::kInteger, &Adapter::r,
+           {.description = "rank of the adapters", .bounds = between(1, 4096)});
+  rows.add("alpha", KeyType::kReal, &Adapter::alpha,
+           {.description = "the product of an adapter is scaled by alpha / r", .bounds = above(0)});
+  rows.add("rslora", KeyType::kBool, &Adapter::rslora,
+           {.description = "scale by alpha / sqrt(r) instead (rank-stabilised LoRA)"});
+  rows.add("targets", KeyType::kStrings, &Adapter::targets,
+           {.description =
+                "matrices that get an adapter: \"all-linear\", \"attention\", \"mlp\", names of "
+                "modules (\"q_proj\"), or globs of whole names (\"model.layers.[0-3].*\")"});
+  rows.add("train", KeyType::kStrings, &Adapter::train,
+           {.description = "other modules to train in full: the ends of their names "
+                           "(\"input_layernorm\") or globs of whole names"});
+  rows.add("path", KeyType::kPath, &Adapter::path,
+           {.description = "new: new adapters; or the directory of an adapter to start from, as "
+                           "PEFT writes it: its adapter_config.json then replaces the other keys"});
+  return section;
+}
+
 Section train_section() {
   Section section{"train", "length, batch size and clipping", {}};
   Rows rows(&section, &RunConfig::train);
@@ -300,9 +327,13 @@ Section checkpoint_section() {
                       "one; \"never\": do not resume; or the directory of a checkpoint"});
   rows.choice<Checkpoint::Export>(
       "export", &Checkpoint::export_model,
-      {{"end", Checkpoint::Export::kEnd}, {"never", Checkpoint::Export::kNever}},
+      {{"end", Checkpoint::Export::kEnd},
+       {"merged", Checkpoint::Export::kMerged},
+       {"never", Checkpoint::Export::kNever}},
       {.description = "end: write a Hugging Face directory to <run.dir>/hf at the end of the run, "
-                      "in the number formats of model.path (evaluations use precision.compute)"});
+                      "in the number formats of model.path (evaluations use precision.compute); "
+                      "with adapters: the adapter alone; merged: the model with the adapters' "
+                      "products added to its weights"});
   return section;
 }
 
@@ -366,10 +397,10 @@ Section log_section() {
 
 const std::vector<Section>& run_file_sections() {
   static const std::vector<Section> kSections = {
-      run_section(),    model_section(),     tokenizer_section(),  data_section(),
-      train_section(),  optimizer_section(), schedule_section(),   precision_section(),
-      fsdp_section(),   offload_section(),   checkpoint_section(), eval_section(),
-      device_section(), dist_section(),      log_section()};
+      run_section(),       model_section(),  adapter_section(),   tokenizer_section(),
+      data_section(),      train_section(),  optimizer_section(), schedule_section(),
+      precision_section(), fsdp_section(),   offload_section(),   checkpoint_section(),
+      eval_section(),      device_section(), dist_section(),      log_section()};
   return kSections;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -40,18 +41,72 @@ std::string full_name_elsewhere(const std::string& name) {
   return "";
 }
 
+// Returns the key that Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed calls by this name; empty if
+// there is none.
+std::string key_of_other_trainers(const std::string& name) {
+  static const std::map<std::string, std::string> kKeys = {
+      {"adam_beta1", "optimizer.betas"},
+      {"adam_beta2", "optimizer.betas"},
+      {"adam_epsilon", "optimizer.eps"},
+      {"base_model", "model.path"},
+      {"cutoff_len", "data.max_tokens"},
+      {"dataset_name", "data.train"},
+      {"datasets", "data.train"},
+      {"eval_steps", "eval.every_steps"},
+      {"gradient_accumulation_steps", "train.sequences_per_step"},
+      {"gradient_checkpointing", "fsdp.recompute"},
+      {"gradient_clipping", "train.max_grad_norm"},
+      {"learning_rate", "optimizer.lr"},
+      {"logging_steps", "log.every_steps"},
+      {"lora_alpha", "adapter.alpha"},
+      {"lora_model_dir", "adapter.path"},
+      {"lora_modules_to_save", "adapter.train"},
+      {"lora_r", "adapter.r"},
+      {"lora_rank", "adapter.r"},
+      {"lora_target", "adapter.targets"},
+      {"lora_target_modules", "adapter.targets"},
+      {"lr_scheduler", "schedule.name"},
+      {"lr_scheduler_type", "schedule.name"},
+      {"max_length", "data.max_tokens"},
+      {"max_seq_length", "data.max_tokens"},
+      {"max_steps", "train.steps"},
+      {"micro_batch_size", "train.micro_batch"},
+      {"model_name_or_path", "model.path"},
+      {"modules_to_save", "adapter.train"},
+      {"num_epochs", "train.epochs"},
+      {"num_train_epochs", "train.epochs"},
+      {"output_dir", "run.dir"},
+      {"peft_use_rslora", "adapter.rslora"},
+      {"per_device_train_batch_size", "train.micro_batch"},
+      {"resume_from_checkpoint", "checkpoint.resume"},
+      {"sample_packing", "data.packing"},
+      {"save_steps", "checkpoint.every_steps"},
+      {"save_total_limit", "checkpoint.keep"},
+      {"sequence_len", "data.max_tokens"},
+      {"target_modules", "adapter.targets"},
+      {"train_batch_size", "train.sequences_per_step"},
+      {"use_rslora", "adapter.rslora"},
+      {"val_set_size", "eval.split"},
+      {"val_size", "eval.split"},
+      {"warmup_ratio", "schedule.warmup_steps"}};
+  const auto found = kKeys.find(name);
+  return found == kKeys.end() ? "" : found->second;
+}
+
 std::string did_you_mean(const std::string& name) {
   return name.empty() ? "" : ", did you mean '" + name + "'?";
 }
 
 std::string unknown_section(const std::string& name) {
   const std::vector<std::string> names = section_names();
-  return "unknown section '" + printable(name) + "'" + did_you_mean(nearest_name(name, names)) +
-         " (longshore config keys)";
+  const bool lora = name == "lora" || name == "qlora" || name == "peft";
+  return "unknown section '" + printable(name) + "'" +
+         did_you_mean(lora ? "adapter" : nearest_name(name, names)) + " (longshore config keys)";
 }
 
 std::string unknown_key(const Section& section, const std::string& name) {
-  std::string meant = nearest_name(name, key_names(section));
+  std::string meant = key_of_other_trainers(name);
+  if (meant.empty()) meant = nearest_name(name, key_names(section));
   if (meant.empty()) meant = full_name_elsewhere(name);
   return "unknown key '" + section.name + "." + printable(name) + "'" + did_you_mean(meant) +
          " (longshore config keys " + section.name + ")";

@@ -31,6 +31,21 @@ struct ModelSection {
   bool operator==(const ModelSection&) const = default;
 };
 
+// Low-rank adapters over a frozen model.
+struct AdapterSection {
+  enum class Kind : uint8_t { kNone, kLora };
+  Kind kind = Kind::kNone;
+  int64_t r = 8;
+  double alpha = 8.0;
+  bool rslora = false;
+  std::vector<std::string> targets = {"all-linear"};
+  std::vector<std::string> train;  // modules and globs of parameters that are trained in full
+  std::string path = "new";        // new, or the directory of an adapter to start from
+  bool on() const { return kind != Kind::kNone; }
+  bool is_new() const { return path == "new"; }
+  bool operator==(const AdapterSection&) const = default;
+};
+
 struct TokenizerSection {
   std::string path = "auto";  // auto = model.path, or a directory
   bool operator==(const TokenizerSection&) const = default;
@@ -178,7 +193,7 @@ struct OffloadSection {
 };
 
 struct CheckpointSection {
-  enum class Export : uint8_t { kEnd, kNever };
+  enum class Export : uint8_t { kEnd, kMerged, kNever };
   int64_t every_steps = 500;  // 0 = only at the end and on a signal
   int64_t keep = 2;
   std::string resume = "auto";         // auto, never, or a directory
@@ -221,6 +236,7 @@ struct LogSection {
 struct RunConfig {
   RunSection run;
   ModelSection model;
+  AdapterSection adapter;
   TokenizerSection tokenizer;
   DataSection data;
   TrainSection train;

@@ -40,6 +40,7 @@ class Rules {
     check_groups();
     check_nvme();
     check_overlap();
+    check_adapter();
     check_date();
     return std::move(problems_);
   }
@@ -190,6 +191,38 @@ class Rules {
       if (!group.lr) continue;
       report("optimizer.groups", "optimizer.lr", "has an lr of its own, which is relative to", "");
       return;
+    }
+  }
+
+  // A key that would be ignored is an error, because the run would not be what its file says.
+  void check_adapter() {
+    const AdapterSection& adapter = config_.adapter;
+    if (!usable({"adapter.kind", "adapter.path"})) return;
+    for (const Key& key : find_section("adapter")->keys) {
+      const std::string name = key.full_name();
+      const SourceLocation* place = place_of(name.c_str());
+      if (place == nullptr || name == "adapter.kind" || places_.wrong.contains(name)) continue;
+      if (key.get(config_) == key.default_value()) continue;
+      if (!adapter.on()) {
+        problems_.push_back(place->text() + ": " + name + " has no effect, because " +
+                            other("adapter.kind") + "; set adapter.kind = \"lora\"");
+      } else if (!adapter.is_new() && name != "adapter.path") {
+        problems_.push_back(place->text() + ": " + name + " has no effect, because " +
+                            other("adapter.path") + " says it in adapter_config.json");
+      }
+    }
+    if (!adapter.on()) {
+      if (config_.checkpoint.export_model == CheckpointSection::Export::kMerged) {
+        report("checkpoint.export", "adapter.kind", "needs adapters, but", "");
+      }
+      return;
+    }
+    if (!config_.train.freeze.empty()) {
+      report("train.freeze", "adapter.kind", "has no effect with",
+             ", which freezes the whole model; adapter.train names what is trained beside it");
+    }
+    if (adapter.targets.empty() && adapter.is_new()) {
+      report("adapter.targets", "adapter.kind", "names nothing to adapt, but", "");
     }
   }
 

@@ -201,8 +201,7 @@ class OperationTimes {
     }
     double products = 1.0, attention = 1.0;
     if (backward) {
-      const bool trains = model_.units[index].has_trainable();
-      products = kInputGradients + (trains ? kWeightGradients : 0.0) + (repeats ? 1.0 : 0.0);
+      products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0);
       attention = kAttentionBackward + (repeats ? 1.0 : 0.0);
     }
     return positions_ * (products * over(unit.products, product_rate(unit)) +

@@ -45,6 +45,7 @@ struct UnitFlops {
   double products = 0.0;   // of its matrices
   double attention = 0.0;  // with documents of the run's longest length
   double width = 0.0;      // average width of its products
+  double trained = 1.0;    // share of the products' matrix elements that have a gradient
   // Measured at the run's shapes on this machine, for one or two micro-batch sizes; may be empty.
   std::vector<UnitPoint> measured = {};
 };

@@ -106,8 +106,9 @@ StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const size_t units = sizes.model().units.size();
   for (size_t i = 0; i < units; ++i) traffic.update_dram += sizes.update_bytes(i);
   const double before_loss = std::max<double>(static_cast<double>(units) - 1, 1);
-  traffic.flops_per_token = (8.0 - 2.0 * plan.kept_graphs / before_loss) *
-                            static_cast<double>(sizes.model().parameter_elements());
+  traffic.flops_per_token = (6.0 - 2.0 * plan.kept_graphs / before_loss) *
+                                static_cast<double>(sizes.model().parameter_elements()) +
+                            2.0 * static_cast<double>(sizes.model().trainable_elements());
   return traffic;
 }
 

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/texts.h"
+#include "hf/adapter_directory.h"
 #include "hf/directory_entry.h"
 #include "hf/problem_list.h"
 #include "hf/tensor_dtype.h"
@@ -193,6 +194,44 @@ ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
+// Returns whether a file of the source describes how texts become tokens.
+bool is_of_tokenizer(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kBeginnings = {
+      "tokenizer", "special_tokens_map", "added_tokens",  "vocab",
+      "merges",    "chat_template",      kTemplatesFolder};
+  return std::ranges::any_of(kBeginnings,
+                             [&](std::string_view begin) { return name.starts_with(begin); });
+}
+
+// The values are the fp32 masters, whatever the model's type: an adapter is small, and PEFT keeps
+// its own in fp32 too.
+ExportPlan plan_adapter(const ModelDirectory& source, const ModelSpec& spec,
+                        const ExportOptions& options) {
+  ExportPlan plan;
+  plan.adapter = true;
+  ExportFile file{std::string(kAdapterWeightsName), {{"format", "pt"}}, {}, 0};
+  for (const ParamSpec& parameter : spec.whole_parameters()) {
+    if (parameter.frozen) continue;
+    add_tensor(file, {.target = {options.adapter->names.at(parameter.name), TensorDType::kF32,
+                                 parameter.shape},
+                      .parameter = parameter.name,
+                      .values = ExportTensor::Values::kReader,
+                      .stored = {}});
+  }
+  plan.tensor_bytes = file.tensor_bytes;
+  plan.files.push_back(std::move(file));
+  plan.card = options.card;
+  plan.texts = options.texts;
+  plan.texts.erase("config.json");
+  plan.texts.erase("generation_config.json");
+  plan.texts[std::string(kAdapterConfigName)] = options.adapter->config;
+  plan.left_out = options.left_out;
+  for (const std::string& name : source.companion_files()) {
+    if (!is_of_tokenizer(name)) plan.left_out.insert(name);
+  }
+  return plan;
+}
+
 constexpr Bytes kMaxListBytes = 16 * kMiB;
 constexpr Bytes kChunkBytes = kMiB;
 
@@ -266,6 +305,7 @@ bool same_file(const std::string& path, const std::string& other) {
 
 ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options) {
+  if (options.adapter) return plan_adapter(source, spec, options);
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
   const bool unquantised =

@@ -17,6 +17,13 @@
 
 namespace longshore {
 
+// An export of the trained parameters alone, as PEFT writes an adapter.
+struct AdapterExport {
+  std::string config;  // adapter_config.json
+  // The name of each trained parameter in the file, by its name in the model.
+  std::map<std::string, std::string> names;
+};
+
 struct ExportOptions {
   // nullopt: each tensor's type in the source; without source weights, config.json's type.
   std::optional<DType> dtype = std::nullopt;
@@ -37,6 +44,9 @@ struct ExportOptions {
   // that the export omits.
   std::map<std::string, std::string> texts = {};
   std::set<std::string> left_out = {};
+  // If set, the export is an adapter: one fp32 file of the trained parameters, adapter_config.json,
+  // and the files of the tokenizer.
+  std::optional<AdapterExport> adapter = std::nullopt;
 };
 
 struct ExportTensor {
@@ -60,6 +70,7 @@ struct ExportFile {
 
 struct ExportPlan {
   std::vector<ExportFile> files;
+  bool adapter = false;               // the directory holds an adapter, not a model
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // new type in config.json; nullopt: unchanged
   bool unquantised = false;           // config.json's quantisation no longer applies

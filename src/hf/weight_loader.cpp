@@ -83,6 +83,7 @@ WeightLoader::WeightLoader(const ModelDirectory& directory, const ModelSpec& spe
   ProblemList problems;
   for (const UnitSpec& unit : spec.units) {
     for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.adapter) continue;
       const ModelDirectory::TensorRef found = directory.find(parameter.name);
       const std::string where = ": tensor '" + printable(parameter.name) + "': ";
       if (!found) {

@@ -26,8 +26,9 @@ struct SkipRule {
 
 class WeightLoader {
  public:
-  // Throws one DataError with every mismatch: parameters that are missing or have another shape or
-  // type, and tensors that are neither parameters nor skipped. `directory` must outlive this.
+  // Throws one DataError with every mismatch: parameters, except those of adapters, that are
+  // missing or have another shape or type, and tensors that are neither parameters nor skipped.
+  // `directory` must outlive this.
   WeightLoader(const ModelDirectory& directory, const ModelSpec& spec,
                const std::vector<SkipRule>& skip_rules);
 

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -95,6 +97,51 @@ struct MoeSpec {
   bool fused = false;
 };
 
+// The modules of a decoder that have parameters.
+enum class Module : uint8_t {
+  kTokens,
+  kPositions,
+  kAttentionNorm,
+  kAttentionPostNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kQkv,
+  kQueryNorm,
+  kKeyNorm,
+  kOutput,
+  kMlpNorm,
+  kMlpPostNorm,
+  kGate,
+  kUp,
+  kGateUp,
+  kDown,
+  kSinks,
+  kRouter,
+  kExpertGate,  // one expert's matrices
+  kExpertUp,
+  kExpertDown,
+  kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"
+  kExpertsDown,
+  kSharedGate,  // the expert that serves all tokens
+  kSharedUp,
+  kSharedDown,
+  kSharedSwitch,
+  kFinalNorm,
+  kHead,
+};
+inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
+
+// The low-rank adapters of a model (LoRA, arXiv:2106.09685). The output of a target is W x +
+// scaling * B (A x), with A [rank, in] and B [out, rank], whatever the layout of W.
+struct AdapterSpec {
+  int64_t rank = 0;  // 0: the model has no adapters
+  double scaling = 1.0;
+  std::set<std::pair<int64_t, Module>> targets;  // the layer and the module of each adapted matrix
+
+  bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }
+};
+
 struct ArchSpec {
   std::string family;  // model_type of config.json
   std::string origin;  // file it was read from, for messages
@@ -115,6 +162,7 @@ struct ArchSpec {
   bool qk_norm_after_rope = false;
   bool sinks = false;  // each head has one more score, which takes weight and adds no value
   MoeSpec moe;         // used by sparse layers
+  AdapterSpec adapter;
 
   // Multipliers (Granite, Gemma); 1 means none.
   double embedding_scale = 1.0;

@@ -5,24 +5,27 @@
 
 namespace longshore {
 
-ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters) {
-  weights_.fill(-1);
-  biases_.fill(-1);
+ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters, double lora_scaling)
+    : lora_scaling_(lora_scaling) {
+  for (auto& table : indices_) table.fill(-1);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].expert >= 0) continue;
-    auto& table = parameters[i].bias ? biases_ : weights_;
+    auto& table = indices_[static_cast<size_t>(parameters[i].role)];
     table[static_cast<size_t>(parameters[i].module)] = static_cast<int32_t>(i);
   }
 }
 
-at::Tensor ModuleIndex::weight(UnitParameters parameters, Module module) const {
-  const int32_t index = weight_index(module);
-  return index < 0 ? at::Tensor() : parameters[static_cast<size_t>(index)];
+at::Tensor ModuleIndex::tensor(UnitParameters parameters, Module module, ParameterRole role) const {
+  const int32_t place = index(module, role);
+  return place < 0 ? at::Tensor() : parameters[static_cast<size_t>(place)];
 }
 
-at::Tensor ModuleIndex::bias(UnitParameters parameters, Module module) const {
-  const int32_t index = bias_index(module);
-  return index < 0 ? at::Tensor() : parameters[static_cast<size_t>(index)];
+LinearWeights ModuleIndex::linear(UnitParameters parameters, Module module) const {
+  return {.weight = weight(parameters, module),
+          .bias = bias(parameters, module),
+          .lora_a = tensor(parameters, module, ParameterRole::kLoraA),
+          .lora_b = tensor(parameters, module, ParameterRole::kLoraB),
+          .lora_scaling = lora_scaling_};
 }
 
 EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
@@ -62,9 +65,10 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
 
 DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
     : arch_(arch),
+      number_(layer),
       layer_(arch.layers.at(static_cast<size_t>(layer))),
       part_(part),
-      index_(block_parameters(arch, {}, layer, part)) {
+      index_(block_parameters(arch, {}, layer, part), arch.adapter.scaling) {
   if (part_ != BlockPart::kMlp && arch_.position == PositionKind::kRope && layer_.rotates) {
     rope_.emplace(layer_.local_rope ? arch_.local_rope : arch_.rope, arch_.head_dim);
   }
@@ -101,6 +105,10 @@ std::string DecoderBlock::signature() const {
                               static_cast<int64_t>(rope.attention_factor != 1.0),
                               static_cast<int64_t>(rope.scaling == RopeSpec::Scaling::kLong)}) {
     text += " " + std::to_string(value);
+  }
+  for (size_t module = 0; module < kModuleCount; ++module) {
+    if (!arch_.adapter.adapts(number_, static_cast<Module>(module))) continue;
+    text += " lora " + std::to_string(module);
   }
   return text;
 }

@@ -19,23 +19,31 @@
 
 namespace longshore {
 
-// Maps each module to the index of its weight and bias in a unit's parameters; -1 if it has none.
+// Maps each module to the indices of its parameters in a unit's parameters; -1 for what it lacks.
 // It leaves out parameters of single experts.
 class ModuleIndex {
  public:
-  explicit ModuleIndex(const std::vector<ModuleParameter>& parameters);
+  // `lora_scaling` is AdapterSpec::scaling.
+  explicit ModuleIndex(const std::vector<ModuleParameter>& parameters, double lora_scaling = 1.0);
   // Undefined if the unit has none.
-  at::Tensor weight(UnitParameters parameters, Module module) const;
-  at::Tensor bias(UnitParameters parameters, Module module) const;
-  LinearWeights linear(UnitParameters parameters, Module module) const {
-    return {weight(parameters, module), bias(parameters, module)};
+  at::Tensor weight(UnitParameters parameters, Module module) const {
+    return tensor(parameters, module, ParameterRole::kWeight);
   }
-  int32_t weight_index(Module module) const { return weights_[static_cast<size_t>(module)]; }
-  int32_t bias_index(Module module) const { return biases_[static_cast<size_t>(module)]; }
+  at::Tensor bias(UnitParameters parameters, Module module) const {
+    return tensor(parameters, module, ParameterRole::kBias);
+  }
+  LinearWeights linear(UnitParameters parameters, Module module) const;
+  int32_t weight_index(Module module) const { return index(module, ParameterRole::kWeight); }
+  int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
 
  private:
-  std::array<int32_t, kModuleCount> weights_;
-  std::array<int32_t, kModuleCount> biases_;
+  int32_t index(Module module, ParameterRole role) const {
+    return indices_[static_cast<size_t>(role)][static_cast<size_t>(module)];
+  }
+  at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
+
+  std::array<std::array<int32_t, kModuleCount>, kRoleCount> indices_;
+  double lora_scaling_;
 };
 
 // Returns the factor of embedding rows; `rounded` rounds it to the dtype of `like`.
@@ -91,6 +99,7 @@ class DecoderBlock : public Unit {
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, Values values) const;
 
   ArchSpec arch_;
+  int64_t number_;  // of the layer
   LayerSpec layer_;
   BlockPart part_;
   ModuleIndex index_;

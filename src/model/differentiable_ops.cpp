@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <bit>
 #include <cmath>
 
 #include "base/errors.h"
@@ -147,18 +148,44 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const 
   return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
 }
 
-// `parameters` holds the matrices, then one bias for each or none, then the norm's parameters.
+// The adapter of one matrix. Its product x A^T is computed again in backward, where it is [T,
+// rank].
+struct Lora {
+  at::Tensor a, b;
+  double scaling;
+
+  void add_to(const at::Tensor& out, const at::Tensor& x) const {
+    out.addmm_(at::mm(x, a.t()), b.t(), /*beta=*/1.0, /*alpha=*/scaling);
+  }
+  // Returns the gradient of x A^T.
+  at::Tensor inner_gradient(const at::Tensor& grad) const { return at::mm(grad, b).mul_(scaling); }
+  at::Tensor a_gradient(const at::Tensor& x, const at::Tensor& inner) const {
+    return weight_gradient(a, x, inner, /*transposed=*/false);
+  }
+  at::Tensor b_gradient(const at::Tensor& x, const at::Tensor& grad) const {
+    return weight_gradient(b, at::mm(x, a.t()).mul_(scaling), grad, /*transposed=*/false);
+  }
+};
+
+// `parameters` holds the matrices, then one bias for each or none, then A and B of each adapted
+// matrix, then the norm's parameters. Bit i of `adapted` says that matrix i has an adapter.
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
-                               int64_t matrices, int64_t biases, bool transposed, int64_t kind,
-                               double eps, bool unread) {
-    const at::TensorList norm = parameters.slice(static_cast<size_t>(matrices + biases));
+                               int64_t matrices, int64_t biases, int64_t adapted, double scaling,
+                               bool transposed, int64_t kind, double eps, bool unread) {
+    const auto first_lora = static_cast<size_t>(matrices + biases);
+    const auto first_norm =
+        first_lora + 2 * static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
+    const at::TensorList norm = parameters.slice(first_norm);
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.begin() + matrices);
-    saved.insert(saved.end(), norm.begin(), norm.end());
+    const at::TensorList rest = parameters.slice(first_lora);
+    saved.insert(saved.end(), rest.begin(), rest.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["transposed"] = transposed;
     ctx->saved_data["biases"] = biases;
+    ctx->saved_data["adapted"] = adapted;
+    ctx->saved_data["scaling"] = scaling;
     const NormRule rule{static_cast<NormKind>(kind), eps};
     rule.save(ctx);
     variable_list out;
@@ -169,27 +196,52 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       return out;
     }
     const at::Tensor in = norm.empty() ? x : rule.forward(x, norm);
+    size_t lora = first_lora;
     for (int64_t i = 0; i < matrices; ++i) {
       const at::Tensor bias =
           biases > 0 ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
       out.push_back(multiply(in, parameters[static_cast<size_t>(i)], bias, transposed));
+      if (!has_lora(adapted, static_cast<size_t>(i))) continue;
+      Lora{parameters[lora], parameters[lora + 1], scaling}.add_to(out.back(), in);
+      lora += 2;
     }
     return out;
   }
+
+  static bool has_lora(int64_t adapted, size_t matrix) { return ((adapted >> matrix) & 1) != 0; }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const bool transposed = ctx->saved_data["transposed"].toBool();
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
+    const int64_t adapted = ctx->saved_data["adapted"].toInt();
+    const double scaling = ctx->saved_data["scaling"].toDouble();
     const size_t matrices = grads.size();
-    const variable_list norm(saved.begin() + 1 + static_cast<int64_t>(matrices), saved.end());
+    const size_t loras = 2 * static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
+    const variable_list norm(saved.begin() + static_cast<int64_t>(1 + matrices + loras),
+                             saved.end());
     // Backward recomputes this with the code of forward: the bits are equal and no graph keeps it.
     at::Tensor in = norm.empty() ? saved[0] : NormRule::from(ctx).forward(saved[0], norm);
-    variable_list result(1 + matrices + biases);
+    variable_list result(1 + matrices + biases + loras);
+    // The norm's parameters need the gradient of its output even where x needs none.
+    bool through = ctx->needs_input_grad(0);
+    for (size_t i = 0; i < norm.size(); ++i) {
+      through = through || ctx->needs_input_grad(result.size() + i);
+    }
+    size_t lora_at = 0;  // A's place among A and B of all matrices
     for (size_t i = 0; i < matrices; ++i) {
       const at::Tensor matrix = transposed ? saved[i + 1].t() : saved[i + 1];
-      if (ctx->needs_input_grad(0)) {
+      if (through) {
         result[0] = i == 0 ? at::mm(grads[i], matrix) : result[0].addmm_(grads[i], matrix);
+      }
+      if (has_lora(adapted, i)) {
+        const Lora lora{saved[1 + matrices + lora_at], saved[2 + matrices + lora_at], scaling};
+        const size_t a_at = 1 + matrices + biases + lora_at;
+        const at::Tensor inner = lora.inner_gradient(grads[i]);
+        if (through) result[0].addmm_(inner, lora.a);
+        if (ctx->needs_input_grad(a_at)) result[a_at] = lora.a_gradient(in, inner);
+        if (ctx->needs_input_grad(a_at + 1)) result[a_at + 1] = lora.b_gradient(in, grads[i]);
+        lora_at += 2;
       }
       if (ctx->needs_input_grad(1 + i)) {
         result[1 + i] = weight_gradient(saved[1 + i], in, grads[i], transposed);
@@ -199,13 +251,14 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       }
     }
     in.reset();
-    if (!norm.empty()) {
+    if (!norm.empty() && !through) result.resize(result.size() + norm.size());
+    if (!norm.empty() && through) {
       variable_list own =
           norm_gradients(ctx, result[0], saved[0], norm, result.size(), NormRule::from(ctx));
       result[0] = std::move(own[0]);
       result.insert(result.end(), own.begin() + 1, own.end());
     }
-    result.resize(result.size() + 6);
+    result.resize(result.size() + 8);
     return result;
   }
 };
@@ -402,16 +455,23 @@ void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at
 
 namespace {
 
-// `inputs` holds gate and up, or up alone. `parameters` holds the matrix and, if any, the bias.
+// `inputs` holds gate and up, or up alone. `parameters` holds the matrix, then the bias if there is
+// one, then A and B if there is an adapter.
 struct ProjectFunction : Function<ProjectFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
-                            int64_t activation, bool transposed, bool unread) {
+                            bool adapted, double scaling, int64_t activation, bool transposed,
+                            bool unread) {
+    const at::TensorList lora = parameters.slice(parameters.size() - (adapted ? 2 : 0));
+    const bool biased = parameters.size() - lora.size() > 1;
     variable_list saved(inputs.begin(), inputs.end());
     saved.push_back(parameters[0]);
+    saved.insert(saved.end(), lora.begin(), lora.end());
     ctx->save_for_backward(saved);
+    ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
+    ctx->saved_data["scaling"] = scaling;
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["transposed"] = transposed;
-    ctx->saved_data["biased"] = parameters.size() > 1;
+    ctx->saved_data["biased"] = biased;
     if (unread) {
       return unread_values(inputs.back().size(0), output_width(parameters[0], transposed),
                            inputs.back().options());
@@ -419,17 +479,20 @@ struct ProjectFunction : Function<ProjectFunction> {
     const bool gated = inputs.size() > 1;
     const at::Tensor value = activated(gated ? inputs[0] : at::Tensor(), inputs[gated ? 1 : 0],
                                        static_cast<Activation>(activation));
-    return multiply(value, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
-                    transposed);
+    at::Tensor out =
+        multiply(value, parameters[0], biased ? parameters[1] : at::Tensor(), transposed);
+    if (adapted) Lora{lora[0], lora[1], scaling}.add_to(out, value);
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     variable_list saved = ctx->get_saved_variables();
     const auto activation = static_cast<Activation>(ctx->saved_data["activation"].toInt());
     const bool transposed = ctx->saved_data["transposed"].toBool();
-    const size_t inputs = saved.size() - 1;
+    const auto inputs = static_cast<size_t>(ctx->saved_data["inputs"].toInt());
     const at::Tensor gate = inputs > 1 ? saved[0].detach() : at::Tensor();
     const at::Tensor up = saved[inputs - 1].detach(), weight = saved[inputs];
+    const bool adapted = saved.size() > inputs + 1;
     at::Tensor value = activated(gate, up, activation);
     variable_list result(inputs + 1);
     if (ctx->needs_input_grad(inputs)) {
@@ -438,13 +501,25 @@ struct ProjectFunction : Function<ProjectFunction> {
     if (ctx->saved_data["biased"].toBool()) {
       result.emplace_back(ctx->needs_input_grad(inputs + 1) ? row_sum(grads[0]) : at::Tensor());
     }
+    at::Tensor inner;
+    const Lora lora =
+        adapted ? Lora{saved[inputs + 1], saved[inputs + 2], ctx->saved_data["scaling"].toDouble()}
+                : Lora{};
+    if (adapted) {
+      inner = lora.inner_gradient(grads[0]);
+      const size_t a_at = result.size();
+      result.resize(a_at + 2);
+      if (ctx->needs_input_grad(a_at)) result[a_at] = lora.a_gradient(value, inner);
+      if (ctx->needs_input_grad(a_at + 1)) result[a_at + 1] = lora.b_gradient(value, grads[0]);
+    }
     if (ctx->needs_input_grad(inputs - 1)) {
       at::mm_out(value, grads[0], transposed ? weight.t() : weight);
+      if (adapted) value.addmm_(inner, lora.a);
       activated_backward(value, gate, up, activation);
       if (inputs > 1) result[0] = gate;
       result[inputs - 1] = up;
     }
-    result.resize(result.size() + 3);
+    result.resize(result.size() + 5);
     return result;
   }
 };
@@ -520,12 +595,19 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
     if (one.bias.defined()) parameters.push_back(one.bias);
   }
   const size_t biases = parameters.size() - weights.size();
+  int64_t adapted = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!weights[i].lora_a.defined()) continue;
+    adapted |= int64_t{1} << i;
+    parameters.push_back(weights[i].lora_a);
+    parameters.push_back(weights[i].lora_b);
+  }
   if (norm.weight.defined()) parameters.push_back(norm.weight);
   if (norm.bias.defined()) parameters.push_back(norm.bias);
   return LinearGroupFunction::apply(
       x, at::TensorList(parameters), static_cast<int64_t>(weights.size()),
-      static_cast<int64_t>(biases), transposed, static_cast<int64_t>(norm.kind), norm.eps,
-      values == Values::kUnread);
+      static_cast<int64_t>(biases), adapted, weights[0].lora_scaling, transposed,
+      static_cast<int64_t>(norm.kind), norm.eps, values == Values::kUnread);
 }
 
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
@@ -548,8 +630,10 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
   if (gate.defined()) inputs.push_back(gate);
   inputs.push_back(up);
   if (down.bias.defined()) parameters.push_back(down.bias);
-  return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters),
-                                static_cast<int64_t>(activation), transposed,
+  const bool adapted = down.lora_a.defined();
+  if (adapted) parameters.insert(parameters.end(), {down.lora_a, down.lora_b});
+  return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters), adapted,
+                                down.lora_scaling, static_cast<int64_t>(activation), transposed,
                                 values == Values::kUnread);
 }
 

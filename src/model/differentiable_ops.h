@@ -33,10 +33,14 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
   }
 }
 
-// A matrix as the file stores it, and its bias (undefined if none).
+// A matrix as the file stores it, and its bias (undefined if none). With an adapter (AdapterSpec)
+// the operations below add lora_scaling * (x A^T) B^T to the product.
 struct LinearWeights {
-  at::Tensor weight;
-  at::Tensor bias;
+  at::Tensor weight = {};
+  at::Tensor bias = {};
+  at::Tensor lora_a = {};  // [rank, in], or undefined
+  at::Tensor lora_b = {};  // [out, rank]
+  double lora_scaling = 1.0;
 };
 
 // Normalises the last dimension. `bias` is defined for kLayer only. Of activations it saves x.

@@ -13,41 +13,6 @@
 
 namespace longshore {
 
-// The modules of a decoder that have parameters.
-enum class Module : uint8_t {
-  kTokens,
-  kPositions,
-  kAttentionNorm,
-  kAttentionPostNorm,
-  kQuery,
-  kKey,
-  kValue,
-  kQkv,
-  kQueryNorm,
-  kKeyNorm,
-  kOutput,
-  kMlpNorm,
-  kMlpPostNorm,
-  kGate,
-  kUp,
-  kGateUp,
-  kDown,
-  kSinks,
-  kRouter,
-  kExpertGate,  // one expert's matrices
-  kExpertUp,
-  kExpertDown,
-  kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"
-  kExpertsDown,
-  kSharedGate,  // the expert that serves all tokens
-  kSharedUp,
-  kSharedDown,
-  kSharedSwitch,
-  kFinalNorm,
-  kHead,
-};
-inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
-
 // A family's tensor names. "{i}" stands for the block's number and "{e}" for the expert's;
 // ".weight" and ".bias" are appended. An empty name means that the family lacks the module.
 struct NameTable {

@@ -3,10 +3,12 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <sstream>
 
 #include "base/errors.h"
+#include "model/adapter.h"
 
 namespace longshore {
 namespace {
@@ -63,6 +65,7 @@ class UnitBuilder {
     if (arch_.transposed_weights) std::swap(shape[0], shape[1]);
     add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
     if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
+    if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
   }
 
   void table(Module module, int64_t rows) {
@@ -105,8 +108,28 @@ class UnitBuilder {
     ParamSpec spec{.name = parameter_name(arch_, prefix_, module, bias, layer_, expert),
                    .shape = std::move(shape),
                    .init = init};
-    parameters_.push_back(
-        {.module = module, .bias = bias, .spec = std::move(spec), .expert = expert});
+    parameters_.push_back({.module = module,
+                           .role = bias ? ParameterRole::kBias : ParameterRole::kWeight,
+                           .spec = std::move(spec),
+                           .expert = expert});
+  }
+
+  // Adds A and B as PEFT begins them: A is uniform with the bound of torch's kaiming_uniform_(a =
+  // sqrt(5)), which is 1 / sqrt(in), and B is zero.
+  void add_adapter(Module module, int64_t out, int64_t in) {
+    const auto [a, b] = adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1));
+    const double bound = 1.0 / std::sqrt(static_cast<double>(in));
+    const auto push = [&](ParameterRole role, std::string name, std::vector<int64_t> shape,
+                          InitSpec init) {
+      parameters_.push_back(
+          {.module = module,
+           .role = role,
+           .spec = {
+               .name = std::move(name), .shape = std::move(shape), .adapter = true, .init = init}});
+    };
+    push(ParameterRole::kLoraA, a, {arch_.adapter.rank, in},
+         {.kind = InitSpec::Kind::kUniform, .bound = bound});
+    push(ParameterRole::kLoraB, b, {out, arch_.adapter.rank}, {.kind = InitSpec::Kind::kZeros});
   }
 
   const ArchSpec& arch_;
@@ -248,6 +271,7 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix
   std::vector<std::string> problems;
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.adapter) continue;
       const auto found = by_name.find(parameter.name);
       if (found == by_name.end()) {
         problems.push_back("tensor '" + parameter.name + "' is missing" +

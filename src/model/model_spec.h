@@ -19,10 +19,14 @@ struct FileTensor {
   std::vector<int64_t> shape;
 };
 
+// What a parameter is to its module: LoRA's A and B belong to the module that they adapt.
+enum class ParameterRole : uint8_t { kWeight, kBias, kLoraA, kLoraB };
+inline constexpr size_t kRoleCount = static_cast<size_t>(ParameterRole::kLoraB) + 1;
+
 // A parameter of a unit and its module.
 struct ModuleParameter {
   Module module = Module::kTokens;
-  bool bias = false;
+  ParameterRole role = ParameterRole::kWeight;
   ParamSpec spec;
   int64_t expert = -1;  // -1 unless it belongs to a single expert
 };

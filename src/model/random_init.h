@@ -16,7 +16,7 @@ namespace longshore {
 // any rank can make any part of any tensor. Pure functions, no LibTorch.
 
 // Fills `values` with the tensor's elements from element_begin on. Normal values come from Philox
-// (key: seed and name; counter: element / 4) by Box-Muller.
+// (key: seed and name; counter: element / 4) by Box-Muller, uniform ones from the same generator.
 void fill_random(std::string_view name, const InitSpec& init, uint64_t seed, int64_t element_begin,
                  std::span<float> values);
 

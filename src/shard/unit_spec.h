@@ -15,9 +15,10 @@ namespace longshore {
 
 // How `model.init = "random"` fills a parameter.
 struct InitSpec {
-  enum class Kind : uint8_t { kZeros, kOnes, kNormal };
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform };
   Kind kind = Kind::kNormal;
   double standard_deviation = 0.02;  // of kNormal
+  double bound = 0.0;                // of kUniform: values lie between -bound and bound
   bool operator==(const InitSpec&) const = default;
 };
 
@@ -30,6 +31,7 @@ struct ParamSpec {
   std::vector<int64_t> shape;  // every dimension >= 1
   bool frozen = false;         // no gradient and no state
   bool stacked = false;        // each row is a parameter of its own: one expert's
+  bool adapter = false;        // an adapter's matrix, which the model's files do not hold
   InitSpec init;
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece

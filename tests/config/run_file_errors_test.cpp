@@ -77,6 +77,14 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
        "run.toml:1:2: unknown section 'optimiser', did you mean 'optimizer'? (longshore config "
        "keys)"},
       {"[nvme]\npath = 1", "run.toml:1:2: unknown section 'nvme' (longshore config keys)"},
+      {"[lora]\nr = 1",
+       "run.toml:1:2: unknown section 'lora', did you mean 'adapter'? (longshore config keys)"},
+      {"[train]\nlearning_rate = 1e-5",
+       "run.toml:2:1: unknown key 'train.learning_rate', did you mean 'optimizer.lr'? (longshore "
+       "config keys train)"},
+      {"[adapter]\nlora_alpha = 4",
+       "run.toml:2:1: unknown key 'adapter.lora_alpha', did you mean 'adapter.alpha'? (longshore "
+       "config keys adapter)"},
       {"lr = 1.0",
        "run.toml:1:1: key 'lr' stands outside of a section, did you mean 'optimizer.lr'? "
        "(longshore config keys)"},
@@ -228,6 +236,22 @@ TEST_F(RunFileErrors, StringsThatNameSomethingAreNotEmpty) {
 // Contradicting keys are refused with the positions of both.
 TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
   expect_each({
+      {"[adapter]\nr = 4",
+       "run.toml:2:5: adapter.r has no effect, because adapter.kind = \"none\" (default); set "
+       "adapter.kind = \"lora\""},
+      {"[adapter]\nkind = \"lora\"\npath = \"a\"\ntargets = [\"mlp\"]",
+       "run.toml:4:11: adapter.targets has no effect, because adapter.path = \"a\" "
+       "(run.toml:3:8) says it in adapter_config.json"},
+      {"[adapter]\nkind = \"lora\"\ntargets = []",
+       "run.toml:3:11: adapter.targets = [] names nothing to adapt, but adapter.kind = \"lora\" "
+       "(run.toml:2:8)"},
+      {"[adapter]\nkind = \"lora\"\n[train]\nfreeze = [\"*.bias\"]",
+       "run.toml:4:10: train.freeze = [\"*.bias\"] has no effect with adapter.kind = \"lora\" "
+       "(run.toml:2:8), which freezes the whole model; adapter.train names what is trained beside "
+       "it"},
+      {"[checkpoint]\nexport = \"merged\"",
+       "run.toml:2:10: checkpoint.export = \"merged\" needs adapters, but adapter.kind = \"none\" "
+       "(default)"},
       {"[train]\nepochs = 2",
        "needed.toml:4:15: train.steps = 10 and train.epochs = 2.0 (run.toml:2:10): give one of "
        "them, "

@@ -45,7 +45,7 @@ class PlainExperts {
          block_parameters(arch, {.body = "model."}, 0, BlockPart::kMlp)) {
       leaves_[one.spec.name] =
           weights.at(one.spec.name).to(at::kDouble).detach().requires_grad_(true);
-      names_[{one.module, one.bias, one.expert}] = one.spec.name;
+      names_[{one.module, one.role == ParameterRole::kBias, one.expert}] = one.spec.name;
     }
   }
   const Weights& leaves() const { return leaves_; }
@@ -109,8 +109,9 @@ double error(const at::Tensor& got, const at::Tensor& expected) {
 int64_t busy_experts(const ArchSpec& arch, const at::Tensor& h, const Weights& weights) {
   const std::vector<ModuleParameter> all =
       block_parameters(arch, {.body = "model."}, 0, BlockPart::kMlp);
-  const auto router = std::ranges::find_if(
-      all, [](const ModuleParameter& one) { return one.module == Module::kRouter && !one.bias; });
+  const auto router = std::ranges::find_if(all, [](const ModuleParameter& one) {
+    return one.module == Module::kRouter && one.role == ParameterRole::kWeight;
+  });
   const at::Tensor scale = (h.square().mean(-1, true) + arch.norm_eps).rsqrt();
   const at::Tensor scores = (h * scale).matmul(weights.at(router->spec.name).t());
   const at::Tensor counts =

@@ -14,21 +14,24 @@ struct ExportCommandOptions {
   RunArguments run;
   std::string destination;  // empty: <run.dir>/hf
   std::string source = "auto";
-  bool fp32 = false;
-  bool allow_nonfinite = false;
+  ExportChoice choice;
   bool json = false;
 };
 
 int run_export(const ExportCommandOptions& options) {
   const LoadedRun run = load_run(options.run, options.source);
+  if (options.choice.merged && !run.setup.source->has_adapter()) {
+    throw ConfigError("--merged: this run has no adapters (adapter.kind = \"none\")");
+  }
   const std::string destination =
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
   ExportTexts texts;
   if (run.step.value > 0) {
-    texts = texts_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step);
+    const bool adapter = run.setup.source->has_adapter() && !options.choice.merged;
+    texts = texts_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step, adapter);
   }
-  const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
-                                         options.allow_nonfinite, texts);
+  const ExportResult result =
+      export_run(*run.setup.source, *run.engine, destination, options.choice, texts);
   if (options.json) {
     const Json done = {{"directory", destination},
                        {"tensors", result.tensors},
@@ -41,7 +44,7 @@ int run_export(const ExportCommandOptions& options) {
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
             static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
             run.origin.c_str());
-  log_info(next_commands(destination));
+  log_info(next_commands(destination, *run.setup.source, options.choice));
   return 0;
 }
 
@@ -51,8 +54,10 @@ void add_export(CommandArguments command, CommandLine& line) {
   command.add_option("--to", options.destination, "output directory; default: <run.dir>/hf");
   add_source(command, options.source);
   command.add_flag("--json", options.json, "print the result as one JSON object");
-  command.add_flag("--fp32", options.fp32, "write the fp32 master weights");
-  command.add_flag("--allow-nonfinite", options.allow_nonfinite,
+  command.add_flag("--merged", options.choice.merged,
+                   "with adapters: write the model with their products added to its weights");
+  command.add_flag("--fp32", options.choice.as_fp32, "write the fp32 master weights");
+  command.add_flag("--allow-nonfinite", options.choice.allow_nonfinite,
                    "also write weights that are NaN or infinite");
 }
 

@@ -31,6 +31,7 @@ struct InitOptions {
   std::string file = "run.toml";
   std::string model, goal = "balanced", recipe, run_directory, machine;
   std::vector<std::string> data, drives;
+  bool adapter = false;
   bool replace = false;
   bool json = false;
 };
@@ -138,6 +139,7 @@ DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const R
   facts.model = options.model;
   facts.data = options.data;
   facts.drives = options.drives;
+  facts.adapter = options.adapter;
   facts.goal = std::ranges::find(kGoals, options.goal, &NamedGoal::name)->goal;
   facts.run_directory = config.run.dir;
   const CheckedInputs inputs = looked_at(config);
@@ -237,8 +239,11 @@ std::string trained_on(const DraftFacts& facts, const InitPlace& place) {
 void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted,
          const InitPlace& place) {
   const TierPlan& plan = fitted.plan;
-  print_out("%s: %lld parameters, trained in full on %s\n", facts.model.c_str(),
-            static_cast<long long>(facts.parameters), trained_on(facts, place).c_str());
+  print_out("%s: %lld parameters, %s on %s\n", facts.model.c_str(),
+            static_cast<long long>(facts.parameters),
+            facts.adapter ? (std::to_string(plan.trainable) + " more trained as adapters").c_str()
+                          : "trained in full",
+            trained_on(facts, place).c_str());
   print_out("  fits with %s: %s on the device, %s of host memory%s\n", fitted.words.c_str(),
             format_bytes(plan.device.total).c_str(), format_bytes(plan.host.total).c_str(),
             plan.drives.tier.state ? ", the rest on drives" : "");
@@ -304,10 +309,15 @@ void add_init(CommandArguments command, CommandLine& line) {
               "memory)")
           .one_of(goals)
           .show_default();
+  const CommandOption recipe =
+      command
+          .add_option("--recipe", options.recipe,
+                      "recipe to start from, MODEL_MACHINE; its model is the default of --model")
+          .excludes(goal);
   command
-      .add_option("--recipe", options.recipe,
-                  "recipe to start from, MODEL_MACHINE; its model is the default of --model")
-      .excludes(goal);
+      .add_flag("--adapter", options.adapter,
+                "train LoRA adapters over the frozen model instead of all parameters")
+      .excludes(recipe);
   command.add_option("--machine", options.machine,
                      "target machine, by name or file as in `longshore plan --machine`");
   command.add_option("--dir", options.run_directory,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "config/field_table.h"
 #include "data/row_block.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"
@@ -39,6 +40,10 @@ class InputCheck {
     if (checked_.source && ends_) {
       checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
     }
+    if (checked_.source && !checked_.source->adapter_note().empty()) {
+      checked_.notes.push_back(checked_.source->adapter_note());
+    }
+    check_rate();
     check_directories();
     return std::move(checked_);
   }
@@ -60,6 +65,16 @@ class InputCheck {
       add(error.exit_code(), error.what());
     }
     return false;
+  }
+
+  // Adapters begin at zero and stay near it with the rates of full fine-tuning.
+  void check_rate() {
+    constexpr double kLeast = 2e-5;
+    if (!config_.adapter.on() || config_.optimizer.lr >= kLeast) return;
+    const Key& key = key_named("optimizer.lr");
+    checked_.notes.push_back("optimizer.lr = " + toml_text(key, key.get(config_)) +
+                             " is a rate for full fine-tuning and hardly moves an adapter; 2e-4 is "
+                             "usual");
   }
 
   void check_model() {

@@ -241,7 +241,7 @@ int RunLoop::finish() {
   if (!run_.ledger.is_saved()) save();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
-  if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) export_model();
+  if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) export_model();
   run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});
   check_metrics();
   return 0;
@@ -251,15 +251,18 @@ int RunLoop::finish() {
 void RunLoop::export_model() {
   const ModelSource& source = *run_.setup.source;
   const Checkpoint last = Checkpoint::open(run_.ledger.saved_path());
+  const ExportChoice choice{.merged = config_.checkpoint.export_model ==
+                                      CheckpointSection::Export::kMerged};
   const ExportTexts texts =
-      texts_of_checkpoint(source, config_, last.path(), last.manifest().progress.step);
+      texts_of_checkpoint(source, config_, last.path(), last.manifest().progress.step,
+                          source.has_adapter() && !choice.merged);
   const std::string destination =
-      free_export_directory(source, run_.directory.export_directory(), texts);
-  const ExportResult result = export_checkpoint(source, last, destination, texts);
+      free_export_directory(source, run_.directory.export_directory(), choice, texts);
+  const ExportResult result = export_checkpoint(source, last, destination, choice, texts);
   run_.reporter.clear_display();
   log_info("exported " + std::to_string(result.tensors) + " tensors, " +
            format_bytes(result.bytes) + ", to " + destination);
-  log_info(next_commands(destination));
+  log_info(next_commands(destination, source, choice));
 }
 
 // Throws, after everything is saved, if lines of the metrics could not be written.

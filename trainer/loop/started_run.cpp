@@ -108,13 +108,15 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   const ModelSource& source = *run.setup.source;
   RunProgress& progress = run.ledger.progress;
   progress.seed = static_cast<uint64_t>(config.run.seed);
-  progress.model_fingerprint = source.directory().fingerprint();
+  progress.model_fingerprint = source.fingerprint();
   progress.config_text = to_toml(config);
   agree_with_ranks(run, plan);
   const SequenceData& trained = run.data.data();
   for (const std::string& note : end_notes(trained.ends, trained.conversations, source)) {
     if (run.ranks().first()) log_warning(note);
   }
+  const std::string adapter_note = source.adapter_note();
+  if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
   if (run.eval_data && !config.eval.prompts.empty()) {
     run.tokenizer = Tokenizer::load(tokenizer_directory(config, source.directory().path()));
     check_prompts(config, *run.tokenizer, plan.step.positions);

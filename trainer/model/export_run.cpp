@@ -7,21 +7,129 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "hf/adapter_directory.h"
+#include "model/adapter.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {
 
-ExportOptions export_options(const ModelSource& source, bool as_fp32, const ExportTexts& texts) {
+AdapterExport adapter_export(const ModelSource& source) {
+  AdapterSettings settings = source.adapter_settings();
+  settings.targets = target_names(source.arch());
+  settings.dropout = 0.0;  // none was used
+  settings.trained.clear();
+  AdapterExport adapter;
+  for (const std::string& module : trained_modules(source.whole())) {
+    settings.trained.push_back(source.published_name(module));
+  }
+  for (const ParamSpec& parameter : source.whole().whole_parameters()) {
+    if (parameter.frozen) continue;
+    adapter.names[parameter.name] =
+        std::string(kAdapterNamePrefix) + source.published_name(parameter.name);
+  }
+  adapter.config = adapter_config_text(settings);
+  return adapter;
+}
+
+// Adds the products of adapters to the values of the matrices that they adapt.
+class MergedReader {
+ public:
+  // `read` gives the trained parameters. Both arguments must outlive this.
+  MergedReader(const ModelSource& source, const ParameterReader& read)
+      : source_(source), read_(read) {
+    for (const ParamSpec& parameter : source.whole().whole_parameters()) {
+      parameters_[parameter.name] = parameter;
+    }
+  }
+
+  void operator()(const std::string& name, int64_t begin, std::span<float> out) {
+    const ParamSpec& parameter = parameters_.at(name);
+    const AdapterNames names = adapter_names(name);
+    if (!parameters_.contains(names.a)) {
+      if (parameter.frozen) {
+        source_.read_initial(name, begin, out);
+      } else {
+        read_(name, begin, out);
+      }
+      return;
+    }
+    source_.read_initial(name, begin, out);
+    if (name_ != name) {
+      a_ = whole(names.a);
+      b_ = whole(names.b);
+      name_ = name;
+    }
+    add_product(parameter, begin, out);
+  }
+
+ private:
+  std::vector<float> whole(const std::string& name) const {
+    std::vector<float> values(static_cast<size_t>(parameters_.at(name).elements()));
+    read_(name, 0, values);
+    return values;
+  }
+
+  // out[i] += scaling * (B A)[i], summed in double in the order of the rank and rounded once.
+  void add_product(const ParamSpec& parameter, int64_t begin, std::span<float> out) const {
+    const AdapterSpec& adapter = source_.arch().adapter;
+    const bool transposed = source_.arch().transposed_weights;
+    const auto columns = static_cast<size_t>(parameter.shape.at(1));
+    const auto rank = static_cast<size_t>(adapter.rank);
+    const size_t in = transposed ? static_cast<size_t>(parameter.shape.at(0)) : columns;
+    std::vector<double> products;
+    for (size_t done = 0; done < out.size(); done += products.size()) {
+      const size_t at = static_cast<size_t>(begin) + done;
+      const size_t row = at / columns, column = at % columns;
+      products.assign(std::min(columns - column, out.size() - done), 0.0);
+      for (size_t r = 0; r < rank; ++r) {
+        // Along a row of the stored matrix either the output or the input stays the same.
+        const double factor = transposed ? a_[r * in + row] : b_[row * rank + r];
+        const float* const values = transposed ? &b_[column * rank + r] : &a_[r * in + column];
+        const size_t stride = transposed ? rank : 1;
+        for (size_t i = 0; i < products.size(); ++i) products[i] += factor * values[i * stride];
+      }
+      for (size_t i = 0; i < products.size(); ++i) {
+        out[done + i] = static_cast<float>(out[done + i] + adapter.scaling * products[i]);
+      }
+    }
+  }
+
+  const ModelSource& source_;
+  const ParameterReader& read_;
+  std::map<std::string, ParamSpec> parameters_;
+  std::string name_;  // the matrix whose adapter is in memory
+  std::vector<float> a_, b_;
+};
+
+ExportOptions export_options(const ModelSource& source, const ExportChoice& choice,
+                             const ExportTexts& texts) {
   ExportOptions options;
-  if (as_fp32) options.dtype = DType::kF32;
+  if (choice.as_fp32) options.dtype = DType::kF32;
+  if (source.has_adapter() && !choice.merged) options.adapter = adapter_export(source);
   options.pretrained = !source.random();
+  options.allow_nonfinite = choice.allow_nonfinite;
   options.copies = source.copies();
   options.card = texts.card;
   options.texts = texts.files;
   options.left_out = texts.left_out;
   return options;
+}
+
+ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
+  return source.has_adapter() && choice.merged ? merged_spec(source.whole()) : source.whole();
+}
+
+ExportResult export_values(const ModelSource& source, const std::string& destination,
+                           const ParameterReader& read, const ExportChoice& choice,
+                           const ExportTexts& texts) {
+  const ExportOptions options = export_options(source, choice, texts);
+  const ModelSpec spec = exported_spec(source, choice);
+  if (!source.has_adapter() || !choice.merged) {
+    return export_model(source.directory(), spec, destination, read, options);
+  }
+  return export_model(source.directory(), spec, destination, MergedReader(source, read), options);
 }
 
 }  // namespace
@@ -54,16 +162,14 @@ ParameterReader master_reader(Engine& engine) {
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32, bool allow_nonfinite, const ExportTexts& texts) {
+                        const ExportChoice& choice, const ExportTexts& texts) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
-  ExportOptions options = export_options(source, as_fp32, texts);
-  options.allow_nonfinite = allow_nonfinite;
-  return export_model(source.directory(), source.whole(), destination, master_reader(engine),
-                      options);
+  return export_values(source, destination, master_reader(engine), choice, texts);
 }
 
-std::string next_commands(const std::string& directory) {
+std::string next_commands(const std::string& directory, const ModelSource& source,
+                          const ExportChoice& choice) {
   std::filesystem::path plain = std::filesystem::path(directory).lexically_normal();
   if (!plain.has_filename()) plain = plain.parent_path();
   std::string name = plain.filename().string();
@@ -71,6 +177,14 @@ std::string next_commands(const std::string& directory) {
     name = plain.parent_path().filename().string();
   }
   const std::string quoted = shell_quoted(plain.string());
+  if (source.has_adapter() && !choice.merged) {
+    return "next, where the program is installed and knows the architecture:\n"
+           "  vllm serve " +
+           shell_quoted(source.adapter_settings().base) + " --enable-lora --max-lora-rank " +
+           std::to_string(source.adapter_settings().rank) + " --lora-modules " +
+           shell_quoted(name + "=" + plain.string()) +
+           "\nor `longshore export --merged --to DIR` for a model of its own";
+  }
   return "next, where the programs are installed and know the architecture:\n"
          "  vllm serve " +
          quoted +
@@ -83,7 +197,7 @@ std::string next_commands(const std::string& directory) {
 }
 
 void check_run_export(const RunConfig& config, const ModelSource& source) {
-  if (config.checkpoint.export_model != CheckpointSection::Export::kEnd) return;
+  if (config.checkpoint.export_model == CheckpointSection::Export::kNever) return;
   if (config.run.dir.empty()) return;
   try {
     check_export_place(source.directory(), config.run.dir);
@@ -93,14 +207,14 @@ void check_run_export(const RunConfig& config, const ModelSource& source) {
 }
 
 std::string free_export_directory(const ModelSource& source, const std::string& wanted,
-                                  const ExportTexts& texts) {
+                                  const ExportChoice& choice, const ExportTexts& texts) {
   constexpr int kMostTries = 1000;
   check_export_place(source.directory(), std::filesystem::path(wanted).parent_path().string());
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
-      check_export_destination(source.directory(), source.whole(), path,
-                               export_options(source, false, texts));
+      check_export_destination(source.directory(), exported_spec(source, choice), path,
+                               export_options(source, choice, texts));
       return path;
     } catch (const ConfigError& error) {
       log_warning(std::string(error.what()) + " (the export is written next to it)");
@@ -110,7 +224,8 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
 }
 
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
-                               const std::string& destination, const ExportTexts& texts) {
+                               const std::string& destination, const ExportChoice& choice,
+                               const ExportTexts& texts) {
   std::set<std::string> trained;
   for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
     trained.insert(parameter.name);
@@ -122,8 +237,7 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  return export_model(source.directory(), source.whole(), destination, read,
-                      export_options(source, /*as_fp32=*/false, texts));
+  return export_values(source, destination, read, choice, texts);
 }
 
 }  // namespace longshore

@@ -12,13 +12,21 @@
 
 namespace longshore {
 
-// Applies pending updates and writes `destination` from the masters of a single-rank engine. Types
-// follow the model's files, or are fp32.
-ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32, bool allow_nonfinite, const ExportTexts& texts);
+// What is written. A run with adapters writes the adapter alone unless `merged` asks for the model
+// with the adapters' products added to its weights.
+struct ExportChoice {
+  bool merged = false;
+  bool as_fp32 = false;  // false: the types of the model's files
+  bool allow_nonfinite = false;
+};
 
-// Returns example commands for the exported model in `directory`.
-std::string next_commands(const std::string& directory);
+// Applies pending updates and writes `destination` from the masters of a single-rank engine.
+ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
+                        const ExportChoice& choice, const ExportTexts& texts);
+
+// Returns example commands for the export in `directory`.
+std::string next_commands(const std::string& directory, const ModelSource& source,
+                          const ExportChoice& choice);
 
 // ConfigError if the run exports at its end and its directory is, or is inside, the model's. A link
 // to the model inside it is allowed, because the export is then written beside the link.
@@ -28,12 +36,13 @@ void check_run_export(const RunConfig& config, const ModelSource& source);
 // files that no export wrote. Foreign files are never changed. ConfigError inside the model's
 // directory, which check_run_export refuses at the start.
 std::string free_export_directory(const ModelSource& source, const std::string& wanted,
-                                  const ExportTexts& texts);
+                                  const ExportChoice& choice, const ExportTexts& texts);
 
 // Exports a verified checkpoint of any number of ranks without communication. Frozen parameters
 // come from the model.
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
-                               const std::string& destination, const ExportTexts& texts);
+                               const std::string& destination, const ExportChoice& choice,
+                               const ExportTexts& texts);
 
 // Returns a reader of the engine's masters by parameter name and element offset in the whole
 // parameter. The engine must outlive it.

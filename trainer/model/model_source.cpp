@@ -1,8 +1,13 @@
 #include "trainer/model/model_source.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/hash.h"
+#include "base/texts.h"
+#include "model/adapter.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
 #include "model/grouped_model.h"
@@ -124,6 +129,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
       config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
+  if (config.adapter.on()) read_adapter(config);
   std::vector<FileTensor> files = file_tensors(*directory_);
   arch_ = spelled_as(std::move(arch_), files);
   whole_ = make_model_spec(arch_, files);
@@ -133,7 +139,13 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
     whole_ = make_model_spec(arch_, files);
   }
   check_tied_head(arch_, whole_, *directory_);
-  freeze_parameters(whole_, config.train.freeze, "train.freeze");
+  if (has_adapter()) {
+    freeze_base(whole_, adapter_settings_.trained,
+                adapter_ ? adapter_path_ + ": modules_to_save" : "adapter.train");
+    if (adapter_) check_adapter_tensors();
+  } else {
+    freeze_parameters(whole_, config.train.freeze, "train.freeze");
+  }
   validate_model_spec(whole_);
   if (whole_.trainable_elements() == 0) {
     throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
@@ -144,13 +156,90 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   model_ = in_units(config.fsdp.units);
 }
 
+// Reads the settings of the run file, or of the adapter that the run starts from, and adds the
+// adapters to the architecture.
+void ModelSource::read_adapter(const RunConfig& config) {
+  const AdapterSection& section = config.adapter;
+  adapter_path_ = section.path;
+  if (section.is_new()) {
+    adapter_settings_ = {.rank = section.r,
+                         .alpha = section.alpha,
+                         .rslora = section.rslora,
+                         .targets = section.targets,
+                         .trained = section.train};
+  } else {
+    adapter_.emplace(AdapterDirectory::open(section.path));
+    adapter_settings_ = adapter_->settings();
+  }
+  adapter_settings_.transposed = arch_.transposed_weights;
+  adapter_settings_.base = config.model.path;
+  if (!name_table(arch_.family).other_towers.empty()) {
+    throw ConfigError("adapter.kind = \"lora\": " + arch_.family +
+                      " has other towers, and adapters for it are not supported; train it in full");
+  }
+  arch_.adapter =
+      choose_adapters(arch_,
+                      {.rank = adapter_settings_.rank,
+                       .alpha = adapter_settings_.alpha,
+                       .rslora = adapter_settings_.rslora,
+                       .targets = adapter_settings_.targets},
+                      adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
+}
+
+// An adapter that fits only in part would be trained as another adapter than the one given.
+void ModelSource::check_adapter_tensors() const {
+  std::set<std::string> unused;
+  for (const std::string& name : adapter_->names()) unused.insert(name);
+  for (const ParamSpec& parameter : whole_.whole_parameters()) {
+    if (parameter.frozen) continue;
+    const std::string name = published_name(parameter.name);
+    if (!adapter_->has(name)) {
+      throw DataError(adapter_path_ + ": has no tensor for " + name +
+                      ", which adapter_config.json says is trained");
+    }
+    if (adapter_->shape(name) != parameter.shape) {
+      throw DataError(adapter_path_ + ": the tensor of " + name +
+                      " has another shape than this model needs; it belongs to another model");
+    }
+    unused.erase(name);
+  }
+  if (!unused.empty()) {
+    throw DataError(adapter_path_ + ": the tensor of " + printable(*unused.begin()) +
+                    " is not among what adapter_config.json says is trained");
+  }
+}
+
+std::string ModelSource::adapter_note() const {
+  if (adapter_settings_.dropout == 0.0) return {};
+  return adapter_path_ + ": lora_dropout = " + formatted("%g", adapter_settings_.dropout) +
+         ", but adapters are trained without dropout";
+}
+
+std::string ModelSource::published_name(const std::string& parameter) const {
+  const std::vector<NameTable::Prefix>& prefixes = name_table(arch_.family).prefixes;
+  const std::string_view first = prefixes.front().body;
+  const bool bare = std::ranges::any_of(
+      prefixes, [](const NameTable::Prefix& prefix) { return prefix.body.empty(); });
+  return bare && !parameter.starts_with(first) ? std::string(first) + parameter : parameter;
+}
+
+std::string ModelSource::fingerprint() const {
+  if (!has_adapter()) return directory_->fingerprint();
+  return hash_text(hash64(directory_->fingerprint() + " adapters scaled by " +
+                          formatted("%.17g", arch_.adapter.scaling)));
+}
+
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
   const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
   return {made, &made->grouped};
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {
-  if (random_) {
+  if (adapter_ && adapter_->has(published_name(name))) {
+    adapter_->read(published_name(name), begin, out);
+    return;
+  }
+  if (random_ || (has_adapter() && parameter(name).adapter)) {
     fill_random(name, parameter(name).init, seed_, begin, out);
     return;
   }

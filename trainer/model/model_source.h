@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/run_config.h"
+#include "hf/adapter_directory.h"
 #include "hf/model_directory.h"
 #include "hf/weight_loader.h"
 #include "model/arch_spec.h"
@@ -42,6 +43,17 @@ class ModelSource {
   bool random() const { return random_; }
   // Returns false only for a plan of a directory without weights.
   bool has_weights() const { return random_ || loader_.has_value(); }
+  // Returns whether adapters are trained over a frozen model.
+  bool has_adapter() const { return arch_.adapter.rank > 0; }
+  // Returns the settings of the adapters, as adapter_config.json has them.
+  const AdapterSettings& adapter_settings() const { return adapter_settings_; }
+  // Returns a setting of the adapter that the run starts from and does not keep; empty if none.
+  std::string adapter_note() const;
+  // Returns the name that transformers gives to a parameter of the files: gpt2's files may lack its
+  // "transformer." in front.
+  std::string published_name(const std::string& parameter) const;
+  // Identifies the model that is trained: its directory and the scaling of its adapters.
+  std::string fingerprint() const;
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
   // Reads elements [begin, begin + out.size()) of a parameter's initial value.
@@ -49,8 +61,13 @@ class ModelSource {
 
  private:
   const ParamSpec& parameter(const std::string& name) const;
+  void read_adapter(const RunConfig& config);
+  void check_adapter_tensors() const;
 
   std::unique_ptr<ModelDirectory> directory_;
+  std::string adapter_path_;                 // adapter.path
+  std::optional<AdapterDirectory> adapter_;  // of adapter.path; empty: new adapters
+  AdapterSettings adapter_settings_;
   ArchSpec arch_;
   ModelSpec whole_;  // undivided blocks
   std::map<std::string, std::string> copies_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -151,12 +152,17 @@ std::string file_name_of(const std::string& value) {
 
 // Lists the keys that determine the result, without keys for locations or for the split over ranks.
 std::string recipe(const RunRecord& run) {
-  constexpr std::array<std::string_view, 9> kKeys = {
-      "run.seed", "train.",     "optimizer.",    "schedule.", "precision.", "offload.state_format",
-      "data.",    "eval.split", "eval.sequences"};
-  constexpr std::array<std::string_view, 3> kPlaces = {"data.train", "data.eval", "data.cache"};
+  constexpr std::array<std::string_view, 10> kKeys = {
+      "run.seed",   "adapter.", "train.",     "optimizer.",     "schedule.",
+      "precision.", "data.",    "eval.split", "eval.sequences", "offload.state_format"};
+  constexpr std::array<std::string_view, 4> kPlaces = {"data.train", "data.eval", "data.cache",
+                                                       "adapter.path"};
   Rows rows;
-  for (const auto& [key, value] : config_values(run.config)) {
+  const std::map<std::string, std::string> values = config_values(run.config);
+  const auto kind = values.find("adapter.kind");
+  const bool adapter = kind != values.end() && kind->second != "\"none\"";
+  for (const auto& [key, value] : values) {
+    if (key.starts_with("adapter.") && !adapter) continue;
     const auto begins = [&key](std::string_view head) { return key.starts_with(head); };
     if (std::ranges::none_of(kKeys, begins) || std::ranges::count(kPlaces, key) > 0) continue;
     const bool file = key == "data.chat_template";
@@ -176,7 +182,8 @@ namespace fs = std::filesystem;
 
 CardBase base_of(const ModelSource& source, const RunConfig& config) {
   constexpr Bytes kMaxCardBytes = 4 * kMiB;
-  CardBase base{.family = source.arch().family, .parameters = source.whole().parameter_elements()};
+  CardBase base{.family = source.arch().family,
+                .parameters = merged_spec(source.whole()).parameter_elements()};
   if (source.random()) return base;
   // A hub id resolves to a directory of the local cache whose name is not the id.
   std::error_code ignored;
@@ -192,11 +199,14 @@ CardBase base_of(const ModelSource& source, const RunConfig& config) {
 }  // namespace
 
 std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
-  std::string text = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n";
+  std::string text = "---\nlibrary_name: " + std::string(base.adapter ? "peft" : "transformers") +
+                     "\npipeline_tag: text-generation\n";
   if (base.on_hub) text += "base_model: " + base.name + "\n";
-  text += inherited(base.card) + "tags:\n- longshore\n---\n\n# " +
+  text += inherited(base.card) + "tags:\n- longshore\n" + (base.adapter ? "- lora\n" : "") +
+          "---\n\n# " +
           plain(std::filesystem::path(run.directory).lexically_normal().filename().string()) +
           "\n\n";
+  if (base.adapter) text += "A LoRA adapter, not a whole model. ";
   text += base.name.empty() ? "Trained from random weights" : "Fine-tuned from " + plain(base.name);
   text += " with Longshore: a " + plain(base.family) + " model of " +
           with_thousands(base.parameters) + " parameters.";
@@ -209,7 +219,7 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
 }
 
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
-                                const std::string& checkpoint, Step step) {
+                                const std::string& checkpoint, Step step, bool adapter) {
   // A checkpoint's path is <run.dir>/checkpoints/<name>.
   std::error_code ignored;
   const fs::path directory =
@@ -220,6 +230,7 @@ ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& conf
   try {
     CardBase base = base_of(source, config);
     base.use = texts.lines;
+    base.adapter = adapter;
     texts.card = model_card(read_run_record(directory.string()), base, step);
   } catch (const Error& error) {
     // The export continues without a card if the card cannot be made.

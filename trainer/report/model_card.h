@@ -22,6 +22,7 @@ struct CardBase {
   std::string card = {};    // the base model's README.md; empty if it has none
   std::string family = {};  // the architecture, such as "llama"
   int64_t parameters = 0;   // number of elements
+  bool adapter = false;     // the export is an adapter for the base model
   std::vector<std::string> use = {};  // notes for the user of the model, a sentence each
 };
 
@@ -32,8 +33,9 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step);
 // card, the trained chat template and end tokens. They come from the run's directory and the base
 // model.
 
-// Returns the texts for an export of the checkpoint; empty if its run left no record.
+// Returns the texts for an export of the checkpoint, of the adapters alone or of a whole model;
+// empty if its run left no record.
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
-                                const std::string& checkpoint, Step step);
+                                const std::string& checkpoint, Step step, bool adapter);
 
 }  // namespace longshore

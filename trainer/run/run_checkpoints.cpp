@@ -115,7 +115,7 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source) {
-  if (saved.model_fingerprint == source.directory().fingerprint()) return {};
+  if (saved.model_fingerprint == source.fingerprint()) return {};
   return path + ": was made from another model than " + source.directory().path() +
          "; give its model.path, or another run.dir";
 }

@@ -167,11 +167,18 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   RunFileDraft draft;
   draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
   draft.set("model", "path", quote_toml(facts.model), "");
+  if (facts.adapter) {
+    draft.set("adapter", "kind", "\"lora\"", "trains low-rank adapters over the frozen model");
+    draft.set("adapter", "r", "16", "");
+    draft.set("adapter", "alpha", "16", "");
+    draft.set("adapter", "targets", "[\"all-linear\"]", "every matrix of attention and MLP");
+  }
   add_data(draft, facts);
   add_length(draft, facts);
   draft.set("train", "micro_batch", "1", "");
-  draft.set("optimizer", "lr", learning_rate(facts.parameters),
-            "usual for a model of this size; tune it first");
+  draft.set("optimizer", "lr", facts.adapter ? "2e-4" : learning_rate(facts.parameters),
+            facts.adapter ? "usual for adapters; tune it first"
+                          : "usual for a model of this size; tune it first");
   draft.set("schedule", "warmup_steps", "10", "");
   const bool emulated = !facts.gpu && !facts.cpu_bf16;
   draft.set("precision", "compute", emulated ? "\"fp32\"" : "\"bf16\"",

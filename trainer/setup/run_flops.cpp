@@ -14,20 +14,35 @@ namespace {
 // takes two per pair and head element; the causal mask leaves half of the pairs.
 constexpr double kFlopsOfElement = 2.0;
 constexpr double kFlopsOfPair = 4.0;
-// Forward takes one of four parts of a probe run; for the unit with the loss, one of three.
-constexpr double kForwardOfProbe = 0.25;
-constexpr double kForwardOfLoss = 1.0 / 3.0;
+// The passes of a probe run that take as long as forward, without the gradients of weights:
+// forward, forward again, and the gradient of the input. The unit with the loss runs forward once.
+constexpr double kProbePasses = 3.0;
+constexpr double kLossPasses = 2.0;
 
 // Returns false for the embedding, which only reads rows of its matrix.
 bool multiplies(const UnitSpec& unit) {
   return !unit.name.starts_with("embedding");
 }
 
-int64_t matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
+// The matrices of a unit's products. Those of adapters have few elements and are not counted.
+struct UnitMatrices {
   int64_t count = 0;
-  for (const ParamSpec& parameter : unit.parameters) count += parameter.is_matrix() ? 1 : 0;
-  for (const ParamRef& ref : unit.tied) count += spec.parameter(ref).is_matrix() ? 1 : 0;
-  return count;
+  double elements = 0.0, trained = 0.0;
+
+  double trained_share() const { return elements > 0.0 ? trained / elements : 1.0; }
+  void add(const ParamSpec& parameter) {
+    if (!parameter.is_matrix()) return;
+    count += parameter.adapter ? 0 : 1;
+    elements += static_cast<double>(parameter.elements());
+    if (!parameter.frozen) trained += static_cast<double>(parameter.elements());
+  }
+};
+
+UnitMatrices matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
+  UnitMatrices matrices;
+  for (const ParamSpec& parameter : unit.parameters) matrices.add(parameter);
+  for (const ParamRef& ref : unit.tied) matrices.add(spec.parameter(ref));
+  return matrices;
 }
 
 }  // namespace
@@ -35,11 +50,12 @@ int64_t matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
 UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
   const UnitSpec& unit = model.spec().unit(id);
   UnitFlops flops;
-  const int64_t matrices = matrices_of(model.spec(), unit);
-  if (multiplies(unit) && matrices > 0) {
+  const UnitMatrices matrices = matrices_of(model.spec(), unit);
+  flops.trained = matrices.trained_share();
+  if (multiplies(unit) && matrices.count > 0) {
     const UnitWork work = unit_work(model, id, document, DeviceKind::kCpu);
     flops.products = kFlopsOfElement * work.matrix_elements;
-    flops.width = std::sqrt(work.matrix_elements / static_cast<double>(matrices));
+    flops.width = std::sqrt(work.matrix_elements / static_cast<double>(matrices.count));
   }
   const AttentionHeads heads = model.code_of(id).attention_heads();
   flops.attention = kFlopsOfPair * static_cast<double>(heads.heads * heads.head_dim) *
@@ -79,8 +95,11 @@ std::string text_of_run(const MeasuredRun& setup, const KnownRates& known) {
 
 UnitSeconds split_of_probe(const OneUnitModel& model, double seconds) {
   if (!model.has_backward()) return {seconds, 0.0};
-  if (model.probes_loss()) return {kForwardOfLoss * seconds, seconds};
-  return {kForwardOfProbe * seconds, (1.0 - kForwardOfProbe) * seconds};
+  const UnitMatrices matrices = matrices_of(model.spec(), model.spec().unit(model.probed()));
+  const double trained = matrices.trained_share();
+  if (model.probes_loss()) return {seconds / (kLossPasses + trained), seconds};
+  const double forward = seconds / (kProbePasses + trained);
+  return {forward, seconds - forward};
 }
 
 ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,

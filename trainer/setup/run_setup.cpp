@@ -64,7 +64,7 @@ std::string describe_units(const ModelSpec& spec) {
 void agree_on_run(const OpenedRun& run) {
   World& world = run.ranks->world();
   world.agree("the run file", to_toml(run.config));
-  world.agree("the model", run.source->directory().fingerprint() + "\n");
+  world.agree("the model", run.source->fingerprint() + "\n");
   world.agree("the units", describe_units(run.source->spec()));
   world.agree("compute threads", std::to_string(run.compute.threads) + "\n");
 }

@@ -4,7 +4,9 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "config/field_table.h"
 #include "config/toml_document.h"
+#include "hf/adapter_directory.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/run/run_checkpoints.h"
@@ -15,9 +17,10 @@ namespace {
 
 // The source that --from names.
 struct Weights {
-  std::optional<std::string> model = {};  // model directory that replaces model.path
-  std::string folder = {};                // folder of checkpoints; empty: the run's own
-  std::string checkpoint = {};            // a value of checkpoint.resume
+  std::optional<std::string> model = {};    // model directory that replaces model.path
+  std::optional<std::string> adapter = {};  // adapter directory that replaces adapter.path
+  std::string folder = {};                  // folder of checkpoints; empty: the run's own
+  std::string checkpoint = {};              // a value of checkpoint.resume
 };
 
 Weights find_weights(const std::string& from) {
@@ -28,7 +31,10 @@ Weights find_weights(const std::string& from) {
   if (!fs::is_directory(from, ignored)) {
     throw ConfigError("--from " + from +
                       ": no such directory; expected auto, model, or the directory " +
-                      "of a checkpoint, of a run or of a model");
+                      "of a checkpoint, of a run, of a model or of an adapter");
+  }
+  if (fs::exists(from + "/" + std::string(kAdapterConfigName), ignored)) {
+    return {.adapter = from, .checkpoint = "never"};
   }
   if (fs::exists(from + "/config.json", ignored)) return {.model = from, .checkpoint = "never"};
   const std::string inside = from + "/checkpoints";
@@ -39,11 +45,23 @@ Weights find_weights(const std::string& from) {
   return {.folder = inside, .checkpoint = "auto"};
 }
 
+// Sets every key of [adapter] to its default, whatever the run file says.
+void forget_adapter(std::vector<Override>& overrides) {
+  for (const Key& key : find_section("adapter")->keys) {
+    overrides.push_back({key.full_name(), toml_text(key, key.default_value())});
+  }
+}
+
 }  // namespace
 
 LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
+  if (weights.model || weights.adapter) forget_adapter(asked.overrides);
+  if (weights.adapter) {
+    asked.overrides.push_back({"adapter.kind", "\"lora\""});
+    asked.overrides.push_back({"adapter.path", quote_toml(*weights.adapter)});
+  }
   if (weights.model) {
     asked.overrides.push_back({"model.path", quote_toml(*weights.model)});
     asked.overrides.push_back({"model.init", "pretrained"});
@@ -63,7 +81,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");
   }
-  run.origin = source.directory().path();
+  run.origin = weights.adapter.value_or(source.directory().path());
   if (!found.checkpoint) {
     if (source.random()) log_warning(source.random_weights_text());
     return run;

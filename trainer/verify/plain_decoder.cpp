@@ -101,50 +101,56 @@ class PlainDecoder::Layer {
       : decoder_(decoder), number_(number), weights_(weights) {
     for (const ModuleParameter& parameter :
          block_parameters(decoder.arch_, decoder.prefix_, number)) {
-      names_[{parameter.module, parameter.bias, parameter.expert}] = parameter.spec.name;
+      names_[{parameter.module, parameter.role, parameter.expert}] = parameter.spec.name;
     }
   }
 
   const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
 
   // Returns an fp64 tensor; undefined if the layer has no such parameter.
-  at::Tensor get(Module module, bool bias = false) const {
-    const at::Tensor values = stored(module, bias, -1);
+  at::Tensor get(Module module, ParameterRole role = ParameterRole::kWeight) const {
+    const at::Tensor values = stored(module, role, -1);
     return values.defined() ? values.to(at::kDouble) : values;
   }
 
   // Returns one expert's matrix, from its own parameter or from the parameter of all experts. Its
   // shape is [in, out] if the family stores it so, otherwise [out, in].
-  at::Tensor get(Module module, Module of_all, bool bias, int64_t expert) const {
-    at::Tensor values = stored(module, bias, expert);
+  at::Tensor get(Module module, Module of_all, ParameterRole role, int64_t expert) const {
+    at::Tensor values = stored(module, role, expert);
     if (values.defined()) return values.to(at::kDouble);
-    values = stored(of_all, bias, -1);
+    values = stored(of_all, role, -1);
     return values.defined() ? values.select(0, expert).to(at::kDouble) : values;
   }
 
   at::Tensor linear(Module module, const at::Tensor& x) const {
-    const at::Tensor weight = get(module), bias = get(module, true);
-    const at::Tensor y =
+    const at::Tensor weight = get(module), bias = get(module, ParameterRole::kBias);
+    at::Tensor y =
         at::matmul(x, decoder_.arch_.transposed_weights ? weight : weight.transpose(0, 1));
+    const at::Tensor a = get(module, ParameterRole::kLoraA);
+    if (a.defined()) {
+      const at::Tensor b = get(module, ParameterRole::kLoraB);
+      y = y + decoder_.arch_.adapter.scaling *
+                  at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
+    }
     return bias.defined() ? y + bias : y;
   }
 
   // Returns x unchanged if the layer has no such norm.
   at::Tensor norm(Module module, const at::Tensor& x) const {
     const at::Tensor weight = get(module);
-    return weight.defined() ? decoder_.norm(x, weight, get(module, true)) : x;
+    return weight.defined() ? decoder_.norm(x, weight, get(module, ParameterRole::kBias)) : x;
   }
 
  private:
   const PlainDecoder& decoder_;
   int64_t number_;
   const Weights& weights_;
-  at::Tensor stored(Module module, bool bias, int64_t expert) const {
-    const auto name = names_.find({module, bias, expert});
+  at::Tensor stored(Module module, ParameterRole role, int64_t expert) const {
+    const auto name = names_.find({module, role, expert});
     return name == names_.end() ? at::Tensor() : weights_(name->second);
   }
 
-  std::map<std::tuple<Module, bool, int64_t>, std::string> names_;
+  std::map<std::tuple<Module, ParameterRole, int64_t>, std::string> names_;
 };
 
 PlainDecoder::PlainDecoder(const ArchSpec& arch, const ModelSpec& spec) : arch_(arch) {
@@ -156,12 +162,12 @@ PlainDecoder::PlainDecoder(const ArchSpec& arch, const ModelSpec& spec) : arch_(
   throw CheckFailure("no prefix of " + arch.family + " gives " + first);
 }
 
-std::string PlainDecoder::name_of(Module module, bool bias, int64_t layer) const {
+std::string PlainDecoder::name_of(Module module, ParameterRole role, int64_t layer) const {
   for (const auto& list :
        {embedding_parameters(arch_, prefix_), block_parameters(arch_, prefix_, layer),
         head_parameters(arch_, prefix_, /*tied=*/false)}) {
     for (const ModuleParameter& parameter : list) {
-      if (parameter.module == module && parameter.bias == bias) return parameter.spec.name;
+      if (parameter.module == module && parameter.role == role) return parameter.spec.name;
     }
   }
   return {};
@@ -183,7 +189,8 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
                            : arch_.embedding_scale;
   at::Tensor x = rows.to(at::kDouble) * scale;
   if (arch_.position == PositionKind::kLearned) {
-    const at::Tensor table = weights(name_of(Module::kPositions, false, 0)).to(at::kDouble);
+    const at::Tensor table =
+        weights(name_of(Module::kPositions, ParameterRole::kWeight, 0)).to(at::kDouble);
     x = x + table.narrow(0, 0, rows.size(0));
   }
   return x;
@@ -292,8 +299,8 @@ at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {
 at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Tensor& x) const {
   const MoeSpec& moe = arch_.moe;
   const auto linear = [&](Module module, Module of_all, const at::Tensor& in) {
-    const at::Tensor weight = layer.get(module, of_all, false, number);
-    const at::Tensor bias = layer.get(module, of_all, true, number);
+    const at::Tensor weight = layer.get(module, of_all, ParameterRole::kWeight, number);
+    const at::Tensor bias = layer.get(module, of_all, ParameterRole::kBias, number);
     const at::Tensor y = at::matmul(in, moe.transposed ? weight : weight.transpose(0, 1));
     return bias.defined() ? y + bias : y;
   };
@@ -319,7 +326,7 @@ at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Te
 
 PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Tensor& x) const {
   const MoeSpec& moe = arch_.moe;
-  const at::Tensor bias = layer.get(Module::kRouter, true);
+  const at::Tensor bias = layer.get(Module::kRouter, ParameterRole::kBias);
   at::Tensor scores = at::matmul(x, layer.get(Module::kRouter).transpose(0, 1));
   if (bias.defined()) scores = scores + bias;
   const auto [best, chosen] = at::topk(scores, moe.top_k, 1);
@@ -350,8 +357,8 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
 }
 
 at::Tensor PlainDecoder::final_norm(const at::Tensor& x, const Weights& weights) const {
-  const std::string bias = name_of(Module::kFinalNorm, true, 0);
-  return norm(x, weights(name_of(Module::kFinalNorm, false, 0)).to(at::kDouble),
+  const std::string bias = name_of(Module::kFinalNorm, ParameterRole::kBias, 0);
+  return norm(x, weights(name_of(Module::kFinalNorm, ParameterRole::kWeight, 0)).to(at::kDouble),
               bias.empty() ? at::Tensor() : weights(bias).to(at::kDouble));
 }
 

@@ -37,7 +37,7 @@ class PlainDecoder {
   // `rows` [N, hidden] are the head's rows for a part of the vocabulary. Returns [T, N], fp64.
   at::Tensor logits(const at::Tensor& normed, const at::Tensor& rows) const;
 
-  std::string name_of(Module module, bool bias, int64_t layer) const;
+  std::string name_of(Module module, ParameterRole role, int64_t layer) const;
 
  private:
   // Layer gives access to one layer's parameters in fp64.

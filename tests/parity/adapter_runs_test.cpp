@@ -1,0 +1,189 @@
+// Runs with adapters: the same bits in every configuration, what is written, and how it resumes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "tests/fakes/command_run.h"
+#include "tests/parity/run_driver.h"
+#include "trainer/commands/command_line.h"
+
+namespace longshore {
+namespace {
+
+Arguments adapter_arguments(const std::string& golden) {
+  return joined(RunDriver::golden_arguments(golden),
+                {"--adapter.kind=lora", "--adapter.r=4", "--adapter.alpha=8", "--train.steps=10",
+                 "--train.max_grad_norm=0.9", "--train.sequences_per_step=4"});
+}
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<float>> state;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const RunDriver& run) {
+  return {run.steps("loss"), run.steps("grad_norm"), run.state()};
+}
+
+Outcome train(const std::string& golden, const Arguments& more) {
+  RunDriver run("adapter-bits");
+  EXPECT_EQ(run.train(joined(adapter_arguments(golden), more)), 0) << golden;
+  return outcome_of(run);
+}
+
+class AdapterBits : public testing::TestWithParam<std::string> {};
+
+// Tiers, units, recompute, prefetch and threads change no bit, in fp32 and, for two families, bf16.
+TEST_P(AdapterBits, AreTheSameInEveryConfiguration) {
+  const std::string golden = GetParam();
+  const Arguments targets =
+      golden == "qwen3_moe" ? Arguments{"--adapter.targets=[\"attention\"]"} : Arguments{};
+  for (const std::string compute : {"fp32", "bf16"}) {
+    if (compute == "bf16" && golden != "llama" && golden != "qwen3_moe") continue;
+    // Norms are summed by unit, so nothing is clipped where units differ.
+    const Arguments run =
+        joined(targets, {"--precision.compute=" + compute, "--train.max_grad_norm=0"});
+    const std::string drive =
+        "--offload.nvme=[\"" + scratch_directory("adapter-" + compute) + "\"]";
+    const Outcome reference = train(golden, run);
+    ASSERT_EQ(reference.losses.size(), 10u);
+    EXPECT_NE(reference.losses.front(), reference.losses.back());
+    for (const Arguments& variant : std::vector<Arguments>{
+             {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+             {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
+             {"--fsdp.units=piece", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
+             {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
+             {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
+      const Outcome outcome = train(golden, joined(run, variant));
+      EXPECT_EQ(outcome.losses, reference.losses) << golden << compute << " " << variant.front();
+      EXPECT_TRUE(outcome.state == reference.state) << golden << compute << " " << variant.front();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, AdapterBits,
+                         testing::Values("llama", "llama-tied", "gpt2", "phi3", "qwen3_moe"),
+                         golden_test_name);
+
+// Two ranks differ from one by the order of sums alone.
+TEST(AdapterRuns, OnTwoRanksAreCloseToOne) {
+  const Outcome one = train("llama", {});
+  RunDriver two("adapter-ranks");
+  ASSERT_EQ(two.train_ranks(2, adapter_arguments("llama")), 0) << two.output();
+  const std::vector<double> losses = two.steps("loss");
+  ASSERT_EQ(losses.size(), one.losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_LE(std::abs(losses[i] - one.losses[i]), 1e-5 * one.losses[i]) << i;
+  }
+}
+
+// A run that ends after five steps and goes on has the bits of one that did not, also on drives.
+TEST(AdapterRuns, ResumeWithTheSameBits) {
+  const Outcome unbroken = train("llama", {});
+  for (const bool drives : {false, true}) {
+    const Arguments tier =
+        drives ? Arguments{"--offload.optimizer=nvme",
+                           "--offload.nvme=[\"" + scratch_directory("adapter-resume") + "\"]"}
+               : Arguments{};
+    RunDriver run("adapter-resume");
+    const Arguments all = joined(adapter_arguments("llama"), tier);
+    ASSERT_EQ(run.train(joined(all, {"--train.steps=5"})), 0);
+    ASSERT_EQ(run.train(all), 0);
+    EXPECT_TRUE(run.state() == unbroken.state);
+    EXPECT_EQ(run.steps("loss").back(), unbroken.losses.back());
+  }
+}
+
+// A checkpoint and an update hold the adapters alone.
+TEST(AdapterRuns, SaveTheAdaptersAlone) {
+  RunDriver run("adapter-saved");
+  ASSERT_EQ(run.train(adapter_arguments("llama")), 0);
+  for (const auto& [name, values] : run.state()) {
+    EXPECT_TRUE(name.find(".lora_") != std::string::npos) << name;
+  }
+  const Json plan = run.plan(1);
+  // Two blocks, seven matrices each: rank 4 times the sum of both dimensions.
+  int64_t expected = 0;
+  for (const int64_t sum : {16 + 48, 16 + 24, 16 + 24, 48 + 16, 16 + 40, 16 + 40, 40 + 16}) {
+    expected += 2 * 4 * sum;
+  }
+  EXPECT_EQ(plan.at("trainable"), expected);
+}
+
+// Another scaling would turn the saved adapters into another model, so it does not resume them.
+TEST(AdapterRuns, RefuseAnotherScaling) {
+  RunDriver run("adapter-scaling");
+  ASSERT_EQ(run.train(joined(adapter_arguments("llama"), {"--train.steps=2"})), 0);
+  EXPECT_NE(run.train(joined(adapter_arguments("llama"), {"--adapter.alpha=16"})), 0);
+  EXPECT_NE(run.train(joined(adapter_arguments("llama"), {"--adapter.r=8", "--adapter.alpha=16"})),
+            0);
+}
+
+// A learning rate of full fine-tuning is noted by the check and by no adapter-less run.
+TEST(AdapterRuns, NoteALearningRateOfFullFineTuning) {
+  const std::string directory = scratch_directory("adapter-rate");
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory + "/empty.toml").close();
+  const Arguments check =
+      joined({"check", "run", directory + "/empty.toml"},
+             joined(RunDriver::golden_arguments("llama"),
+                    {"--optimizer.lr=1e-5", "--run.dir=\"" + directory + "/run\""}));
+  EXPECT_EQ(run_command(check).err.find("hardly moves an adapter"), std::string::npos);
+  EXPECT_NE(run_command(joined(check, {"--adapter.kind=lora"})).err.find("hardly moves an adapter"),
+            std::string::npos);
+}
+
+double eval_loss(const Arguments& arguments) {
+  testing::internal::CaptureStdout();
+  const int exit_code = run_command_line(joined({"eval", "--json"}, arguments));
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, 0) << text;
+  return exit_code == 0 ? Json::parse(text).at("loss").get<double>() : 0.0;
+}
+
+// The exported adapter starts another run where this one ended, and the merged model gives the same
+// loss as the model with its adapters.
+TEST(AdapterRuns, ExportsAreTheTrainedModel) {
+  const std::string rows = golden_directory("llama") + "/train.jsonl";
+  RunDriver run("adapter-export");
+  ASSERT_EQ(run.train(joined(adapter_arguments("llama"), {"--checkpoint.export=end"})), 0);
+  const std::string adapter = run.directory() + "/hf";
+  EXPECT_TRUE(std::filesystem::exists(adapter + "/adapter_config.json"));
+  EXPECT_TRUE(std::filesystem::exists(adapter + "/adapter_model.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(adapter + "/config.json"));
+  const std::map<std::string, std::vector<float>> state = run.state();
+  for (const auto& [name, values] : read_tensors(adapter + "/adapter_model.safetensors")) {
+    const std::string prefix = "base_model.model.";
+    ASSERT_TRUE(name.starts_with(prefix)) << name;
+    EXPECT_EQ(values, state.at(name.substr(prefix.size()) + ".master")) << name;
+  }
+  const std::string config = run.directory() + "/config.toml";
+  const Arguments evaluated = {config, "--data.eval=[\"" + rows + "\"]"};
+  const double loss = eval_loss(evaluated);
+  EXPECT_NE(loss, eval_loss(joined(evaluated, {"--from", "model"})));
+
+  RunDriver next("adapter-next");
+  ASSERT_EQ(next.train(joined(RunDriver::golden_arguments("llama"),
+                              {"--adapter.kind=lora", "--adapter.path=\"" + adapter + "\"",
+                               "--train.steps=1", "--optimizer.lr=0"})),
+            0);
+  const std::map<std::string, std::vector<float>> begun = next.state();
+  for (const auto& [name, values] : state) {
+    if (name.ends_with(".master")) EXPECT_EQ(begun.at(name), values) << name;
+  }
+
+  const std::string merged = scratch_directory("adapter-merged");
+  ASSERT_EQ(run_command_line({"export", config, "--merged", "--to", merged}), 0);
+  // Adding the product first rounds otherwise: 1e-5 of the loss.
+  EXPECT_NEAR(eval_loss(joined(evaluated, {"--from", merged})), loss, 1e-5 * loss);
+  EXPECT_EQ(eval_loss(joined(evaluated, {"--from", adapter})), loss);
+  std::filesystem::remove_all(merged);
+}
+
+}  // namespace
+}  // namespace longshore
