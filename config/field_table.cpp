@@ -40,12 +40,17 @@ Section model_section() {
 
 Section adapter_section() {
   using Adapter = AdapterSection;
-  Section section{"adapter", "LoRA: low-rank adapters are trained, the model is frozen", {}};
+  Section section{
+      "adapter", "LoRA and DoRA: low-rank adapters are trained, the model is frozen", {}};
   Rows rows(&section, &RunConfig::adapter);
   rows.choice<Adapter::Kind>(
-      "kind", &Adapter::kind, {{"none", Adapter::Kind::kNone}, {"lora", Adapter::Kind::kLora}},
+      "kind", &Adapter::kind,
+      {{"none", Adapter::Kind::kNone},
+       {"lora", Adapter::Kind::kLora},
+       {"dora", Adapter::Kind::kDora}},
       {.description = "none: all parameters are trained (see train.freeze); lora: only adapters, "
-                      "and what adapter.train names; the export is an adapter of PEFT"});
+                      "and what adapter.train names; the export is an adapter of PEFT; dora: the "
+                      "same, with a trained magnitude for each output"});
   rows.add("r", KeyType::kInteger, &Adapter::r,
            {.description = "rank of the adapters", .bounds = between(1, 4096)});
   rows.add("alpha", KeyType::kReal, &Adapter::alpha,

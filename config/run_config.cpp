@@ -76,6 +76,7 @@ std::string key_of_other_trainers(const std::string& name) {
       {"num_epochs", "train.epochs"},
       {"num_train_epochs", "train.epochs"},
       {"output_dir", "run.dir"},
+      {"peft_use_dora", "adapter.kind"},
       {"peft_use_rslora", "adapter.rslora"},
       {"per_device_train_batch_size", "train.micro_batch"},
       {"resume_from_checkpoint", "checkpoint.resume"},
@@ -85,6 +86,7 @@ std::string key_of_other_trainers(const std::string& name) {
       {"sequence_len", "data.max_tokens"},
       {"target_modules", "adapter.targets"},
       {"train_batch_size", "train.sequences_per_step"},
+      {"use_dora", "adapter.kind"},
       {"use_rslora", "adapter.rslora"},
       {"val_set_size", "eval.split"},
       {"val_size", "eval.split"},
@@ -99,7 +101,7 @@ std::string did_you_mean(const std::string& name) {
 
 std::string unknown_section(const std::string& name) {
   const std::vector<std::string> names = section_names();
-  const bool lora = name == "lora" || name == "qlora" || name == "peft";
+  const bool lora = name == "lora" || name == "qlora" || name == "dora" || name == "peft";
   return "unknown section '" + printable(name) + "'" +
          did_you_mean(lora ? "adapter" : nearest_name(name, names)) + " (longshore config keys)";
 }

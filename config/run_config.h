@@ -33,7 +33,7 @@ struct ModelSection {
 
 // Low-rank adapters over a frozen model.
 struct AdapterSection {
-  enum class Kind : uint8_t { kNone, kLora };
+  enum class Kind : uint8_t { kNone, kLora, kDora };
   Kind kind = Kind::kNone;
   int64_t r = 8;
   double alpha = 8.0;

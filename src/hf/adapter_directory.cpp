@@ -25,6 +25,7 @@ constexpr size_t kMaxProblems = 20;  // that are printed
 constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
 constexpr const char* kMerge =
     "; merge the adapter into its model with PEFT's merge_and_unload, and train a new one on that";
 
@@ -48,6 +49,7 @@ constexpr std::array kRead = {"base_model_name_or_path",
                               "r",
                               "target_modules",
                               "task_type",
+                              "use_dora",
                               "use_rslora"};
 
 struct Unsupported {
@@ -70,7 +72,6 @@ constexpr Unsupported kUnsupported[] = {
     {"target_parameters", "parameters that are no module's weight would have adapters"},
     {"trainable_token_indices", "single rows of the embedding would be trained"},
     {"use_bdlora", "A or B would be block-diagonal"},
-    {"use_dora", "DoRA trains magnitudes too"},
     {"use_qalora", "inputs would be pooled in groups"},
     {"velora_config", "the gradient of A would be compressed"},
 };
@@ -160,6 +161,7 @@ class SettingsReader {
 
   void read_numbers() {
     settings_.rslora = flag("use_rslora");
+    settings_.dora = flag("use_dora");
     settings_.transposed = flag("fan_in_fan_out");
     if (config_.contains("r")) {
       const Json& rank = config_.at("r");
@@ -265,6 +267,8 @@ class TensorCheck {
                         ": only F32, F16 and BF16 can be trained");
       } else if (name.ends_with(kA) || name.ends_with(kB)) {
         check_factor(tensor, name.ends_with(kA));
+      } else if (settings_.dora && name.ends_with(kMagnitude)) {
+        check_magnitude(tensor);
       } else {
         check_whole(tensor, name.substr(kAdapterNamePrefix.size()));
       }
@@ -283,6 +287,10 @@ class TensorCheck {
     problems_.add(file_.path() + ": tensor '" + printable(tensor.name) + "': " + why);
   }
 
+  void expect(const TensorInfo& tensor, const std::string& other) {
+    if (file_.find(other) == nullptr) add(tensor, "there is no '" + printable(other) + "'");
+  }
+
   bool is_target(std::string_view module) const {
     if (targets_.contains(kAllLinear) || targets_.contains(module)) return true;
     for (size_t dot = module.find('.'); dot != module.npos; dot = module.find('.', dot + 1)) {
@@ -295,7 +303,8 @@ class TensorCheck {
     const std::string_view name = tensor.name;
     const std::string_view path = name.substr(0, name.size() - kA.size());
     const std::string other = std::string(path) + std::string(is_a ? kB : kA);
-    if (file_.find(other) == nullptr) add(tensor, "there is no '" + printable(other) + "'");
+    expect(tensor, other);
+    if (settings_.dora && is_a) expect(tensor, std::string(path) + std::string(kMagnitude));
     if (path.size() <= kAdapterNamePrefix.size() ||
         !is_target(path.substr(kAdapterNamePrefix.size()))) {
       add(tensor, "target_modules of " + std::string(kAdapterConfigName) + " has no such module");
@@ -309,12 +318,26 @@ class TensorCheck {
     }
   }
 
+  void check_magnitude(const TensorInfo& tensor) {
+    const std::string_view name = tensor.name;
+    const std::string b =
+        std::string(name.substr(0, name.size() - kMagnitude.size())) + std::string(kB);
+    expect(tensor, b);
+    const TensorInfo* const found = file_.find(b);
+    if (found == nullptr || found->shape.empty()) return;
+    if (tensor.shape == std::vector<int64_t>{found->shape[0]}) return;
+    add(tensor, "shape " + format_shape(tensor.shape) + ", but '" + printable(b) + "' makes it [" +
+                    std::to_string(found->shape[0]) + "]");
+  }
+
   // A parameter that is trained as a whole belongs to a module of modules_to_save or to a module
   // inside of one.
   void check_whole(const TensorInfo& tensor, std::string_view name) {
     if (name.find(".lora_") != name.npos) {
-      add(tensor, "adapters of embeddings, biases of adapters and magnitudes are not supported" +
-                      std::string(kMerge));
+      add(tensor,
+          "adapters of embeddings, biases of adapters, and magnitudes without use_dora are "
+          "not supported" +
+              std::string(kMerge));
       return;
     }
     bool belongs = false;
@@ -462,7 +485,7 @@ std::string adapter_config_text(const AdapterSettings& settings) {
       {"task_type", "CAUSAL_LM"},
       {"trainable_token_indices", none},
       {"use_bdlora", none},
-      {"use_dora", false},
+      {"use_dora", settings.dora},
       {"use_qalora", false},
       {"use_rslora", settings.rslora},
       {"velora_config", none},

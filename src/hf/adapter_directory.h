@@ -1,7 +1,7 @@
-// AdapterDirectory: an untrusted directory of a LoRA adapter as PEFT writes it, opened and checked:
-// adapter_config.json and adapter_model.safetensors. Pickle files are refused, and so is every
-// setting that would change numbers and is not supported. It keeps the file of the weights open.
-// Movable; reading is const and safe from several threads.
+// AdapterDirectory: an untrusted directory of a LoRA or DoRA adapter as PEFT writes it, opened and
+// checked: adapter_config.json and adapter_model.safetensors. Pickle files are refused, and so is
+// every setting that would change numbers and is not supported. It keeps the file of the weights
+// open. Movable; reading is const and safe from several threads.
 //
 // Names of tensors are those of the file without "base_model.model.", so that a module is called as
 // in the files of its model: "model.layers.0.self_attn.q_proj.lora_A.weight".
@@ -23,6 +23,7 @@ struct AdapterSettings {
   int64_t rank = 8;
   double alpha = 8.0;
   bool rslora = false;      // the product is scaled by alpha / sqrt(rank), not by alpha / rank
+  bool dora = false;        // each output has a magnitude, "<module>.lora_magnitude_vector"
   bool transposed = false;  // weights of the targets are stored as [inputs, outputs], as in gpt2
   double dropout = 0.0;     // of the input of A while PEFT trained the adapter
   // A module is a target if its name is an element, or ends with "." and an element. The single

@@ -15,6 +15,8 @@
 namespace longshore {
 namespace {
 
+// Ends the name of a magnitude, which has no ".weight" in PEFT's files.
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 constexpr std::array kAttentionModules = {Module::kQuery, Module::kKey, Module::kValue,
                                           Module::kQkv, Module::kOutput};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
@@ -105,7 +107,13 @@ std::string module_of(std::string_view parameter) {
 
 AdapterNames adapter_names(std::string_view weight) {
   const std::string module = module_of(weight);
-  return {module + ".lora_A.weight", module + ".lora_B.weight"};
+  return {module + ".lora_A.weight", module + ".lora_B.weight", module + std::string(kMagnitude)};
+}
+
+std::string weight_of_magnitude(std::string_view parameter) {
+  if (!parameter.ends_with(kMagnitude)) return {};
+  parameter.remove_suffix(kMagnitude.size());
+  return std::string(parameter) + ".weight";
 }
 
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
@@ -115,6 +123,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
       .rank = choice.rank,
       .scaling = choice.alpha / (choice.rslora ? std::sqrt(static_cast<double>(choice.rank))
                                                : static_cast<double>(choice.rank)),
+      .magnitudes = choice.dora,
       .targets = {}};
   for (const std::string& text : choice.targets) {
     const Target target(arch, text);

@@ -19,6 +19,7 @@ struct AdapterChoice {
   int64_t rank = 8;
   double alpha = 8.0;
   bool rslora = false;  // scaling is alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
+  bool dora = false;    // with magnitudes
   // Each is "attention", "mlp" or "all-linear", the last parts of a module's name ("q_proj",
   // "self_attn.q_proj"), or a glob over the whole name of a module.
   std::vector<std::string> targets;
@@ -35,9 +36,11 @@ std::string module_of(std::string_view parameter);
 
 // The names of the adapter of a module's weight.
 struct AdapterNames {
-  std::string a, b;
+  std::string a, b, magnitude;
 };
 AdapterNames adapter_names(std::string_view weight);
+// Returns the weight whose magnitude this is; empty if it is no magnitude.
+std::string weight_of_magnitude(std::string_view parameter);
 
 // Returns the targets as PEFT's target_modules: the last parts of their names where these name
 // nothing else, otherwise their whole names.

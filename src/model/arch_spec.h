@@ -133,10 +133,13 @@ enum class Module : uint8_t {
 inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 
 // The low-rank adapters of a model (LoRA, arXiv:2106.09685). The output of a target is W x +
-// scaling * B (A x), with A [rank, in] and B [out, rank], whatever the layout of W.
+// scaling * B (A x), with A [rank, in] and B [out, rank], whatever the layout of W. With magnitudes
+// (DoRA, arXiv:2402.09353) each output is also multiplied by its trained magnitude divided by the
+// norm of its weights in W + scaling * B A.
 struct AdapterSpec {
   int64_t rank = 0;  // 0: the model has no adapters
   double scaling = 1.0;
+  bool magnitudes = false;
   std::set<std::pair<int64_t, Module>> targets;  // the layer and the module of each adapted matrix
 
   bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }

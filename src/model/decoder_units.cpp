@@ -25,6 +25,7 @@ LinearWeights ModuleIndex::linear(UnitParameters parameters, Module module) cons
           .bias = bias(parameters, module),
           .lora_a = tensor(parameters, module, ParameterRole::kLoraA),
           .lora_b = tensor(parameters, module, ParameterRole::kLoraB),
+          .lora_magnitude = tensor(parameters, module, ParameterRole::kLoraMagnitude),
           .lora_scaling = lora_scaling_};
 }
 
@@ -108,7 +109,7 @@ std::string DecoderBlock::signature() const {
   }
   for (size_t module = 0; module < kModuleCount; ++module) {
     if (!arch_.adapter.adapts(number_, static_cast<Module>(module))) continue;
-    text += " lora " + std::to_string(module);
+    text += (arch_.adapter.magnitudes ? " dora " : " lora ") + std::to_string(module);
   }
   return text;
 }

@@ -7,9 +7,9 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/adapted_product.h"
 #include "model/document_attention.h"
 #include "model/fused_ops.h"
-#include "model/weight_products.h"
 
 namespace longshore {
 namespace {
@@ -17,16 +17,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-// Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product has bits
-// that do not depend on the number of threads, unlike a sum over rows.
-void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
-  sum.view({1, -1}).addmm_(at::ones({1, values.size(0)}, values.options()), values);
-}
-
-at::Tensor row_sum(const at::Tensor& values) {
-  return at::mm(at::ones({1, values.size(0)}, values.options()), values).view({-1});
-}
 
 at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
   return squares.mean(-1, true).add_(eps).rsqrt_();
@@ -124,12 +114,6 @@ struct NormFunction : Function<NormFunction> {
   }
 };
 
-at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                    bool transposed) {
-  const at::Tensor matrix = transposed ? weight : weight.t();
-  return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
-}
-
 // Returns a [rows, columns] tensor for values that are never read. Its elements share one memory
 // location, so LibTorch reports an error if it is written.
 at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -140,42 +124,16 @@ int64_t output_width(const at::Tensor& weight, bool transposed) {
   return weight.size(transposed ? 1 : 0);
 }
 
-// Returns an undefined tensor if WeightProducts added the gradient in place.
-at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
-                           bool transposed) {
-  const at::Tensor& left = transposed ? x : grad;
-  const at::Tensor& right = transposed ? grad : x;
-  return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
-}
-
-// The adapter of one matrix. Its product x A^T is computed again in backward, where it is [T,
-// rank].
-struct Lora {
-  at::Tensor a, b;
-  double scaling;
-
-  void add_to(const at::Tensor& out, const at::Tensor& x) const {
-    out.addmm_(at::mm(x, a.t()), b.t(), /*beta=*/1.0, /*alpha=*/scaling);
-  }
-  // Returns the gradient of x A^T.
-  at::Tensor inner_gradient(const at::Tensor& grad) const { return at::mm(grad, b).mul_(scaling); }
-  at::Tensor a_gradient(const at::Tensor& x, const at::Tensor& inner) const {
-    return weight_gradient(a, x, inner, /*transposed=*/false);
-  }
-  at::Tensor b_gradient(const at::Tensor& x, const at::Tensor& grad) const {
-    return weight_gradient(b, at::mm(x, a.t()).mul_(scaling), grad, /*transposed=*/false);
-  }
-};
-
-// `parameters` holds the matrices, then one bias for each or none, then A and B of each adapted
-// matrix, then the norm's parameters. Bit i of `adapted` says that matrix i has an adapter.
+// `parameters` holds the matrices, then one bias for each or none, then the `lora_tensors` of each
+// adapted matrix (A, B and, with DoRA, the magnitude), then the norm's parameters. Bit i of
+// `adapted` says that matrix i has an adapter.
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
-                               int64_t matrices, int64_t biases, int64_t adapted, double scaling,
-                               bool transposed, int64_t kind, double eps, bool unread) {
+                               int64_t matrices, int64_t biases, int64_t adapted,
+                               int64_t lora_tensors, double scaling, bool transposed, int64_t kind,
+                               double eps, bool unread) {
     const auto first_lora = static_cast<size_t>(matrices + biases);
-    const auto first_norm =
-        first_lora + 2 * static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
+    const auto first_norm = first_lora + lora_count(adapted, lora_tensors);
     const at::TensorList norm = parameters.slice(first_norm);
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.begin() + matrices);
@@ -185,39 +143,48 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     ctx->saved_data["transposed"] = transposed;
     ctx->saved_data["biases"] = biases;
     ctx->saved_data["adapted"] = adapted;
+    ctx->saved_data["lora_tensors"] = lora_tensors;
     ctx->saved_data["scaling"] = scaling;
     const NormRule rule{static_cast<NormKind>(kind), eps};
     rule.save(ctx);
+    const at::Tensor in = norm.empty() || unread ? x : rule.forward(x, norm);
     variable_list out;
-    if (unread) {
-      for (const at::Tensor& weight : parameters.slice(0, static_cast<size_t>(matrices))) {
+    std::vector<at::Tensor> norms;  // those of DoRA, which backward reads
+    size_t lora_at = first_lora;
+    for (size_t i = 0; i < static_cast<size_t>(matrices); ++i) {
+      const at::Tensor& weight = parameters[i];
+      const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
+      Lora lora = Lora::of(parameters.slice(lora_at, tensors), scaling);
+      lora_at += tensors;
+      if (lora.magnitude.defined()) norms.push_back(lora.norms = lora.norms_of(weight, transposed));
+      if (unread) {
         out.push_back(unread_values(x.size(0), output_width(weight, transposed), x.options()));
+        continue;
       }
-      return out;
-    }
-    const at::Tensor in = norm.empty() ? x : rule.forward(x, norm);
-    size_t lora = first_lora;
-    for (int64_t i = 0; i < matrices; ++i) {
       const at::Tensor bias =
-          biases > 0 ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
-      out.push_back(multiply(in, parameters[static_cast<size_t>(i)], bias, transposed));
-      if (!has_lora(adapted, static_cast<size_t>(i))) continue;
-      Lora{parameters[lora], parameters[lora + 1], scaling}.add_to(out.back(), in);
-      lora += 2;
+          biases > 0 ? parameters[static_cast<size_t>(matrices) + i] : at::Tensor();
+      out.push_back(adapted_product(in, weight, bias, lora, transposed));
     }
+    ctx->saved_data["norms"] = std::move(norms);
     return out;
   }
 
   static bool has_lora(int64_t adapted, size_t matrix) { return ((adapted >> matrix) & 1) != 0; }
+  static size_t lora_count(int64_t adapted, int64_t lora_tensors) {
+    return static_cast<size_t>(lora_tensors) *
+           static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
+  }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const bool transposed = ctx->saved_data["transposed"].toBool();
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const int64_t adapted = ctx->saved_data["adapted"].toInt();
+    const int64_t lora_tensors = ctx->saved_data["lora_tensors"].toInt();
     const double scaling = ctx->saved_data["scaling"].toDouble();
+    const std::vector<at::Tensor> norms = ctx->saved_data["norms"].toTensorVector();
     const size_t matrices = grads.size();
-    const size_t loras = 2 * static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
+    const size_t loras = lora_count(adapted, lora_tensors);
     const variable_list norm(saved.begin() + static_cast<int64_t>(1 + matrices + loras),
                              saved.end());
     // Backward recomputes this with the code of forward: the bits are equal and no graph keeps it.
@@ -228,23 +195,21 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     for (size_t i = 0; i < norm.size(); ++i) {
       through = through || ctx->needs_input_grad(result.size() + i);
     }
-    size_t lora_at = 0;  // A's place among A and B of all matrices
+    size_t lora_at = 0;  // A's place among the adapters' tensors
     for (size_t i = 0; i < matrices; ++i) {
+      const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
+      Lora lora = Lora::of(at::TensorList(saved).slice(1 + matrices + lora_at, tensors), scaling);
+      if (lora.magnitude.defined()) lora.norms = norms.at(lora_at / tensors);
+      const auto [grad, inner] = lora_gradients(ctx, grads[i], in, saved[i + 1], lora, transposed,
+                                                1 + matrices + biases + lora_at, result);
+      lora_at += tensors;
       const at::Tensor matrix = transposed ? saved[i + 1].t() : saved[i + 1];
       if (through) {
-        result[0] = i == 0 ? at::mm(grads[i], matrix) : result[0].addmm_(grads[i], matrix);
-      }
-      if (has_lora(adapted, i)) {
-        const Lora lora{saved[1 + matrices + lora_at], saved[2 + matrices + lora_at], scaling};
-        const size_t a_at = 1 + matrices + biases + lora_at;
-        const at::Tensor inner = lora.inner_gradient(grads[i]);
-        if (through) result[0].addmm_(inner, lora.a);
-        if (ctx->needs_input_grad(a_at)) result[a_at] = lora.a_gradient(in, inner);
-        if (ctx->needs_input_grad(a_at + 1)) result[a_at + 1] = lora.b_gradient(in, grads[i]);
-        lora_at += 2;
+        result[0] = i == 0 ? at::mm(grad, matrix) : result[0].addmm_(grad, matrix);
+        if (inner.defined()) result[0].addmm_(inner, lora.a);
       }
       if (ctx->needs_input_grad(1 + i)) {
-        result[1 + i] = weight_gradient(saved[1 + i], in, grads[i], transposed);
+        result[1 + i] = weight_gradient(saved[1 + i], in, grad, transposed);
       }
       if (biases > 0 && ctx->needs_input_grad(1 + matrices + i)) {
         result[1 + matrices + i] = row_sum(grads[i]);
@@ -258,82 +223,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       result[0] = std::move(own[0]);
       result.insert(result.end(), own.begin() + 1, own.end());
     }
-    result.resize(result.size() + 8);
-    return result;
-  }
-};
-
-// Cosine and sine [rows, 1, rotary_dim / 2] for a piece of rows, in the dtype of `like`.
-// `frequencies` is one row for all, or one row for each.
-struct Angles {
-  at::Tensor cosine, sine;
-  Angles(const at::Tensor& positions, const at::Tensor& frequencies, double scale,
-         const at::Tensor& like) {
-    const at::Tensor turns = positions.to(at::kFloat).unsqueeze(1) * frequencies;
-    cosine = turns.cos(), sine = turns.sin();
-    if (scale != 1.0) {
-      cosine.mul_(scale);
-      sine.mul_(scale);
-    }
-    cosine = cosine.to(like.scalar_type()).unsqueeze(1);
-    sine = sine.to(like.scalar_type()).unsqueeze(1);
-  }
-};
-
-// Returns the values that rotate together, among the first `turned` of each head.
-std::pair<at::Tensor, at::Tensor> partners(const at::Tensor& heads, int64_t turned, bool pairs) {
-  if (pairs) return {heads.slice(2, 0, turned, 2), heads.slice(2, 1, turned, 2)};
-  return {heads.narrow(2, 0, turned / 2), heads.narrow(2, turned / 2, turned / 2)};
-}
-
-// `direction` is +1 to rotate forward, -1 to rotate back.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                  int64_t head_dim, int direction) {
-  const at::Tensor& frequencies = rotation.frequencies;
-  const int64_t turned = 2 * frequencies.size(-1);
-  const bool plain =
-      frequencies.dim() == 1 && turned == head_dim && rotation.scale == 1.0 && !rotation.pairs;
-  if (on_gpu(x) && plain) return fused::rotate(x, positions, frequencies, head_dim, direction);
-  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
-  const at::Tensor out_heads = out.view({x.size(0), -1, head_dim});
-  for_pieces(x.size(0), x.size(1), [&](int64_t begin, int64_t rows) {
-    const at::Tensor own =
-        frequencies.dim() == 1 ? frequencies : frequencies.narrow(0, begin, rows);
-    Angles angle(positions.narrow(0, begin, rows), own, rotation.scale, x);
-    if (direction < 0) angle.sine.neg_();
-    const at::Tensor in = in_heads.narrow(0, begin, rows);
-    const at::Tensor target = out_heads.narrow(0, begin, rows);
-    const auto [in1, in2] = partners(in, turned, rotation.pairs);
-    auto [out1, out2] = partners(target, turned, rotation.pairs);
-    at::mul_out(out1, in1, angle.cosine);
-    out1.sub_(in2 * angle.sine);
-    at::mul_out(out2, in2, angle.cosine);
-    out2.add_(in1 * angle.sine);
-    if (turned == head_dim) return;
-    target.narrow(2, turned, head_dim - turned).copy_(in.narrow(2, turned, head_dim - turned));
-  });
-  return out;
-}
-
-struct RotateFunction : Function<RotateFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
-                            const at::Tensor& frequencies, double scale, bool pairs,
-                            int64_t head_dim) {
-    ctx->save_for_backward({positions, frequencies});
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["pairs"] = pairs;
-    ctx->saved_data["head_dim"] = head_dim;
-    return rotate(x, positions, {frequencies, scale, pairs}, head_dim, 1);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const int64_t head_dim = ctx->saved_data["head_dim"].toInt();
-    const Rotation rotation{saved[1], ctx->saved_data["scale"].toDouble(),
-                            ctx->saved_data["pairs"].toBool()};
-    variable_list result(6);
-    result[0] = rotate(grads[0], saved[0], rotation, head_dim, -1);
+    result.resize(result.size() + 9);
     return result;
   }
 };
@@ -456,22 +346,28 @@ void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at
 namespace {
 
 // `inputs` holds gate and up, or up alone. `parameters` holds the matrix, then the bias if there is
-// one, then A and B if there is an adapter.
+// one, then the `lora_tensors` of the adapter if there is one.
 struct ProjectFunction : Function<ProjectFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
-                            bool adapted, double scaling, int64_t activation, bool transposed,
-                            bool unread) {
-    const at::TensorList lora = parameters.slice(parameters.size() - (adapted ? 2 : 0));
-    const bool biased = parameters.size() - lora.size() > 1;
+                            int64_t lora_tensors, double scaling, int64_t activation,
+                            bool transposed, bool unread) {
+    const at::TensorList loras =
+        parameters.slice(parameters.size() - static_cast<size_t>(lora_tensors));
+    const bool biased = parameters.size() - loras.size() > 1;
     variable_list saved(inputs.begin(), inputs.end());
     saved.push_back(parameters[0]);
-    saved.insert(saved.end(), lora.begin(), lora.end());
+    saved.insert(saved.end(), loras.begin(), loras.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
     ctx->saved_data["scaling"] = scaling;
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["transposed"] = transposed;
     ctx->saved_data["biased"] = biased;
+    Lora lora = Lora::of(loras, scaling);
+    if (lora.magnitude.defined()) {
+      lora.norms = lora.norms_of(parameters[0], transposed);
+      ctx->saved_data["norms"] = lora.norms;
+    }
     if (unread) {
       return unread_values(inputs.back().size(0), output_width(parameters[0], transposed),
                            inputs.back().options());
@@ -479,10 +375,8 @@ struct ProjectFunction : Function<ProjectFunction> {
     const bool gated = inputs.size() > 1;
     const at::Tensor value = activated(gated ? inputs[0] : at::Tensor(), inputs[gated ? 1 : 0],
                                        static_cast<Activation>(activation));
-    at::Tensor out =
-        multiply(value, parameters[0], biased ? parameters[1] : at::Tensor(), transposed);
-    if (adapted) Lora{lora[0], lora[1], scaling}.add_to(out, value);
-    return out;
+    return adapted_product(value, parameters[0], biased ? parameters[1] : at::Tensor(), lora,
+                           transposed);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -492,29 +386,24 @@ struct ProjectFunction : Function<ProjectFunction> {
     const auto inputs = static_cast<size_t>(ctx->saved_data["inputs"].toInt());
     const at::Tensor gate = inputs > 1 ? saved[0].detach() : at::Tensor();
     const at::Tensor up = saved[inputs - 1].detach(), weight = saved[inputs];
-    const bool adapted = saved.size() > inputs + 1;
+    const at::TensorList loras = at::TensorList(saved).slice(inputs + 1);
+    Lora lora = Lora::of(loras, ctx->saved_data["scaling"].toDouble());
+    if (lora.magnitude.defined()) lora.norms = ctx->saved_data["norms"].toTensor();
     at::Tensor value = activated(gate, up, activation);
     variable_list result(inputs + 1);
-    if (ctx->needs_input_grad(inputs)) {
-      result[inputs] = weight_gradient(weight, value, grads[0], transposed);
-    }
     if (ctx->saved_data["biased"].toBool()) {
       result.emplace_back(ctx->needs_input_grad(inputs + 1) ? row_sum(grads[0]) : at::Tensor());
     }
-    at::Tensor inner;
-    const Lora lora =
-        adapted ? Lora{saved[inputs + 1], saved[inputs + 2], ctx->saved_data["scaling"].toDouble()}
-                : Lora{};
-    if (adapted) {
-      inner = lora.inner_gradient(grads[0]);
-      const size_t a_at = result.size();
-      result.resize(a_at + 2);
-      if (ctx->needs_input_grad(a_at)) result[a_at] = lora.a_gradient(value, inner);
-      if (ctx->needs_input_grad(a_at + 1)) result[a_at + 1] = lora.b_gradient(value, grads[0]);
+    const size_t lora_at = result.size();
+    result.resize(lora_at + loras.size());
+    const auto [grad, inner] =
+        lora_gradients(ctx, grads[0], value, weight, lora, transposed, lora_at, result);
+    if (ctx->needs_input_grad(inputs)) {
+      result[inputs] = weight_gradient(weight, value, grad, transposed);
     }
     if (ctx->needs_input_grad(inputs - 1)) {
-      at::mm_out(value, grads[0], transposed ? weight.t() : weight);
-      if (adapted) value.addmm_(inner, lora.a);
+      at::mm_out(value, grad, transposed ? weight.t() : weight);
+      if (inner.defined()) value.addmm_(inner, lora.a);
       activated_backward(value, gate, up, activation);
       if (inputs > 1) result[0] = gate;
       result[inputs - 1] = up;
@@ -596,24 +485,21 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
   }
   const size_t biases = parameters.size() - weights.size();
   int64_t adapted = 0;
+  size_t each = 0;  // tensors of an adapter
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!weights[i].lora_a.defined()) continue;
     adapted |= int64_t{1} << i;
-    parameters.push_back(weights[i].lora_a);
-    parameters.push_back(weights[i].lora_b);
+    const std::vector<at::Tensor> loras = Lora::tensors_of(weights[i]);
+    LONGSHORE_CHECK(each == 0 || each == loras.size()) << "magnitudes: all or none";
+    each = loras.size();
+    parameters.insert(parameters.end(), loras.begin(), loras.end());
   }
   if (norm.weight.defined()) parameters.push_back(norm.weight);
   if (norm.bias.defined()) parameters.push_back(norm.bias);
   return LinearGroupFunction::apply(
       x, at::TensorList(parameters), static_cast<int64_t>(weights.size()),
-      static_cast<int64_t>(biases), adapted, weights[0].lora_scaling, transposed,
-      static_cast<int64_t>(norm.kind), norm.eps, values == Values::kUnread);
-}
-
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                        int64_t head_dim) {
-  return RotateFunction::apply(x, positions, rotation.frequencies, rotation.scale, rotation.pairs,
-                               head_dim);
+      static_cast<int64_t>(biases), adapted, static_cast<int64_t>(each), weights[0].lora_scaling,
+      transposed, static_cast<int64_t>(norm.kind), norm.eps, values == Values::kUnread);
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -630,11 +516,11 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
   if (gate.defined()) inputs.push_back(gate);
   inputs.push_back(up);
   if (down.bias.defined()) parameters.push_back(down.bias);
-  const bool adapted = down.lora_a.defined();
-  if (adapted) parameters.insert(parameters.end(), {down.lora_a, down.lora_b});
-  return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters), adapted,
-                                down.lora_scaling, static_cast<int64_t>(activation), transposed,
-                                values == Values::kUnread);
+  const std::vector<at::Tensor> loras = Lora::tensors_of(down);
+  parameters.insert(parameters.end(), loras.begin(), loras.end());
+  return ProjectFunction::apply(
+      at::TensorList(inputs), at::TensorList(parameters), static_cast<int64_t>(loras.size()),
+      down.lora_scaling, static_cast<int64_t>(activation), transposed, values == Values::kUnread);
 }
 
 at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale) {

@@ -34,12 +34,15 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
 }
 
 // A matrix as the file stores it, and its bias (undefined if none). With an adapter (AdapterSpec)
-// the operations below add lora_scaling * (x A^T) B^T to the product.
+// the operations below add lora_scaling * (x A^T) B^T to the product. With a magnitude (DoRA) they
+// multiply this sum, before the bias, by magnitude / norm of W + lora_scaling * B A for each
+// output; the norms are constants in backward.
 struct LinearWeights {
   at::Tensor weight = {};
   at::Tensor bias = {};
-  at::Tensor lora_a = {};  // [rank, in], or undefined
-  at::Tensor lora_b = {};  // [out, rank]
+  at::Tensor lora_a = {};          // [rank, in], or undefined
+  at::Tensor lora_b = {};          // [out, rank]
+  at::Tensor lora_magnitude = {};  // [out], or undefined
   double lora_scaling = 1.0;
 };
 
@@ -66,19 +69,6 @@ enum class Values { kComputed, kUnread };
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
                                      std::span<const LinearWeights> weights, bool transposed,
                                      Values values = Values::kComputed);
-
-// The rotation of heads: cosine and sine of position times frequency, each times `scale`.
-struct Rotation {
-  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] if each position has its own frequencies.
-  at::Tensor frequencies;
-  double scale = 1.0;
-  bool pairs = false;  // rotates neighbours together instead of the halves
-};
-
-// Rotates the halves, or the pairs, of the first rotary_dim values of every head of x [T, heads *
-// head_dim]; the rest stays. `positions` is int64 [T]. Does not save x.
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                        int64_t head_dim);
 
 // Causal attention within each document. q is [T, heads * head_dim]; k and v are [T, kv_heads *
 // head_dim]; rows may be strided; `sinks` is [heads] or undefined. Saves q, k, v, the result and,

@@ -115,9 +115,11 @@ class UnitBuilder {
   }
 
   // Adds A and B as PEFT begins them: A is uniform with the bound of torch's kaiming_uniform_(a =
-  // sqrt(5)), which is 1 / sqrt(in), and B is zero.
+  // sqrt(5)), which is 1 / sqrt(in), and B is zero. A magnitude begins as a norm of the weights
+  // (AdaptedMatrix::norms), which no InitSpec says.
   void add_adapter(Module module, int64_t out, int64_t in) {
-    const auto [a, b] = adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1));
+    const auto [a, b, magnitude] =
+        adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1));
     const double bound = 1.0 / std::sqrt(static_cast<double>(in));
     const auto push = [&](ParameterRole role, std::string name, std::vector<int64_t> shape,
                           InitSpec init) {
@@ -130,6 +132,8 @@ class UnitBuilder {
     push(ParameterRole::kLoraA, a, {arch_.adapter.rank, in},
          {.kind = InitSpec::Kind::kUniform, .bound = bound});
     push(ParameterRole::kLoraB, b, {out, arch_.adapter.rank}, {.kind = InitSpec::Kind::kZeros});
+    if (!arch_.adapter.magnitudes) return;
+    push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});
   }
 
   const ArchSpec& arch_;

@@ -19,9 +19,10 @@ struct FileTensor {
   std::vector<int64_t> shape;
 };
 
-// What a parameter is to its module: LoRA's A and B belong to the module that they adapt.
-enum class ParameterRole : uint8_t { kWeight, kBias, kLoraA, kLoraB };
-inline constexpr size_t kRoleCount = static_cast<size_t>(ParameterRole::kLoraB) + 1;
+// What a parameter is to its module: LoRA's A and B and DoRA's magnitude belong to the module that
+// they adapt.
+enum class ParameterRole : uint8_t { kWeight, kBias, kLoraA, kLoraB, kLoraMagnitude };
+inline constexpr size_t kRoleCount = static_cast<size_t>(ParameterRole::kLoraMagnitude) + 1;
 
 // A parameter of a unit and its module.
 struct ModuleParameter {

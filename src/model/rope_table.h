@@ -1,5 +1,6 @@
 // RopeTable: the frequencies at which a head's values rotate with the position, as in transformers.
-// A decoder's blocks build and own it; it is immutable. Compute thread only.
+// A decoder's blocks build and own it; it is immutable. rotate_heads is the operation, with its own
+// backward. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,9 +9,16 @@
 #include <vector>
 
 #include "model/arch_spec.h"
-#include "model/differentiable_ops.h"
 
 namespace longshore {
+
+// The rotation of heads: cosine and sine of position times frequency, each times `scale`.
+struct Rotation {
+  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] if each position has its own frequencies.
+  at::Tensor frequencies;
+  double scale = 1.0;
+  bool pairs = false;  // rotates neighbours together instead of the halves
+};
 
 class RopeTable {
  public:
@@ -28,5 +36,10 @@ class RopeTable {
   double scale_;
   bool pairs_;
 };
+
+// Rotates the halves, or the pairs, of the first rotary_dim values of every head of x [T, heads *
+// head_dim]; the rest stays. `positions` is int64 [T]. Does not save x.
+at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
+                        int64_t head_dim);
 
 }  // namespace longshore

@@ -82,6 +82,9 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
       {"[train]\nlearning_rate = 1e-5",
        "run.toml:2:1: unknown key 'train.learning_rate', did you mean 'optimizer.lr'? (longshore "
        "config keys train)"},
+      {"[adapter]\nuse_dora = true",
+       "run.toml:2:1: unknown key 'adapter.use_dora', did you mean 'adapter.kind'? (longshore "
+       "config keys adapter)"},
       {"[adapter]\nlora_alpha = 4",
        "run.toml:2:1: unknown key 'adapter.lora_alpha', did you mean 'adapter.alpha'? (longshore "
        "config keys adapter)"},

@@ -84,7 +84,7 @@ class AdapterFiles : public testing::Test {
 // Settings, names and values are those of the adapters that PEFT wrote.
 TEST(AdapterDirectory, ReadsWhatPeftWrites) {
   const std::vector<std::string> cases = golden_cases();
-  EXPECT_GE(cases.size(), 8u);
+  EXPECT_GE(cases.size(), 10u);
   for (const std::string& name : cases) {
     const AdapterDirectory adapter = AdapterDirectory::open(kGolden + name + "/adapter");
     const Json facts = Json::parse(read_file(kGolden + name + "/golden.json"));
@@ -93,6 +93,7 @@ TEST(AdapterDirectory, ReadsWhatPeftWrites) {
     EXPECT_EQ(settings.rank, expected.at("r").get<int64_t>()) << name;
     EXPECT_EQ(settings.alpha, expected.at("lora_alpha").get<double>()) << name;
     EXPECT_EQ(settings.rslora, expected.at("use_rslora").get<bool>()) << name;
+    EXPECT_EQ(settings.dora, expected.at("use_dora").get<bool>()) << name;
     EXPECT_EQ(settings.transposed, expected.at("fan_in_fan_out").get<bool>()) << name;
     EXPECT_EQ(settings.dropout, 0.0) << name;
     EXPECT_EQ(Json(settings.targets), expected.at("target_modules")) << name;
@@ -163,6 +164,7 @@ TEST_F(AdapterFiles, AbsentKeysHaveTheDefaultsOfPeft) {
     EXPECT_EQ(settings.rank, defaults.rank);
     EXPECT_EQ(settings.alpha, defaults.alpha);
     EXPECT_EQ(settings.rslora, defaults.rslora);
+    EXPECT_EQ(settings.dora, defaults.dora);
     EXPECT_EQ(settings.transposed, defaults.transposed);
     EXPECT_EQ(settings.dropout, defaults.dropout);
     EXPECT_EQ(settings.trained, defaults.trained);
@@ -218,7 +220,6 @@ TEST_F(AdapterFiles, RefusesSettingsThatWouldChangeNumbers) {
       {"task_type", "\"SEQ_CLS\"", "CAUSAL_LM"},
       {"bias", "\"all\"", "biases"},
       {"bias", "\"lora_only\"", "biases"},
-      {"use_dora", "true", "DoRA"},
       {"use_qalora", "true", "pooled"},
       {"lora_bias", "true", "bias"},
       {"ensure_weight_tying", "true", "tied"},
@@ -299,6 +300,7 @@ TEST_F(AdapterFiles, RefusesValuesOfAWrongKindOrSize) {
                                                         {"lora_dropout", "-0.1"},
                                                         {"lora_dropout", "\"0\""},
                                                         {"use_rslora", "1"},
+                                                        {"use_dora", "1"},
                                                         {"fan_in_fan_out", "\"true\""},
                                                         {"target_modules", "7"},
                                                         {"target_modules", "[7]"},
@@ -318,9 +320,9 @@ TEST_F(AdapterFiles, RefusesValuesOfAWrongKindOrSize) {
 
 // All problems of the settings are reported at once; names from the file cannot harm a terminal.
 TEST_F(AdapterFiles, ReportsAllProblemsOfTheSettings) {
-  write_config({{"use_dora", "true"}, {"r", "0"}, {"a\x1b[2Jb", "1"}});
+  write_config({{"use_qalora", "true"}, {"r", "0"}, {"a\x1b[2Jb", "1"}});
   const std::string error = open_error<ConfigError>();
-  expect_parts(error, {"use_dora = true", "r = 0", "a\\x1b[2Jb = 1"});
+  expect_parts(error, {"use_qalora = true", "r = 0", "a\\x1b[2Jb = 1"});
   EXPECT_EQ(std::ranges::count(error, '\n'), 2);
   EXPECT_EQ(error.find('\x1b'), std::string::npos);
 
@@ -394,7 +396,7 @@ TEST_F(AdapterFiles, RefusesTensorsThatDoNotFitTheSettings) {
 // Tensors that PEFT writes for what is not supported are refused, each with the reason.
 TEST_F(AdapterFiles, RefusesTensorsOfOtherKinds) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {kModule + ".lora_magnitude_vector.weight", "magnitudes"},
+      {kModule + ".lora_magnitude_vector", "magnitudes without use_dora"},
       {kModule + ".lora_B.bias", "biases of adapters"},
       {"model.embed_tokens.lora_embedding_A", "adapters of embeddings"},
       {"model.embed_tokens.weight", "save_embedding_layers=False"},
@@ -403,6 +405,25 @@ TEST_F(AdapterFiles, RefusesTensorsOfOtherKinds) {
     write_weights(both(product(kModule), {{kPrefix + name, TensorDType::kF32, {4, 4}}}));
     expect_parts(open_error<DataError>(), {name, part});
   }
+}
+
+// With DoRA every A has a magnitude, and that has an element for each output.
+TEST_F(AdapterFiles, MagnitudesOfDoraFitTheirModules) {
+  const std::string name = kPrefix + kModule + ".lora_magnitude_vector";
+  const auto f32 = TensorDType::kF32;
+  write_config({{"use_dora", "true"}});
+  expect_parts(open_error<DataError>(), {"lora_A", "there is no", name});
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{6}, {5, 1}}) {
+    write_weights(both(product(kModule), {{name, f32, shape}}));
+    expect_parts(open_error<DataError>(), {name, "lora_B.weight", "makes it [5]"});
+  }
+  const std::string other = kPrefix + "model.layers.1.self_attn.q_proj";
+  write_weights(
+      both(product(kModule), {{name, f32, {5}}, {other + ".lora_magnitude_vector", f32, {5}}}));
+  expect_parts(open_error<DataError>(), {other, "there is no", "lora_B.weight"});
+  write_weights(both(product(kModule), {{name, f32, {5}}}));
+  EXPECT_TRUE(open().settings().dora);
+  EXPECT_EQ(open().shape(kModule + ".lora_magnitude_vector"), std::vector<int64_t>{5});
 }
 
 // Modules that are trained as a whole are in the file, under the ends of their names, as PEFT reads

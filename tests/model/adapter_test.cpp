@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "model/adapter_values.h"
 #include "model/differentiable_ops.h"
 #include "model/families.h"
 #include "model/model_spec.h"
@@ -23,20 +25,31 @@ at::Tensor leaf(at::IntArrayRef shape, bool trained = true) {
   return at::randn(shape).requires_grad_(trained);
 }
 
-// Returns an adapted matrix whose base is frozen.
-LinearWeights adapted(int64_t in, int64_t out, bool transposed) {
+// Returns an adapted matrix whose base is frozen; with a magnitude it is DoRA's.
+LinearWeights adapted(int64_t in, int64_t out, bool transposed, bool dora = false) {
   return {.weight = leaf(transposed ? at::IntArrayRef{in, out} : at::IntArrayRef{out, in}, false),
           .bias = leaf({out}, false),
           .lora_a = leaf({kRank, in}),
           .lora_b = leaf({out, kRank}),
+          .lora_magnitude = dora ? leaf({out}) : at::Tensor(),
           .lora_scaling = kScaling};
 }
 
-// The formula of LoRA in operations of LibTorch alone.
+// The formulas of LoRA and DoRA in operations of LibTorch alone. The norms have no gradient.
 at::Tensor plain(const at::Tensor& x, const LinearWeights& one, bool transposed) {
-  at::Tensor y = at::matmul(x, transposed ? one.weight : one.weight.t()) + one.bias;
-  if (!one.lora_a.defined()) return y;
-  return y + kScaling * at::matmul(at::matmul(x, one.lora_a.t()), one.lora_b.t());
+  const at::Tensor weight = transposed ? one.weight.t() : one.weight;
+  at::Tensor y = at::matmul(x, weight.t());
+  if (!one.lora_a.defined()) return y + one.bias;
+  y = y + kScaling * at::matmul(at::matmul(x, one.lora_a.t()), one.lora_b.t());
+  if (!one.lora_magnitude.defined()) return y + one.bias;
+  const at::Tensor sum = weight + kScaling * at::matmul(one.lora_b, one.lora_a);
+  return one.lora_magnitude / sum.square().sum(1).sqrt().detach() * y + one.bias;
+}
+
+// Returns what is trained of a matrix's adapter.
+std::vector<at::Tensor> trained(const LinearWeights& one) {
+  if (!one.lora_magnitude.defined()) return {one.lora_a, one.lora_b};
+  return {one.lora_a, one.lora_b, one.lora_magnitude};
 }
 
 void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
@@ -46,42 +59,52 @@ void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Te
   }
 }
 
+struct GroupCase {
+  bool transposed, normed, x_trained, dora;
+};
+
+void expect_group_follows_the_formula(const GroupCase& one) {
+  at::manual_seed(3);
+  const at::Tensor x = leaf({kRows, kIn}, one.x_trained);
+  std::array weights{adapted(kIn, kOut, one.transposed, one.dora),
+                     adapted(kIn, 8, one.transposed, one.dora),
+                     adapted(kIn, 4, one.transposed, one.dora)};
+  weights[1].lora_a = weights[1].lora_b = weights[1].lora_magnitude = at::Tensor();
+  NormWeights norm;
+  if (one.normed) norm = {leaf({kIn}, one.x_trained), {}, NormKind::kRms, 1e-5};
+  std::vector<at::Tensor> inputs = trained(weights[0]);
+  for (const at::Tensor& tensor : trained(weights[2])) inputs.push_back(tensor);
+  if (one.x_trained) inputs.push_back(x);
+  if (one.x_trained && one.normed) inputs.push_back(norm.weight);
+  std::vector<at::Tensor> expected, grads;
+  const at::Tensor in = one.normed ? x / at::sqrt((x * x).mean(-1, true) + 1e-5) * norm.weight : x;
+  for (const LinearWeights& weight : weights) {
+    expected.push_back(plain(in, weight, one.transposed));
+    grads.push_back(at::randn(expected.back().sizes()));
+  }
+  // The matrix without an adapter takes part only where x has a gradient.
+  const std::vector<size_t> roots =
+      one.x_trained ? std::vector<size_t>{0, 1, 2} : std::vector<size_t>{0, 2};
+  const auto gradients = [&](const std::vector<at::Tensor>& out) {
+    std::vector<at::Tensor> chosen, given;
+    for (const size_t i : roots) chosen.push_back(out[i]), given.push_back(grads[i]);
+    return torch::autograd::grad(chosen, inputs, given);
+  };
+  const std::vector<at::Tensor> out = linear_group(x, norm, weights, one.transposed);
+  expect_close(out, expected);
+  if (!one.x_trained && one.normed) return;  // autograd would leave out the frozen norm itself
+  expect_close(gradients(out), gradients(expected));
+}
+
 // A group of matrices of which some have adapters gives the values and gradients of the formula,
-// with and without a norm, a trained norm, and a gradient of x.
+// with and without a norm, a trained norm, a gradient of x, and magnitudes.
 TEST(AdaptedProducts, OfAGroupFollowTheFormula) {
   for (const bool transposed : {false, true}) {
     for (const bool normed : {false, true}) {
       for (const bool x_trained : {false, true}) {
-        at::manual_seed(3);
-        const at::Tensor x = leaf({kRows, kIn}, x_trained);
-        std::array weights{adapted(kIn, kOut, transposed), adapted(kIn, 8, transposed),
-                           adapted(kIn, 4, transposed)};
-        weights[1].lora_a = weights[1].lora_b = at::Tensor();
-        NormWeights norm;
-        if (normed) norm = {leaf({kIn}, x_trained), {}, NormKind::kRms, 1e-5};
-        std::vector<at::Tensor> inputs{weights[0].lora_a, weights[0].lora_b, weights[2].lora_a,
-                                       weights[2].lora_b};
-        if (x_trained) inputs.push_back(x);
-        if (x_trained && normed) inputs.push_back(norm.weight);
-        std::vector<at::Tensor> expected, grads;
-        const at::Tensor in =
-            normed ? x / at::sqrt((x * x).mean(-1, true) + 1e-5) * norm.weight : x;
-        for (const LinearWeights& one : weights) {
-          expected.push_back(plain(in, one, transposed));
-          grads.push_back(at::randn(expected.back().sizes()));
+        for (const bool dora : {false, true}) {
+          expect_group_follows_the_formula({transposed, normed, x_trained, dora});
         }
-        // The matrix without an adapter takes part only where x has a gradient.
-        const std::vector<size_t> roots =
-            x_trained ? std::vector<size_t>{0, 1, 2} : std::vector<size_t>{0, 2};
-        const auto gradients = [&](const std::vector<at::Tensor>& out) {
-          std::vector<at::Tensor> chosen, given;
-          for (const size_t i : roots) chosen.push_back(out[i]), given.push_back(grads[i]);
-          return torch::autograd::grad(chosen, inputs, given);
-        };
-        const std::vector<at::Tensor> out = linear_group(x, norm, weights, transposed);
-        expect_close(out, expected);
-        if (!x_trained && normed) continue;  // autograd would leave out the frozen norm itself
-        expect_close(gradients(out), gradients(expected));
       }
     }
   }
@@ -89,50 +112,167 @@ TEST(AdaptedProducts, OfAGroupFollowTheFormula) {
 
 // Adapters in the first unit, below which nothing is trained: the frozen norm gets no gradient.
 TEST(AdaptedProducts, BelowAFrozenNormAreTrained) {
-  at::manual_seed(4);
-  const at::Tensor x = leaf({kRows, kIn}, false);
-  const NormWeights norm{leaf({kIn}, false), {}, NormKind::kRms, 1e-5};
-  const std::array weights{adapted(kIn, kOut, false)};
-  const at::Tensor in = normalise(x, norm.weight, {}, norm.kind, norm.eps);
-  const std::vector<at::Tensor> inputs{weights[0].lora_a, weights[0].lora_b};
+  for (const bool dora : {false, true}) {
+    at::manual_seed(4);
+    const at::Tensor x = leaf({kRows, kIn}, false);
+    const NormWeights norm{leaf({kIn}, false), {}, NormKind::kRms, 1e-5};
+    const std::array weights{adapted(kIn, kOut, false, dora)};
+    const at::Tensor in = normalise(x, norm.weight, {}, norm.kind, norm.eps);
+    const std::vector<at::Tensor> inputs = trained(weights[0]);
+    const at::Tensor grad = at::randn({kRows, kOut});
+    expect_close(torch::autograd::grad({linear_group(x, norm, weights, false)[0]}, inputs, {grad}),
+                 torch::autograd::grad({plain(in, weights[0], false)}, inputs, {grad}));
+  }
+}
+
+void expect_projection_follows_the_formula(bool transposed, bool gated, bool dora) {
+  at::manual_seed(5);
+  const at::Tensor gate = gated ? leaf({kRows, kIn}) : at::Tensor();
+  const at::Tensor up = leaf({kRows, kIn});
+  const LinearWeights down = adapted(kIn, kOut, transposed, dora);
+  std::vector<at::Tensor> inputs = trained(down);
+  inputs.push_back(up);
+  if (gated) inputs.push_back(gate);
+  const at::Tensor value = gated ? at::silu(gate) * up : at::silu(up);
   const at::Tensor grad = at::randn({kRows, kOut});
-  expect_close(torch::autograd::grad({linear_group(x, norm, weights, false)[0]}, inputs, {grad}),
-               torch::autograd::grad({plain(in, weights[0], false)}, inputs, {grad}));
+  const at::Tensor expected = plain(value, down, transposed);
+  const auto wanted = torch::autograd::grad({expected}, inputs, {grad});
+  const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu, transposed);
+  expect_close({out}, {expected});
+  expect_close(torch::autograd::grad({out}, inputs, {grad}), wanted);
 }
 
 // The product behind the activation follows the formula, with a gate and without.
 TEST(AdaptedProducts, BehindAnActivationFollowTheFormula) {
   for (const bool transposed : {false, true}) {
     for (const bool gated : {false, true}) {
-      at::manual_seed(5);
-      const at::Tensor gate = gated ? leaf({kRows, kIn}) : at::Tensor();
-      const at::Tensor up = leaf({kRows, kIn});
-      const LinearWeights down = adapted(kIn, kOut, transposed);
-      std::vector<at::Tensor> inputs{up, down.lora_a, down.lora_b};
-      if (gated) inputs.push_back(gate);
-      const at::Tensor value = gated ? at::silu(gate) * up : at::silu(up);
-      const at::Tensor grad = at::randn({kRows, kOut});
-      const at::Tensor expected = plain(value, down, transposed);
-      const auto wanted = torch::autograd::grad({expected}, inputs, {grad});
-      const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu, transposed);
-      expect_close({out}, {expected});
-      expect_close(torch::autograd::grad({out}, inputs, {grad}), wanted);
+      for (const bool dora : {false, true}) {
+        expect_projection_follows_the_formula(transposed, gated, dora);
+      }
     }
   }
 }
 
 // A graph whose values are not read gives gradients with the same bits.
 TEST(AdaptedProducts, WithoutValuesHaveTheSameGradients) {
-  at::manual_seed(6);
-  const at::Tensor x = leaf({kRows, kIn});
-  const std::array weights{adapted(kIn, kOut, false)};
-  const std::vector<at::Tensor> inputs{x, weights[0].lora_a, weights[0].lora_b};
-  const at::Tensor grad = at::randn({kRows, kOut});
-  const auto computed =
-      torch::autograd::grad({linear_group(x, {}, weights, false)[0]}, inputs, {grad});
-  const auto unread = torch::autograd::grad(
-      {linear_group(x, {}, weights, false, Values::kUnread)[0]}, inputs, {grad});
-  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(at::equal(computed[i], unread[i])) << i;
+  for (const bool dora : {false, true}) {
+    at::manual_seed(6);
+    const at::Tensor x = leaf({kRows, kIn});
+    const std::array weights{adapted(kIn, kOut, false, dora)};
+    std::vector<at::Tensor> inputs = trained(weights[0]);
+    inputs.push_back(x);
+    const at::Tensor grad = at::randn({kRows, kOut});
+    const auto computed =
+        torch::autograd::grad({linear_group(x, {}, weights, false)[0]}, inputs, {grad});
+    const auto unread = torch::autograd::grad(
+        {linear_group(x, {}, weights, false, Values::kUnread)[0]}, inputs, {grad});
+    for (size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(at::equal(computed[i], unread[i])) << i;
+  }
+}
+
+// Norms over several pieces of a matrix, in both layouts, and rows over several pieces.
+TEST(AdaptedProducts, OfManyPiecesFollowTheFormula) {
+  for (const bool transposed : {false, true}) {
+    at::manual_seed(7);
+    const int64_t rows = 1100, in = 1100, out = 4200;  // a piece has 2^22 values
+    const at::Tensor x = leaf({rows, in}, false);
+    const LinearWeights one = adapted(in, out, transposed, true);
+    const at::Tensor grad = at::randn({rows, out});
+    const at::Tensor expected = plain(x, one, transposed);
+    const at::Tensor found = linear_group(x, {}, std::array{one}, transposed)[0];
+    const auto wanted = torch::autograd::grad({expected}, trained(one), {grad});
+    const auto gradients = torch::autograd::grad({found}, trained(one), {grad});
+    EXPECT_LE((found - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_LE((gradients[i] - wanted[i]).norm().item<double>(),
+                1e-4 * wanted[i].norm().item<double>())
+          << i;
+    }
+  }
+}
+
+// In bf16 values and gradients are within the rounding of bf16.
+TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
+  at::manual_seed(8);
+  const at::Tensor x = at::randn({kRows, kIn}).to(at::kBFloat16).requires_grad_();
+  LinearWeights narrow = adapted(kIn, kOut, false, true), wide = narrow;
+  for (auto [own, other] : {std::pair{&narrow.weight, &wide.weight},
+                            {&narrow.bias, &wide.bias},
+                            {&narrow.lora_a, &wide.lora_a},
+                            {&narrow.lora_b, &wide.lora_b},
+                            {&narrow.lora_magnitude, &wide.lora_magnitude}}) {
+    *own = own->detach().to(at::kBFloat16).requires_grad_(other->requires_grad());
+    *other = own->detach().to(at::kFloat).requires_grad_(other->requires_grad());
+  }
+  const at::Tensor wide_x = x.detach().to(at::kFloat).requires_grad_();
+  std::vector<at::Tensor> inputs = trained(narrow), wide_inputs = trained(wide);
+  inputs.push_back(x), wide_inputs.push_back(wide_x);
+  const at::Tensor grad = at::randn({kRows, kOut}).to(at::kBFloat16);
+  const at::Tensor expected = plain(wide_x, wide, false);
+  const at::Tensor found = linear_group(x, {}, std::array{narrow}, false)[0];
+  const auto wanted = torch::autograd::grad({expected}, wide_inputs, {grad.to(at::kFloat)});
+  const auto gradients = torch::autograd::grad({found}, inputs, {grad});
+  EXPECT_LE((found - expected).norm().item<double>(), 0.01 * expected.norm().item<double>());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_LE((gradients[i] - wanted[i]).norm().item<double>(),
+              0.02 * wanted[i].norm().item<double>())
+        << i;
+  }
+}
+
+// An output whose weights are all zero begins with the magnitude 0 and stays zero.
+TEST(AdaptedProducts, OfZeroWeightsAreZero) {
+  LinearWeights one = adapted(kIn, kOut, false, true);
+  for (const at::Tensor& tensor : {one.weight, one.lora_b, one.lora_magnitude, one.bias}) {
+    tensor.detach()[3].zero_();
+  }
+  const at::Tensor y = linear_group(at::randn({kRows, kIn}), {}, std::array{one}, false)[0];
+  for (const at::Tensor& gradient : torch::autograd::grad({y}, trained(one), {at::ones_like(y)})) {
+    EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
+  }
+  EXPECT_EQ(y.select(1, 3).abs().max().item<double>(), 0.0);
+  EXPECT_GT(y.select(1, 4).abs().max().item<double>(), 0.0);
+}
+
+std::vector<float> values_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().contiguous().view(-1);
+  return {flat.const_data_ptr<float>(), flat.const_data_ptr<float>() + flat.numel()};
+}
+
+// A merged matrix and its norms are those of the formula, in any ranges, in both layouts.
+TEST(AdaptedMatrixValues, FollowTheFormula) {
+  for (const bool transposed : {false, true}) {
+    at::manual_seed(9);
+    const int64_t in = 2200, out = 700;  // norms read pieces of 2^20 values
+    const LinearWeights one = adapted(in, out, transposed, true);
+    const std::vector<float> stored = values_of(one.weight);
+    const auto read = [&](int64_t begin, std::span<float> part) {
+      std::copy_n(stored.begin() + begin, part.size(), part.begin());
+    };
+    AdaptedMatrix matrix(kScaling, transposed, one.weight.size(0), one.weight.size(1),
+                         values_of(one.lora_a), values_of(one.lora_b));
+    const at::Tensor product =
+        kScaling * at::matmul(one.lora_b.to(at::kDouble), one.lora_a.to(at::kDouble));
+    const at::Tensor weight = (transposed ? one.weight.t() : one.weight).to(at::kDouble);
+    const at::Tensor sum = (weight + product).detach(), norms = sum.square().sum(1).sqrt();
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, out}, {13, 500}, {699, 1}}) {
+      const std::vector<double> found = matrix.norms(read, begin, count);
+      ASSERT_EQ(std::ssize(found), count);
+      for (int64_t i = 0; i < count; ++i) {
+        EXPECT_NEAR(found[static_cast<size_t>(i)], norms[begin + i].item<double>(), 1e-9);
+      }
+    }
+    matrix.set_magnitudes(read, values_of(one.lora_magnitude));
+    const at::Tensor merged =
+        sum * (one.lora_magnitude.detach().to(at::kDouble) / norms).unsqueeze(1);
+    const std::vector<float> expected =
+        values_of((transposed ? merged.t() : merged).to(at::kFloat));
+    std::vector<float> found = stored;
+    const size_t cut = 12345;
+    matrix.merge(0, std::span(found).first(cut));
+    matrix.merge(cut, std::span(found).subspan(cut));
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-6) << i;
+  }
 }
 
 ArchSpec llama(bool tied = false) {
@@ -201,6 +341,21 @@ TEST(AdapterTargets, HaveShapesAndInitialValuesOfPeft) {
       choose_adapters(arch, {.rank = 16, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "")
           .scaling,
       2.0);
+}
+
+// DoRA adds a vector behind A and B, named as PEFT's file names it. It is no matrix, so it does not
+// decay.
+TEST(AdapterTargets, OfDoraHaveAMagnitude) {
+  ArchSpec arch = llama();
+  arch.adapter = choose_adapters(
+      arch, {.rank = 4, .alpha = 8.0, .dora = true, .targets = {"down_proj"}}, "adapter.targets");
+  const ParamSpec& magnitude = make_model_spec(arch, {}).units.at(1).parameters.back();
+  EXPECT_EQ(magnitude.name, "model.layers.0.mlp.down_proj.lora_magnitude_vector");
+  EXPECT_EQ(magnitude.shape, std::vector<int64_t>{16});
+  EXPECT_TRUE(magnitude.adapter);
+  EXPECT_FALSE(magnitude.is_matrix());
+  EXPECT_EQ(weight_of_magnitude(magnitude.name), "model.layers.0.mlp.down_proj.weight");
+  EXPECT_EQ(weight_of_magnitude("model.layers.0.mlp.down_proj.lora_A.weight"), "");
 }
 
 std::string refusal(const ArchSpec& arch, const std::string& target) {

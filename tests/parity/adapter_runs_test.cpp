@@ -36,39 +36,90 @@ Outcome train(const std::string& golden, const Arguments& more) {
   return outcome_of(run);
 }
 
+// Tiers, units, recompute, prefetch and threads change no bit of a run.
+void expect_same_bits(const std::string& golden, const std::string& compute,
+                      const Arguments& adapter) {
+  // Norms are summed by unit, so nothing is clipped where units differ.
+  const Arguments run =
+      joined(adapter, {"--precision.compute=" + compute, "--train.max_grad_norm=0"});
+  const std::string drive = "--offload.nvme=[\"" + scratch_directory("adapter-" + compute) + "\"]";
+  const Outcome reference = train(golden, run);
+  ASSERT_EQ(reference.losses.size(), 10u);
+  EXPECT_NE(reference.losses.front(), reference.losses.back());
+  for (const Arguments& variant : std::vector<Arguments>{
+           {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+           {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
+           {"--fsdp.units=piece", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
+           {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
+           {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
+    const Outcome outcome = train(golden, joined(run, variant));
+    EXPECT_EQ(outcome.losses, reference.losses) << golden << compute << " " << variant.front();
+    EXPECT_TRUE(outcome.state == reference.state) << golden << compute << " " << variant.front();
+  }
+}
+
 class AdapterBits : public testing::TestWithParam<std::string> {};
 
-// Tiers, units, recompute, prefetch and threads change no bit, in fp32 and, for two families, bf16.
+// In fp32 and, for two families, bf16.
 TEST_P(AdapterBits, AreTheSameInEveryConfiguration) {
   const std::string golden = GetParam();
   const Arguments targets =
       golden == "qwen3_moe" ? Arguments{"--adapter.targets=[\"attention\"]"} : Arguments{};
   for (const std::string compute : {"fp32", "bf16"}) {
     if (compute == "bf16" && golden != "llama" && golden != "qwen3_moe") continue;
-    // Norms are summed by unit, so nothing is clipped where units differ.
-    const Arguments run =
-        joined(targets, {"--precision.compute=" + compute, "--train.max_grad_norm=0"});
-    const std::string drive =
-        "--offload.nvme=[\"" + scratch_directory("adapter-" + compute) + "\"]";
-    const Outcome reference = train(golden, run);
-    ASSERT_EQ(reference.losses.size(), 10u);
-    EXPECT_NE(reference.losses.front(), reference.losses.back());
-    for (const Arguments& variant : std::vector<Arguments>{
-             {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
-             {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
-             {"--fsdp.units=piece", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
-             {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
-             {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
-      const Outcome outcome = train(golden, joined(run, variant));
-      EXPECT_EQ(outcome.losses, reference.losses) << golden << compute << " " << variant.front();
-      EXPECT_TRUE(outcome.state == reference.state) << golden << compute << " " << variant.front();
-    }
+    expect_same_bits(golden, compute, targets);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, AdapterBits,
                          testing::Values("llama", "llama-tied", "gpt2", "phi3", "qwen3_moe"),
                          golden_test_name);
+
+TEST(AdapterRuns, OfDoraHaveTheSameBitsInEveryConfiguration) {
+  for (const std::string compute : {"fp32", "bf16"}) {
+    expect_same_bits("llama", compute, {"--adapter.kind=dora"});
+  }
+}
+
+// Returns the norms of the rows of a matrix; of its columns if `columns`.
+std::vector<double> norms_of(const std::vector<float>& matrix, size_t outputs, bool columns) {
+  std::vector<double> squares(outputs);
+  const size_t inputs = matrix.size() / outputs;
+  for (size_t i = 0; i < matrix.size(); ++i) {
+    squares[columns ? i % outputs : i / inputs] += double{matrix[i]} * matrix[i];
+  }
+  for (double& value : squares) value = std::sqrt(value);
+  return squares;
+}
+
+// New magnitudes are the norms of the model's weights, so the model begins as itself; on two ranks
+// too, of which each makes its own part.
+TEST(AdapterRuns, OfDoraBeginAsTheModel) {
+  for (const std::string golden : {"llama", "gpt2"}) {
+    const auto weights = read_tensors(golden_directory(golden) + "/model.safetensors");
+    const Arguments still = {"--train.steps=1", "--optimizer.lr=0"};
+    const Outcome lora = train(golden, still);
+    const Arguments dora = joined(still, {"--adapter.kind=dora"});
+    RunDriver two("adapter-dora-ranks");
+    ASSERT_EQ(two.train_ranks(2, joined(adapter_arguments(golden), dora)), 0) << two.output();
+    for (const Outcome& outcome : {train(golden, dora), outcome_of(two)}) {
+      EXPECT_NEAR(outcome.losses.at(0), lora.losses.at(0), 1e-5 * lora.losses.at(0));
+      size_t magnitudes = 0;
+      for (const auto& [name, values] : outcome.state) {
+        const std::string end = ".lora_magnitude_vector.master";
+        if (!name.ends_with(end)) continue;
+        const std::string weight = name.substr(0, name.size() - end.size()) + ".weight";
+        const std::vector<double> norms =
+            norms_of(weights.at(weight), values.size(), golden == "gpt2");
+        for (size_t i = 0; i < values.size(); ++i) {
+          EXPECT_NEAR(values[i], norms[i], 1e-6 * norms[i]) << name << " " << i;
+        }
+        ++magnitudes;
+      }
+      EXPECT_EQ(magnitudes, golden == "gpt2" ? 8u : 14u);
+    }
+  }
+}
 
 // Two ranks differ from one by the order of sums alone.
 TEST(AdapterRuns, OnTwoRanksAreCloseToOne) {
@@ -115,13 +166,15 @@ TEST(AdapterRuns, SaveTheAdaptersAlone) {
   EXPECT_EQ(plan.at("trainable"), expected);
 }
 
-// Another scaling would turn the saved adapters into another model, so it does not resume them.
-TEST(AdapterRuns, RefuseAnotherScaling) {
+// Another scaling or kind would turn the saved adapters into another model, so it does not resume
+// them.
+TEST(AdapterRuns, RefuseAnotherScalingOrKind) {
   RunDriver run("adapter-scaling");
   ASSERT_EQ(run.train(joined(adapter_arguments("llama"), {"--train.steps=2"})), 0);
   EXPECT_NE(run.train(joined(adapter_arguments("llama"), {"--adapter.alpha=16"})), 0);
   EXPECT_NE(run.train(joined(adapter_arguments("llama"), {"--adapter.r=8", "--adapter.alpha=16"})),
             0);
+  EXPECT_NE(run.train(joined(adapter_arguments("llama"), {"--adapter.kind=dora"})), 0);
 }
 
 // A learning rate of full fine-tuning is noted by the check and by no adapter-less run.
@@ -138,6 +191,24 @@ TEST(AdapterRuns, NoteALearningRateOfFullFineTuning) {
             std::string::npos);
 }
 
+// An adapter of the other kind would be trained otherwise than the run file says.
+TEST(AdapterRuns, RefuseAnAdapterOfTheOtherKind) {
+  const std::string directory = scratch_directory("adapter-kind");
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory + "/empty.toml").close();
+  for (const auto& [golden, kind] :
+       {std::pair<std::string, std::string>{"llama", "dora"}, {"llama-dora", "lora"}}) {
+    const Ended ended = run_command(
+        joined({"check", "run", directory + "/empty.toml"},
+               joined(RunDriver::golden_arguments("llama"),
+                      {"--run.dir=\"" + directory + "/run\"", "--adapter.kind=" + kind,
+                       "--adapter.path=\"" + adapter_golden_directory(golden) + "/adapter\""})));
+    EXPECT_NE(ended.exit_code, 0);
+    EXPECT_NE(ended.err.find("use_dora of its adapter_config.json"), std::string::npos)
+        << ended.err;
+  }
+}
+
 double eval_loss(const Arguments& arguments) {
   testing::internal::CaptureStdout();
   const int exit_code = run_command_line(joined({"eval", "--json"}, arguments));
@@ -146,12 +217,12 @@ double eval_loss(const Arguments& arguments) {
   return exit_code == 0 ? Json::parse(text).at("loss").get<double>() : 0.0;
 }
 
-// The exported adapter starts another run where this one ended, and the merged model gives the same
-// loss as the model with its adapters.
-TEST(AdapterRuns, ExportsAreTheTrainedModel) {
+void expect_exports_of(const std::string& kind) {
+  const Arguments own = {"--adapter.kind=" + kind};
   const std::string rows = golden_directory("llama") + "/train.jsonl";
   RunDriver run("adapter-export");
-  ASSERT_EQ(run.train(joined(adapter_arguments("llama"), {"--checkpoint.export=end"})), 0);
+  ASSERT_EQ(run.train(joined(joined(adapter_arguments("llama"), own), {"--checkpoint.export=end"})),
+            0);
   const std::string adapter = run.directory() + "/hf";
   EXPECT_TRUE(std::filesystem::exists(adapter + "/adapter_config.json"));
   EXPECT_TRUE(std::filesystem::exists(adapter + "/adapter_model.safetensors"));
@@ -169,13 +240,22 @@ TEST(AdapterRuns, ExportsAreTheTrainedModel) {
 
   RunDriver next("adapter-next");
   ASSERT_EQ(next.train(joined(RunDriver::golden_arguments("llama"),
-                              {"--adapter.kind=lora", "--adapter.path=\"" + adapter + "\"",
-                               "--train.steps=1", "--optimizer.lr=0"})),
+                              {own[0], "--adapter.path=\"" + adapter + "\"", "--train.steps=1",
+                               "--optimizer.lr=0"})),
             0);
   const std::map<std::string, std::vector<float>> begun = next.state();
   for (const auto& [name, values] : state) {
-    if (name.ends_with(".master")) EXPECT_EQ(begun.at(name), values) << name;
+    if (name.ends_with(".master")) {
+      EXPECT_EQ(begun.at(name), values) << name;
+    }
   }
+
+  // vLLM refuses adapters of DoRA.
+  const std::string again = scratch_directory("adapter-again");
+  const Ended exported = run_command({"export", config, "--to", again});
+  EXPECT_EQ(exported.err.find("vllm serve ") != std::string::npos, kind == "lora") << exported.err;
+  EXPECT_NE(exported.err.find("export --merged"), std::string::npos) << exported.err;
+  std::filesystem::remove_all(again);
 
   const std::string merged = scratch_directory("adapter-merged");
   ASSERT_EQ(run_command_line({"export", config, "--merged", "--to", merged}), 0);
@@ -183,6 +263,12 @@ TEST(AdapterRuns, ExportsAreTheTrainedModel) {
   EXPECT_NEAR(eval_loss(joined(evaluated, {"--from", merged})), loss, 1e-5 * loss);
   EXPECT_EQ(eval_loss(joined(evaluated, {"--from", adapter})), loss);
   std::filesystem::remove_all(merged);
+}
+
+// The exported adapter starts another run where this one ended, and the merged model gives the same
+// loss as the model with its adapters.
+TEST(AdapterRuns, ExportsAreTheTrainedModel) {
+  for (const std::string kind : {"lora", "dora"}) expect_exports_of(kind);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ using Tensors = std::map<std::string, std::vector<float>>;
 const std::string kPeftPrefix = "base_model.model.";
 const std::string kA = ".lora_A.weight";
 const std::string kB = ".lora_B.weight";
+const std::string kMagnitude = ".lora_magnitude_vector";
 
 // AdapterCase: one directory of golden_adapter: what the run starts from and what PEFT made of it.
 struct AdapterCase {
@@ -33,9 +34,11 @@ struct AdapterCase {
   // Every other setting comes from the adapter's own adapter_config.json.
   Arguments arguments() const {
     return joined(RunDriver::golden_arguments(base),
-                  {"--adapter.kind=lora", "--adapter.path=\"" + directory + "/adapter\"",
+                  {std::string("--adapter.kind=") + (dora() ? "dora" : "lora"),
+                   "--adapter.path=\"" + directory + "/adapter\"",
                    "--optimizer.lr=" + facts.at("adamw").at("lr").dump()});
   }
+  bool dora() const { return facts.at("adapter").at("use_dora").get<bool>(); }
   // Returns the tensors of golden.safetensors whose names begin so, without that beginning.
   Tensors part(const std::string& beginning) const {
     Tensors found;
@@ -99,7 +102,7 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   const Json& settings = golden.facts.at("adapter");
   EXPECT_EQ(mine.at("peft_type"), "LORA");
   EXPECT_EQ(mine.at("task_type"), "CAUSAL_LM");
-  for (const char* key : {"r", "lora_alpha", "use_rslora", "fan_in_fan_out"}) {
+  for (const char* key : {"r", "lora_alpha", "use_dora", "use_rslora", "fan_in_fan_out"}) {
     EXPECT_EQ(mine.at(key), settings.at(key)) << key;
   }
   for (const char* key : {"target_modules", "modules_to_save"}) {
@@ -119,9 +122,10 @@ double ulp_of(double value) {
   return double{std::nextafter(nearest, std::numeric_limits<float>::infinity())} - nearest;
 }
 
-// Adds scaling * B A to a weight, which is stored as [outputs, inputs], or transposed.
-void add_product(const AdapterCase& golden, const std::vector<float>& a,
-                 const std::vector<float>& b, std::vector<double>& weight) {
+// Adds scaling * B A to a weight, which is stored as [outputs, inputs], or transposed. If there are
+// magnitudes, each output then gets its own as its norm.
+void merge(const AdapterCase& golden, const std::vector<float>& a, const std::vector<float>& b,
+           const std::vector<float>& magnitudes, std::vector<double>& weight) {
   const Json& settings = golden.facts.at("adapter");
   const auto rank = settings.at("r").get<size_t>();
   const bool root = settings.at("use_rslora").get<bool>();
@@ -131,15 +135,22 @@ void add_product(const AdapterCase& golden, const std::vector<float>& a,
   const size_t inputs = a.size() / rank, outputs = b.size() / rank;
   ASSERT_EQ(weight.size(), inputs * outputs);
   for (size_t out = 0; out < outputs; ++out) {
+    double squares = 0.0;
+    const auto element = [&](size_t in) -> double& {
+      return weight[transposed ? in * outputs + out : out * inputs + in];
+    };
     for (size_t in = 0; in < inputs; ++in) {
       double sum = 0.0;
       for (size_t k = 0; k < rank; ++k) sum += double{b[out * rank + k]} * a[k * inputs + in];
-      weight[transposed ? in * outputs + out : out * inputs + in] += scaling * sum;
+      element(in) += scaling * sum;
+      squares += element(in) * element(in);
     }
+    if (magnitudes.empty()) continue;
+    for (size_t in = 0; in < inputs; ++in) element(in) *= magnitudes.at(out) / std::sqrt(squares);
   }
 }
 
-// `longshore export --merged` writes the whole model: its weights are W + scaling * B A of the
+// `longshore export --merged` writes the whole model: its weights are those of merge() with the
 // exported adapter within 2 units of the largest element's last place, parameters that are trained
 // as a whole have their new values, and all others the bytes of the model.
 void expect_merged(const AdapterCase& golden, const RunDriver& run) {
@@ -164,7 +175,9 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
       used += 1;
     } else if (name.ends_with(".weight") && adapter.contains(module + kA)) {
       std::vector<double> exact(values.begin(), values.end());
-      add_product(golden, adapter.at(module + kA), adapter.at(module + kB), exact);
+      const std::vector<float> magnitudes =
+          golden.dora() ? adapter.at(module + kMagnitude) : std::vector<float>();
+      merge(golden, adapter.at(module + kA), adapter.at(module + kB), magnitudes, exact);
       const double bound = 2.0 * ulp_of(largest_of(mine));
       double furthest = 0.0;
       ASSERT_EQ(mine.size(), exact.size()) << name;
@@ -172,7 +185,7 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
         furthest = std::max(furthest, std::abs(mine[i] - exact[i]));
       }
       EXPECT_LE(furthest, bound) << name;
-      used += 2;
+      used += golden.dora() ? 3 : 2;
     } else {
       EXPECT_EQ(mine, values) << name;
     }

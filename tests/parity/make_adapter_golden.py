@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/golden_adapter: what PEFT makes of LoRA adapters on models of golden/.
+"""Makes tests/parity/golden_adapter: what PEFT makes of LoRA and DoRA adapters on models of golden/.
 
 Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ...]; without arguments all cases. The
 models and their rows are those of make_golden.py. Every case is a directory:
@@ -15,8 +15,9 @@ All of it is fp32 on the CPU with eager attention and no dropout.
 
 A new adapter of PEFT has B = 0 and A drawn by torch.nn.init.kaiming_uniform_(a=sqrt(5)), that is
 uniform between -1/sqrt(inputs) and 1/sqrt(inputs); with init_lora_weights="gaussian" A is normal
-with deviation 1/r (peft/tuners/lora/layer.py, LoraLayer.reset_lora_parameters). `check_first_a`
-makes sure of the first.
+with deviation 1/r (peft/tuners/lora/layer.py, LoraLayer.reset_lora_parameters). A new
+magnitude of DoRA is the norm of the weights of its output. `check_first_values` makes sure of the
+first and the last.
 """
 import copy
 import json
@@ -74,12 +75,25 @@ CASES = {
     # Rank, alpha and target modules are PEFT's defaults for llama.
     "llama-defaults": {"base": "llama", "lora": {},
                        "merged": ["model.layers.0.self_attn.q_proj.weight"]},
+    # Every output has a trained magnitude.
+    "llama-dora": {"base": "llama", "lora": {**ALL_LINEAR, "use_dora": True},
+                   "merged": ["model.layers.0.self_attn.k_proj.weight",
+                              "model.layers.1.mlp.down_proj.weight", "lm_head.weight"]},
+    # Outputs are columns of the stored weights; all modules have biases.
+    "gpt2-dora": {"base": "gpt2", "lora": {"r": 4, "lora_alpha": 8, "fan_in_fan_out": True,
+                                           "use_dora": True,
+                                           "target_modules": ["c_attn", "c_proj", "c_fc"]},
+                  "merged": ["transformer.h.0.attn.c_attn.weight",
+                             "transformer.h.1.mlp.c_proj.weight",
+                             "transformer.h.1.mlp.c_proj.bias"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 
 
-def check_first_a(model):
-    """A new A fills the interval that the head of this file names, and B is zero."""
+def check_first_values(model):
+    """A new A fills the interval that the head of this file names, B is zero, and the magnitude of
+    an output is the norm of its weights."""
+    weights = dict(model.named_parameters())
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
             bound = 1.0 / math.sqrt(parameter.shape[1])
@@ -87,6 +101,12 @@ def check_first_a(model):
             assert 0.8 * bound < largest <= bound, (name, largest, bound)
         elif ".lora_B." in name:
             assert not parameter.any(), name
+        elif ".lora_magnitude_vector." in name:
+            module = name[:name.index(".lora_magnitude_vector.")]
+            weight = weights[module + ".base_layer.weight"]
+            if model.get_submodule(module).fan_in_fan_out:
+                weight = weight.T
+            assert torch.allclose(parameter, weight.norm(dim=1), rtol=1e-6), name
 
 
 def adapted(name):
@@ -96,11 +116,13 @@ def adapted(name):
     torch.manual_seed(SEEDS[name])
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0,
                                             **case["lora"]))
-    check_first_a(model)
+    check_first_values(model)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if ".lora_B." in parameter_name:
                 parameter.normal_(std=DEVIATION_OF_B)
+            elif ".lora_magnitude_vector." in parameter_name:  # differs from the norm
+                parameter.mul_(1.0 + torch.rand(parameter.shape) * 0.1)
             elif ".modules_to_save." in parameter_name:  # differs from the model's own
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
     # As a run of the repository's root would name it.
@@ -162,7 +184,7 @@ def make_case(name):
                            for key, value in final.items())}
     facts = {"base": case["base"],
              "adapter": {"r": settings.r, "lora_alpha": settings.lora_alpha,
-                         "use_rslora": settings.use_rslora,
+                         "use_dora": settings.use_dora, "use_rslora": settings.use_rslora,
                          "fan_in_fan_out": settings.fan_in_fan_out,
                          "target_modules": sorted(settings.target_modules),
                          "modules_to_save": settings.modules_to_save},

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "hf/adapter_directory.h"
 #include "model/adapter.h"
+#include "model/adapter_values.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 
@@ -33,7 +35,7 @@ AdapterExport adapter_export(const ModelSource& source) {
   return adapter;
 }
 
-// Adds the products of adapters to the values of the matrices that they adapt.
+// Gives the values of the model with its adapters merged into the matrices that they adapt.
 class MergedReader {
  public:
   // `read` gives the trained parameters. Both arguments must outlive this.
@@ -45,23 +47,18 @@ class MergedReader {
   }
 
   void operator()(const std::string& name, int64_t begin, std::span<float> out) {
-    const ParamSpec& parameter = parameters_.at(name);
-    const AdapterNames names = adapter_names(name);
-    if (!parameters_.contains(names.a)) {
-      if (parameter.frozen) {
-        source_.read_initial(name, begin, out);
-      } else {
-        read_(name, begin, out);
+    if (parameters_.contains(adapter_names(name).a)) {
+      source_.read_initial(name, begin, out);
+      if (name_ != name) {
+        matrix_ = adapted_matrix(name);
+        name_ = name;
       }
-      return;
+      matrix_->merge(begin, out);
+    } else if (parameters_.at(name).frozen) {
+      source_.read_initial(name, begin, out);
+    } else {
+      read_(name, begin, out);
     }
-    source_.read_initial(name, begin, out);
-    if (name_ != name) {
-      a_ = whole(names.a);
-      b_ = whole(names.b);
-      name_ = name;
-    }
-    add_product(parameter, begin, out);
   }
 
  private:
@@ -71,36 +68,25 @@ class MergedReader {
     return values;
   }
 
-  // out[i] += scaling * (B A)[i], summed in double in the order of the rank and rounded once.
-  void add_product(const ParamSpec& parameter, int64_t begin, std::span<float> out) const {
-    const AdapterSpec& adapter = source_.arch().adapter;
-    const bool transposed = source_.arch().transposed_weights;
-    const auto columns = static_cast<size_t>(parameter.shape.at(1));
-    const auto rank = static_cast<size_t>(adapter.rank);
-    const size_t in = transposed ? static_cast<size_t>(parameter.shape.at(0)) : columns;
-    std::vector<double> products;
-    for (size_t done = 0; done < out.size(); done += products.size()) {
-      const size_t at = static_cast<size_t>(begin) + done;
-      const size_t row = at / columns, column = at % columns;
-      products.assign(std::min(columns - column, out.size() - done), 0.0);
-      for (size_t r = 0; r < rank; ++r) {
-        // Along a row of the stored matrix either the output or the input stays the same.
-        const double factor = transposed ? a_[r * in + row] : b_[row * rank + r];
-        const float* const values = transposed ? &b_[column * rank + r] : &a_[r * in + column];
-        const size_t stride = transposed ? rank : 1;
-        for (size_t i = 0; i < products.size(); ++i) products[i] += factor * values[i * stride];
-      }
-      for (size_t i = 0; i < products.size(); ++i) {
-        out[done + i] = static_cast<float>(out[done + i] + adapter.scaling * products[i]);
-      }
+  AdaptedMatrix adapted_matrix(const std::string& name) const {
+    const AdapterNames names = adapter_names(name);
+    const std::vector<int64_t>& shape = parameters_.at(name).shape;
+    const ArchSpec& arch = source_.arch();
+    AdaptedMatrix matrix(arch.adapter.scaling, arch.transposed_weights, shape.at(0), shape.at(1),
+                         whole(names.a), whole(names.b));
+    if (arch.adapter.magnitudes) {
+      matrix.set_magnitudes(
+          [&](int64_t begin, std::span<float> out) { source_.read_initial(name, begin, out); },
+          whole(names.magnitude));
     }
+    return matrix;
   }
 
   const ModelSource& source_;
   const ParameterReader& read_;
   std::map<std::string, ParamSpec> parameters_;
-  std::string name_;  // the matrix whose adapter is in memory
-  std::vector<float> a_, b_;
+  std::string name_;  // of matrix_
+  std::optional<AdaptedMatrix> matrix_;
 };
 
 ExportOptions export_options(const ModelSource& source, const ExportChoice& choice,
@@ -178,6 +164,10 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
   }
   const std::string quoted = shell_quoted(plain.string());
   if (source.has_adapter() && !choice.merged) {
+    if (source.adapter_settings().dora) {
+      return "next: `longshore export --merged --to DIR` makes a model of its own; PEFT loads the "
+             "adapter itself, vLLM serves no adapters of DoRA";
+    }
     return "next, where the program is installed and knows the architecture:\n"
            "  vllm serve " +
            shell_quoted(source.adapter_settings().base) + " --enable-lora --max-lora-rank " +

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/texts.h"
 #include "model/adapter.h"
+#include "model/adapter_values.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
 #include "model/grouped_model.h"
@@ -160,21 +161,30 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
 // adapters to the architecture.
 void ModelSource::read_adapter(const RunConfig& config) {
   const AdapterSection& section = config.adapter;
+  const bool dora = section.kind == AdapterSection::Kind::kDora;
   adapter_path_ = section.path;
   if (section.is_new()) {
     adapter_settings_ = {.rank = section.r,
                          .alpha = section.alpha,
                          .rslora = section.rslora,
+                         .dora = dora,
                          .targets = section.targets,
                          .trained = section.train};
   } else {
     adapter_.emplace(AdapterDirectory::open(section.path));
     adapter_settings_ = adapter_->settings();
+    if (adapter_settings_.dora != dora) {
+      throw ConfigError(std::string(adapter_settings_.dora ? "adapter.kind = \"lora\", but "
+                                                           : "adapter.kind = \"dora\", but ") +
+                        adapter_path_ + (adapter_settings_.dora ? " is" : " is not") +
+                        " an adapter of DoRA (use_dora of its adapter_config.json); set " +
+                        (adapter_settings_.dora ? "\"dora\"" : "\"lora\""));
+    }
   }
   adapter_settings_.transposed = arch_.transposed_weights;
   adapter_settings_.base = config.model.path;
   if (!name_table(arch_.family).other_towers.empty()) {
-    throw ConfigError("adapter.kind = \"lora\": " + arch_.family +
+    throw ConfigError("[adapter]: " + arch_.family +
                       " has other towers, and adapters for it are not supported; train it in full");
   }
   arch_.adapter =
@@ -182,6 +192,7 @@ void ModelSource::read_adapter(const RunConfig& config) {
                       {.rank = adapter_settings_.rank,
                        .alpha = adapter_settings_.alpha,
                        .rslora = adapter_settings_.rslora,
+                       .dora = adapter_settings_.dora,
                        .targets = adapter_settings_.targets},
                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
 }
@@ -239,12 +250,27 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
     adapter_->read(published_name(name), begin, out);
     return;
   }
+  if (const std::string weight = weight_of_magnitude(name); !weight.empty()) {
+    read_norms(weight, begin, out);
+    return;
+  }
   if (random_ || (has_adapter() && parameter(name).adapter)) {
     fill_random(name, parameter(name).init, seed_, begin, out);
     return;
   }
   LONGSHORE_CHECK(loader_.has_value()) << directory_->path() << " has no weights to read";
   loader_->read_parameter(name, begin, out);
+}
+
+// A new adapter begins with B = 0, so that these are norms of the model's own weights.
+void ModelSource::read_norms(const std::string& weight, int64_t begin, std::span<float> out) const {
+  const std::vector<int64_t>& shape = parameter(weight).shape;
+  const AdaptedMatrix matrix(arch_.adapter.scaling, arch_.transposed_weights, shape.at(0),
+                             shape.at(1));
+  const std::vector<double> norms = matrix.norms(
+      [&](int64_t first, std::span<float> values) { read_initial(weight, first, values); }, begin,
+      static_cast<int64_t>(out.size()));
+  std::ranges::transform(norms, out.begin(), [](double norm) { return static_cast<float>(norm); });
 }
 
 std::string ModelSource::random_weights_text() const {

@@ -56,13 +56,16 @@ class ModelSource {
   std::string fingerprint() const;
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Reads elements [begin, begin + out.size()) of a parameter's initial value.
+  // Reads elements [begin, begin + out.size()) of a parameter's initial value. Those of a new
+  // magnitude are norms, for which it reads the outputs' weights, in pieces; where a stored matrix
+  // has outputs as columns, all of it.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
 
  private:
   const ParamSpec& parameter(const std::string& name) const;
   void read_adapter(const RunConfig& config);
   void check_adapter_tensors() const;
+  void read_norms(const std::string& weight, int64_t begin, std::span<float> out) const;
 
   std::unique_ptr<ModelDirectory> directory_;
   std::string adapter_path_;                 // adapter.path

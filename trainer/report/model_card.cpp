@@ -206,7 +206,9 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
           "---\n\n# " +
           plain(std::filesystem::path(run.directory).lexically_normal().filename().string()) +
           "\n\n";
-  if (base.adapter) text += "A LoRA adapter, not a whole model. ";
+  if (base.adapter) {
+    text += std::string(base.dora ? "A DoRA" : "A LoRA") + " adapter, not a whole model. ";
+  }
   text += base.name.empty() ? "Trained from random weights" : "Fine-tuned from " + plain(base.name);
   text += " with Longshore: a " + plain(base.family) + " model of " +
           with_thousands(base.parameters) + " parameters.";
@@ -231,6 +233,7 @@ ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& conf
     CardBase base = base_of(source, config);
     base.use = texts.lines;
     base.adapter = adapter;
+    base.dora = source.adapter_settings().dora;
     texts.card = model_card(read_run_record(directory.string()), base, step);
   } catch (const Error& error) {
     // The export continues without a card if the card cannot be made.

@@ -23,6 +23,7 @@ struct CardBase {
   std::string family = {};  // the architecture, such as "llama"
   int64_t parameters = 0;   // number of elements
   bool adapter = false;     // the export is an adapter for the base model
+  bool dora = false;        // of DoRA
   std::vector<std::string> use = {};  // notes for the user of the model, a sentence each
 };
 

@@ -59,7 +59,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   RunArguments asked = arguments;
   if (weights.model || weights.adapter) forget_adapter(asked.overrides);
   if (weights.adapter) {
-    asked.overrides.push_back({"adapter.kind", "\"lora\""});
+    const bool dora = AdapterDirectory::open(*weights.adapter).settings().dora;
+    asked.overrides.push_back({"adapter.kind", dora ? "\"dora\"" : "\"lora\""});
     asked.overrides.push_back({"adapter.path", quote_toml(*weights.adapter)});
   }
   if (weights.model) {

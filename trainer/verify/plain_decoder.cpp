@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <tuple>
 
@@ -129,8 +130,18 @@ class PlainDecoder::Layer {
     const at::Tensor a = get(module, ParameterRole::kLoraA);
     if (a.defined()) {
       const at::Tensor b = get(module, ParameterRole::kLoraB);
-      y = y + decoder_.arch_.adapter.scaling *
-                  at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
+      const double scaling = decoder_.arch_.adapter.scaling;
+      y = y + scaling * at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
+      const at::Tensor magnitude = get(module, ParameterRole::kLoraMagnitude);
+      if (magnitude.defined()) {
+        const at::Tensor product = at::matmul(b, a);
+        const at::Tensor sum =
+            (decoder_.arch_.transposed_weights ? weight.transpose(0, 1) : weight) +
+            scaling * product;
+        // An output of zero weights has the magnitude 0 and stays zero.
+        const double least = std::numeric_limits<float>::min();
+        y = y * (magnitude / sum.square().sum(1).sqrt().clamp_min(least));
+      }
     }
     return bias.defined() ? y + bias : y;
   }

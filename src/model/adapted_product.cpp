@@ -1,0 +1,151 @@
+#include "model/adapted_product.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "model/weight_products.h"
+
+namespace longshore {
+namespace {
+
+// DoRA works on this many pieces at once, because a product of few rows is slow.
+constexpr int64_t kPiecesAtOnce = 16;
+
+// Calls body(first row, rows) for pieces of at most kPiecesAtOnce * kPieceElements.
+template <typename Body>
+void for_large_pieces(int64_t rows, int64_t row_elements, Body body) {
+  for_pieces(rows, std::max<int64_t>(1, row_elements / kPiecesAtOnce), body);
+}
+
+// Multiplies the columns of `values` by fp32 factors into `out`, which may be `values`. It works in
+// pieces, because the CPU converts bf16 in a temporary of the operands' size.
+void scale_columns(const at::Tensor& out, const at::Tensor& values, const at::Tensor& factors) {
+  for_large_pieces(values.size(0), values.size(1), [&](int64_t begin, int64_t rows) {
+    at::Tensor target = out.narrow(0, begin, rows);
+    at::mul_out(target, values.narrow(0, begin, rows), factors);
+  });
+}
+
+at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                    bool transposed) {
+  const at::Tensor matrix = transposed ? weight : weight.t();
+  return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
+}
+
+// Adds scaling * (x A^T) B^T.
+void add_adapter(const at::Tensor& out, const at::Tensor& x, const Lora& lora) {
+  out.addmm_(at::mm(x, lora.a.t()), lora.b.t(), /*beta=*/1.0, /*alpha=*/lora.scaling);
+}
+
+// Returns the product inside of DoRA's factors.
+at::Tensor inside(const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
+                  bool transposed) {
+  at::Tensor out = multiply(x, weight, {}, transposed);
+  add_adapter(out, x, lora);
+  return out;
+}
+
+// Returns the gradient of inside() from that of the output. `magnitude`, if not null, becomes the
+// magnitude's gradient, which needs inside() again; the result then takes that one's memory.
+at::Tensor inside_gradient(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                           const Lora& lora, bool transposed, at::Tensor* magnitude) {
+  at::Tensor out;
+  if (magnitude == nullptr) {
+    out = at::empty(grad.sizes(), grad.options());
+  } else {
+    out = inside(x, weight, lora, transposed);
+    const at::Tensor sum = at::zeros_like(lora.norms);
+    for_large_pieces(grad.size(0), grad.size(1), [&](int64_t begin, int64_t rows) {
+      at::Tensor piece = out.narrow(0, begin, rows).to(at::kFloat, false, /*copy=*/true);
+      add_row_sum(sum, piece.mul_(grad.narrow(0, begin, rows)));
+    });
+    *magnitude = sum.div_(lora.norms).to(lora.magnitude.scalar_type());
+  }
+  scale_columns(out, grad, lora.factors());
+  return out;
+}
+
+}  // namespace
+
+void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
+  sum.view({1, -1}).addmm_(at::ones({1, values.size(0)}, values.options()), values);
+}
+
+at::Tensor row_sum(const at::Tensor& values) {
+  return at::mm(at::ones({1, values.size(0)}, values.options()), values).view({-1});
+}
+
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
+                           bool transposed) {
+  const at::Tensor& left = transposed ? x : grad;
+  const at::Tensor& right = transposed ? grad : x;
+  return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
+}
+
+Lora Lora::of(at::TensorList tensors, double scaling) {
+  Lora lora;
+  if (tensors.empty()) return lora;
+  lora.a = tensors[0], lora.b = tensors[1], lora.scaling = scaling;
+  if (tensors.size() > 2) lora.magnitude = tensors[2];
+  return lora;
+}
+
+std::vector<at::Tensor> Lora::tensors_of(const LinearWeights& weights) {
+  if (!weights.lora_a.defined()) return {};
+  std::vector<at::Tensor> tensors{weights.lora_a, weights.lora_b};
+  if (weights.lora_magnitude.defined()) tensors.push_back(weights.lora_magnitude);
+  return tensors;
+}
+
+at::Tensor Lora::norms_of(const at::Tensor& weight, bool transposed) const {
+  const at::Tensor wide_a = a.to(at::kFloat), wide_b = b.to(at::kFloat);
+  const at::Tensor left = transposed ? wide_a.t() : wide_b;
+  const at::Tensor right = transposed ? wide_b.t() : wide_a;
+  at::Tensor squares = at::zeros({b.size(0)}, wide_a.options());
+  for_large_pieces(weight.size(0), weight.size(1), [&](int64_t begin, int64_t rows) {
+    at::Tensor piece = weight.narrow(0, begin, rows).to(at::kFloat, false, /*copy=*/true);
+    piece.addmm_(left.narrow(0, begin, rows), right, /*beta=*/1.0, /*alpha=*/scaling).square_();
+    if (transposed) {
+      add_row_sum(squares, piece);
+    } else {
+      squares.narrow(0, begin, rows).copy_(piece.sum(1));
+    }
+  });
+  // An output whose weights are all zero has the magnitude 0 and stays zero, not 0 / 0.
+  return squares.sqrt_().clamp_min_(std::numeric_limits<float>::min());
+}
+
+at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                           const Lora& lora, bool transposed) {
+  if (!lora.magnitude.defined()) {
+    at::Tensor out = multiply(x, weight, bias, transposed);
+    if (lora.a.defined()) add_adapter(out, x, lora);
+    return out;
+  }
+  at::Tensor out = inside(x, weight, lora, transposed);
+  scale_columns(out, out, lora.factors());
+  return bias.defined() ? out.add_(bias) : out;
+}
+
+LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& grad,
+                             const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
+                             bool transposed, size_t place,
+                             torch::autograd::variable_list& result) {
+  LoraGradients own{grad, {}};
+  if (!lora.a.defined()) return own;
+  if (lora.magnitude.defined()) {
+    at::Tensor* const wanted = ctx->needs_input_grad(place + 2) ? &result[place + 2] : nullptr;
+    own.product = inside_gradient(grad, x, weight, lora, transposed, wanted);
+  }
+  own.inner = at::mm(own.product, lora.b).mul_(lora.scaling);
+  if (ctx->needs_input_grad(place)) {
+    result[place] = weight_gradient(lora.a, x, own.inner, /*transposed=*/false);
+  }
+  if (ctx->needs_input_grad(place + 1)) {
+    const at::Tensor inner = at::mm(x, lora.a.t()).mul_(lora.scaling);
+    result[place + 1] = weight_gradient(lora.b, inner, own.product, /*transposed=*/false);
+  }
+  return own;
+}
+
+}  // namespace longshore

@@ -1,0 +1,64 @@
+// adapted_product: the product of rows with one matrix, its adapter and its bias, and the gradients
+// of the adapter. Nodes of differentiable_ops call it in forward and in backward, where autograd is
+// off. Compute thread, or a thread of autograd.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "model/differentiable_ops.h"
+
+namespace longshore {
+
+// Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product has bits
+// that do not depend on the number of threads, unlike a sum over rows.
+void add_row_sum(const at::Tensor& sum, const at::Tensor& values);
+at::Tensor row_sum(const at::Tensor& values);
+
+// Returns the gradient of a matrix from those of x and of the product. Returns an undefined tensor
+// if WeightProducts added the gradient in place.
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
+                           bool transposed);
+
+// The adapter of one matrix, which is undefined if `a` is. Its product x A^T is computed again in
+// backward, where it is [T, rank]. With a magnitude it is DoRA: each output of W x + scaling * B A
+// x is multiplied by its magnitude / norm, before the bias. The norms are constants in backward.
+struct Lora {
+  at::Tensor a, b, magnitude;
+  double scaling = 1.0;
+  at::Tensor norms = {};  // fp32 [out]; must be set before a product if there is a magnitude
+
+  // `tensors` holds A and B, and the magnitude if there is one, or nothing.
+  static Lora of(at::TensorList tensors, double scaling);
+  // Returns what `of` takes.
+  static std::vector<at::Tensor> tensors_of(const LinearWeights& weights);
+
+  // Returns the norms of the outputs of W + scaling * B A. It makes the sum in pieces, because that
+  // is as large as the matrix, and in fp32, because in bf16 W would swallow a small product. It
+  // takes 2 * rank operations for each element, as a product with `rank` rows of x does, and reads
+  // the matrix once.
+  at::Tensor norms_of(const at::Tensor& weight, bool transposed) const;
+  // Returns DoRA's factors of the outputs.
+  at::Tensor factors() const { return magnitude.to(at::kFloat) / norms; }
+};
+
+// Returns x times the matrix, with its adapter and bias if it has them.
+at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                           const Lora& lora, bool transposed);
+
+// The gradients of a product inside of DoRA's factors (without a magnitude: that of the output),
+// and of x A^T (undefined without an adapter).
+struct LoraGradients {
+  at::Tensor product, inner;
+};
+// Sets the gradients of A, B and the magnitude, which are the node's inputs from `place`, in
+// `result` where the node needs them. `grad` is the gradient of the output. With a magnitude it
+// computes the product again, and one more tensor of the output's size exists.
+LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& grad,
+                             const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
+                             bool transposed, size_t place, torch::autograd::variable_list& result);
+
+}  // namespace longshore
