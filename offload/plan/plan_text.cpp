@@ -291,11 +291,14 @@ std::string plan_verdict(const TierPlan& plan) {
 
 // The sizes are "about", because headers are not counted.
 std::string length_text(const TierPlan& plan) {
-  constexpr Bytes kBf16Bytes = 2;
+  constexpr Bytes kBf16Bytes = 2, kFp32Bytes = 4;
   return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
                          : "  steps by train.epochs") +
          "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
-         ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes) + "\n";
+         (plan.adapter
+              ? ", an export about " + format_bytes(plan.trainable * kFp32Bytes)
+              : ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes)) +
+         "\n";
 }
 
 // Returns "" without drives.

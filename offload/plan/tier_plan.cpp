@@ -36,6 +36,7 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       plan.checkpoint_bytes += checkpoint_bytes(parameter, inputs.state);
+      plan.adapter = plan.adapter || parameter.adapter;
     }
   }
   return plan;

@@ -32,6 +32,7 @@ struct TierPlan {
 
   int64_t parameters = 0;  // elements
   int64_t trainable = 0;
+  bool adapter = false;  // adapters are trained, so the export holds the trained parameters alone
   StateOptions state;
   ShardTopology topology;
   DType reduce = DType::kF32;

@@ -105,9 +105,11 @@ std::string module_of(std::string_view parameter) {
   return std::string(parameter);
 }
 
-AdapterNames adapter_names(std::string_view weight) {
-  const std::string module = module_of(weight);
-  return {module + ".lora_A.weight", module + ".lora_B.weight", module + std::string(kMagnitude)};
+std::optional<AdapterNames> adapter_names(std::string_view parameter) {
+  if (!parameter.ends_with(".weight")) return std::nullopt;
+  const std::string module = module_of(parameter);
+  return AdapterNames{module + ".lora_A.weight", module + ".lora_B.weight",
+                      module + std::string(kMagnitude)};
 }
 
 std::string weight_of_magnitude(std::string_view parameter) {
@@ -213,7 +215,8 @@ ModelSpec merged_spec(const ModelSpec& model) {
     }
     std::erase_if(unit.parameters, &ParamSpec::adapter);
     for (ParamSpec& parameter : unit.parameters) {
-      if (adapted.contains(adapter_names(parameter.name).a)) parameter.frozen = false;
+      const std::optional<AdapterNames> names = adapter_names(parameter.name);
+      if (names && adapted.contains(names->a)) parameter.frozen = false;
     }
   }
   return merged;

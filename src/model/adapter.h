@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,11 +35,11 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
 // Returns the name of the module of a parameter: "model.norm" for "model.norm.weight".
 std::string module_of(std::string_view parameter);
 
-// The names of the adapter of a module's weight.
+// The names of the adapter of a module's weight; nullopt for a parameter that is no weight.
 struct AdapterNames {
   std::string a, b, magnitude;
 };
-AdapterNames adapter_names(std::string_view weight);
+std::optional<AdapterNames> adapter_names(std::string_view parameter);
 // Returns the weight whose magnitude this is; empty if it is no magnitude.
 std::string weight_of_magnitude(std::string_view parameter);
 

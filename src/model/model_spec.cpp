@@ -119,7 +119,7 @@ class UnitBuilder {
   // (AdaptedMatrix::norms), which no InitSpec says.
   void add_adapter(Module module, int64_t out, int64_t in) {
     const auto [a, b, magnitude] =
-        adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1));
+        adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1)).value();
     const double bound = 1.0 / std::sqrt(static_cast<double>(in));
     const auto push = [&](ParameterRole role, std::string name, std::vector<int64_t> shape,
                           InitSpec init) {

@@ -19,8 +19,8 @@ struct FileTensor {
   std::vector<int64_t> shape;
 };
 
-// What a parameter is to its module: LoRA's A and B and DoRA's magnitude belong to the module that
-// they adapt.
+// ParameterRole says what a parameter is to its module. LoRA's A and B and DoRA's magnitude belong
+// to the module that they adapt.
 enum class ParameterRole : uint8_t { kWeight, kBias, kLoraA, kLoraB, kLoraMagnitude };
 inline constexpr size_t kRoleCount = static_cast<size_t>(ParameterRole::kLoraMagnitude) + 1;
 

@@ -294,7 +294,8 @@ ArchSpec with_targets(ArchSpec arch, std::vector<std::string> targets) {
 // Returns the adapted modules of one block of the model.
 std::vector<std::string> adapted_in(const ArchSpec& arch, size_t block) {
   std::vector<std::string> names;
-  for (const ParamSpec& parameter : make_model_spec(arch, {}).units.at(block + 1).parameters) {
+  const ModelSpec model = make_model_spec(arch, {});
+  for (const ParamSpec& parameter : model.units.at(block + 1).parameters) {
     const std::string end = ".lora_A.weight";
     if (parameter.name.ends_with(end)) {
       names.push_back(parameter.name.substr(0, parameter.name.size() - end.size()));
@@ -349,7 +350,7 @@ TEST(AdapterTargets, OfDoraHaveAMagnitude) {
   ArchSpec arch = llama();
   arch.adapter = choose_adapters(
       arch, {.rank = 4, .alpha = 8.0, .dora = true, .targets = {"down_proj"}}, "adapter.targets");
-  const ParamSpec& magnitude = make_model_spec(arch, {}).units.at(1).parameters.back();
+  const ParamSpec magnitude = make_model_spec(arch, {}).units.at(1).parameters.back();
   EXPECT_EQ(magnitude.name, "model.layers.0.mlp.down_proj.lora_magnitude_vector");
   EXPECT_EQ(magnitude.shape, std::vector<int64_t>{16});
   EXPECT_TRUE(magnitude.adapter);
@@ -367,7 +368,7 @@ std::string refusal(const ArchSpec& arch, const std::string& target) {
   return "not refused";
 }
 
-// What is no target is refused with what could be meant.
+// Other names are refused, with the names that could be meant.
 TEST(AdapterTargets, RefusesWhatHasNoAdapter) {
   EXPECT_EQ(refusal(llama(), "qproj"),
             "adapter.targets: \"qproj\" is no module of config.json; possible are attention, mlp, "
@@ -396,6 +397,12 @@ TEST(AdapterFreeze, LeavesAdaptersAndNamedModules) {
   ModelSpec tied = make_model_spec(with_targets(llama(true), {"q_proj"}), {});
   EXPECT_THROW(freeze_base(tied, std::vector<std::string>{"embed_tokens"}, "adapter.train"),
                ConfigError);
+}
+
+// A bias has no adapter of its own.
+TEST(AdapterFreeze, NamesAdaptersOfWeightsAlone) {
+  EXPECT_EQ(adapter_names("h.0.attn.c_attn.weight").value().a, "h.0.attn.c_attn.lora_A.weight");
+  EXPECT_FALSE(adapter_names("h.0.attn.c_attn.bias").has_value());
 }
 
 // The merged model has the parameters of the files, and those that change are not frozen.

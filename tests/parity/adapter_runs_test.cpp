@@ -49,7 +49,7 @@ void expect_same_bits(const std::string& golden, const std::string& compute,
   for (const Arguments& variant : std::vector<Arguments>{
            {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
            {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
-           {"--fsdp.units=piece", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
+           {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
            {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
            {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
     const Outcome outcome = train(golden, joined(run, variant));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/golden_adapter: what PEFT makes of LoRA and DoRA adapters on models of golden/.
+"""Makes tests/parity/golden_adapter: LoRA and DoRA adapters of PEFT on models of golden/.
 
 Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ...]; without arguments all cases. The
 models and their rows are those of make_golden.py. Every case is a directory:

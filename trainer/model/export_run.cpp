@@ -19,13 +19,8 @@ namespace {
 
 AdapterExport adapter_export(const ModelSource& source) {
   AdapterSettings settings = source.adapter_settings();
-  settings.targets = target_names(source.arch());
   settings.dropout = 0.0;  // none was used
-  settings.trained.clear();
   AdapterExport adapter;
-  for (const std::string& module : trained_modules(source.whole())) {
-    settings.trained.push_back(source.published_name(module));
-  }
   for (const ParamSpec& parameter : source.whole().whole_parameters()) {
     if (parameter.frozen) continue;
     adapter.names[parameter.name] =
@@ -47,10 +42,11 @@ class MergedReader {
   }
 
   void operator()(const std::string& name, int64_t begin, std::span<float> out) {
-    if (parameters_.contains(adapter_names(name).a)) {
+    const std::optional<AdapterNames> names = adapter_names(name);
+    if (names && parameters_.contains(names->a)) {
       source_.read_initial(name, begin, out);
       if (name_ != name) {
-        matrix_ = adapted_matrix(name);
+        matrix_ = adapted_matrix(name, *names);
         name_ = name;
       }
       matrix_->merge(begin, out);
@@ -68,8 +64,7 @@ class MergedReader {
     return values;
   }
 
-  AdaptedMatrix adapted_matrix(const std::string& name) const {
-    const AdapterNames names = adapter_names(name);
+  AdaptedMatrix adapted_matrix(const std::string& name, const AdapterNames& names) const {
     const std::vector<int64_t>& shape = parameters_.at(name).shape;
     const ArchSpec& arch = source_.arch();
     AdaptedMatrix matrix(arch.adapter.scaling, arch.transposed_weights, shape.at(0), shape.at(1),

@@ -12,8 +12,8 @@
 
 namespace longshore {
 
-// What is written. A run with adapters writes the adapter alone unless `merged` asks for the model
-// with the adapters' products added to its weights.
+// ExportChoice says what is written. A run with adapters writes the adapter alone unless `merged`
+// asks for the model with the adapters' products added to its weights.
 struct ExportChoice {
   bool merged = false;
   bool as_fp32 = false;  // false: the types of the model's files

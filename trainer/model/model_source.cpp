@@ -143,7 +143,11 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   if (has_adapter()) {
     freeze_base(whole_, adapter_settings_.trained,
                 adapter_ ? adapter_path_ + ": modules_to_save" : "adapter.train");
-    if (adapter_) check_adapter_tensors();
+    if (adapter_) {
+      check_adapter_tensors();
+    } else {
+      name_as_peft();
+    }
   } else {
     freeze_parameters(whole_, config.train.freeze, "train.freeze");
   }
@@ -195,6 +199,15 @@ void ModelSource::read_adapter(const RunConfig& config) {
                        .dora = adapter_settings_.dora,
                        .targets = adapter_settings_.targets},
                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
+}
+
+// PEFT knows neither this program's words for targets nor its globs.
+void ModelSource::name_as_peft() {
+  adapter_settings_.targets = target_names(arch_);
+  adapter_settings_.trained.clear();
+  for (const std::string& module : trained_modules(whole_)) {
+    adapter_settings_.trained.push_back(published_name(module));
+  }
 }
 
 // An adapter that fits only in part would be trained as another adapter than the one given.

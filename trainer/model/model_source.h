@@ -45,7 +45,8 @@ class ModelSource {
   bool has_weights() const { return random_ || loader_.has_value(); }
   // Returns whether adapters are trained over a frozen model.
   bool has_adapter() const { return arch_.adapter.rank > 0; }
-  // Returns the settings of the adapters, as adapter_config.json has them.
+  // Returns the settings of the adapters as adapter_config.json has them: those of the adapter that
+  // the run starts from, or those of new ones.
   const AdapterSettings& adapter_settings() const { return adapter_settings_; }
   // Returns a setting of the adapter that the run starts from and does not keep; empty if none.
   std::string adapter_note() const;
@@ -64,6 +65,7 @@ class ModelSource {
  private:
   const ParamSpec& parameter(const std::string& name) const;
   void read_adapter(const RunConfig& config);
+  void name_as_peft();
   void check_adapter_tensors() const;
   void read_norms(const std::string& weight, int64_t begin, std::span<float> out) const;
 

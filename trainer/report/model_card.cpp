@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/texts.h"
+#include "model/adapter.h"
 #include "trainer/directory/config_change.h"
 #include "trainer/report/page.h"
 
