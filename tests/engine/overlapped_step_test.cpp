@@ -122,16 +122,28 @@ TEST(OverlappedStep, WaitsOnTheHostAreTheNamedOnes) {
 }
 
 // Schedules with a missing dependency are detected while they run, without the validator.
+// Operations may happen to run in the right order, so each schedule runs with other delays until it
+// is found.
 TEST(OverlappedStep, BrokenSchedulesAreFound) {
   const auto model = make_deep_model();
-  const Variant variant{.overlap = UpdateOverlap::kForward,
-                        .delays = StreamDelays{.seed = 5, .most_microseconds = 2000}};
+  const Variant variant{.overlap = UpdateOverlap::kForward};
   const TierPlan good = plan_of(*model, variant, 1);
+  const auto is_found = [&](const TierPlan& plan, uint64_t seed) {
+    Engine engine(model.get(), plan, {}, {}, {},
+                  {.delays = StreamDelays{.seed = seed, .most_microseconds = 2000}});
+    try {
+      train(engine, *model, variant, 3);
+    } catch (const CheckFailure&) {
+      return true;
+    }
+    return false;
+  };
   const auto breaks = [&](const std::function<void(StepSchedule&)>& change) {
     TierPlan plan = good;
     change(plan.step.schedules.train);
-    Engine engine(model.get(), plan, {}, {}, {}, {.delays = variant.delays});
-    EXPECT_THROW(train(engine, *model, variant, 3), CheckFailure);
+    bool found = false;
+    for (uint64_t seed = 1; seed <= 50 && !found; ++seed) found = is_found(plan, seed);
+    EXPECT_TRUE(found);
   };
   const auto first_of = [](StepSchedule& schedule, OpKind kind, size_t skip) -> Op& {
     for (Op& op : schedule.ops) {
