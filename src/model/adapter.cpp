@@ -25,6 +25,10 @@ bool is_one_of(std::span<const Module> modules, Module module) {
   return std::ranges::find(modules, module) != modules.end();
 }
 
+bool can_be_adapted(Module module) {
+  return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module);
+}
+
 bool ends_with_part(std::string_view name, std::string_view end) {
   return name == end || (name.size() > end.size() && name.ends_with(end) &&
                          name[name.size() - end.size() - 1] == '.');
@@ -42,11 +46,9 @@ class Target {
 
   // `name` lacks the prefix of the model's files.
   bool matches(Module module, const std::string& name) const {
-    const bool attention = is_one_of(kAttentionModules, module);
-    const bool mlp = is_one_of(kMlpModules, module);
-    if (text_ == "attention") return attention;
-    if (text_ == "mlp") return mlp;
-    if (text_ == "all-linear") return attention || mlp;
+    if (text_ == "attention") return is_one_of(kAttentionModules, module);
+    if (text_ == "mlp") return is_one_of(kMlpModules, module);
+    if (text_ == "all-linear") return can_be_adapted(module);
     return std::ranges::any_of(prefixes_, [&](const NameTable::Prefix& prefix) {
       const std::string whole = std::string(prefix.body) + name;
       return ends_with_part(whole, text_) || glob_matches(text_, whole);
@@ -88,7 +90,7 @@ std::vector<Candidate> candidates(const ArchSpec& arch) {
 std::string known_targets(const std::vector<Candidate>& list) {
   std::set<std::string> names;
   for (const Candidate& one : list) {
-    if (!is_one_of(kAttentionModules, one.module) && !is_one_of(kMlpModules, one.module)) continue;
+    if (!can_be_adapted(one.module)) continue;
     names.insert(one.name.substr(one.name.rfind('.') + 1));
   }
   std::string text;
@@ -127,9 +129,9 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                                                : static_cast<double>(choice.rank)),
       .magnitudes = choice.dora,
       .targets = {}};
+  const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
   for (const std::string& text : choice.targets) {
     const Target target(arch, text);
-    const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
     if (sparse && target.means_mlp()) {
       throw ConfigError(where + ": \"" + text +
                         "\" includes experts, which cannot have adapters; use \"attention\"");
@@ -137,7 +139,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
     bool found = false;
     for (const Candidate& one : list) {
       if (!target.matches(one.module, one.name)) continue;
-      if (!is_one_of(kAttentionModules, one.module) && !is_one_of(kMlpModules, one.module)) {
+      if (!can_be_adapted(one.module)) {
         throw ConfigError(where + ": \"" + printable(text) + "\" is " + one.name +
                           ", which cannot have an adapter; possible are " + known_targets(list));
       }

@@ -29,7 +29,6 @@ sys.dont_write_bytecode = True
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import logging as transformers_logging
 
 import make_golden
 from trajectory_spread import all_in_fp64, apart
@@ -201,12 +200,5 @@ def make_case(name):
           f"weights {fp64['weights']:.1e}")
 
 
-def main():
-    transformers_logging.disable_progress_bar()
-    torch.use_deterministic_algorithms(True)
-    for name in sys.argv[1:] or CASES:
-        make_case(name)
-
-
 if __name__ == "__main__":
-    main()
+    make_golden.main(CASES, make_case)

@@ -489,12 +489,13 @@ def make_case_of(name, directory, seed):
           + (f", {facts['routing']}" if "idle" in case else ""))
 
 
-def main():
+def main(cases, make):
+    """Calls make(name) for each case that the command line names, or for all."""
     transformers_logging.disable_progress_bar()
     torch.use_deterministic_algorithms(True)
-    for name in sys.argv[1:] or CASES:
-        make_case(name)
+    for name in sys.argv[1:] or cases:
+        make(name)
 
 
 if __name__ == "__main__":
-    main()
+    main(CASES, make_case)

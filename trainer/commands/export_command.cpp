@@ -27,8 +27,8 @@ int run_export(const ExportCommandOptions& options) {
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
   ExportTexts texts;
   if (run.step.value > 0) {
-    const bool adapter = run.setup.source->has_adapter() && !options.choice.merged;
-    texts = texts_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step, adapter);
+    texts = texts_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step,
+                                exports_adapter(*run.setup.source, options.choice));
   }
   const ExportResult result =
       export_run(*run.setup.source, *run.engine, destination, options.choice, texts);

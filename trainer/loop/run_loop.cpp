@@ -253,9 +253,8 @@ void RunLoop::export_model() {
   const Checkpoint last = Checkpoint::open(run_.ledger.saved_path());
   const ExportChoice choice{.merged = config_.checkpoint.export_model ==
                                       CheckpointSection::Export::kMerged};
-  const ExportTexts texts =
-      texts_of_checkpoint(source, config_, last.path(), last.manifest().progress.step,
-                          source.has_adapter() && !choice.merged);
+  const ExportTexts texts = texts_of_checkpoint(
+      source, config_, last.path(), last.manifest().progress.step, exports_adapter(source, choice));
   const std::string destination =
       free_export_directory(source, run_.directory.export_directory(), choice, texts);
   const ExportResult result = export_checkpoint(source, last, destination, choice, texts);

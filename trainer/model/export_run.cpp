@@ -88,7 +88,7 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
                              const ExportTexts& texts) {
   ExportOptions options;
   if (choice.as_fp32) options.dtype = DType::kF32;
-  if (source.has_adapter() && !choice.merged) options.adapter = adapter_export(source);
+  if (exports_adapter(source, choice)) options.adapter = adapter_export(source);
   options.pretrained = !source.random();
   options.allow_nonfinite = choice.allow_nonfinite;
   options.copies = source.copies();
@@ -99,7 +99,7 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
 }
 
 ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
-  return source.has_adapter() && choice.merged ? merged_spec(source.whole()) : source.whole();
+  return exports_adapter(source, choice) ? source.whole() : merged_spec(source.whole());
 }
 
 ExportResult export_values(const ModelSource& source, const std::string& destination,
@@ -107,13 +107,17 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
                            const ExportTexts& texts) {
   const ExportOptions options = export_options(source, choice, texts);
   const ModelSpec spec = exported_spec(source, choice);
-  if (!source.has_adapter() || !choice.merged) {
+  if (!source.has_adapter() || exports_adapter(source, choice)) {
     return export_model(source.directory(), spec, destination, read, options);
   }
   return export_model(source.directory(), spec, destination, MergedReader(source, read), options);
 }
 
 }  // namespace
+
+bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
+  return source.has_adapter() && !choice.merged;
+}
 
 ParameterReader master_reader(Engine& engine) {
   std::map<std::string, std::vector<ParamRef>> owners;  // unit pieces by parameter name
@@ -158,7 +162,7 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
     name = plain.parent_path().filename().string();
   }
   const std::string quoted = shell_quoted(plain.string());
-  if (source.has_adapter() && !choice.merged) {
+  if (exports_adapter(source, choice)) {
     if (source.adapter_settings().dora) {
       return "next: `longshore export --merged --to DIR` makes a model of its own; PEFT loads the "
              "adapter itself, vLLM serves no adapters of DoRA";

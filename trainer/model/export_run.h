@@ -20,6 +20,9 @@ struct ExportChoice {
   bool allow_nonfinite = false;
 };
 
+// Returns whether the export holds the adapter alone, not a whole model.
+bool exports_adapter(const ModelSource& source, const ExportChoice& choice);
+
 // Applies pending updates and writes `destination` from the masters of a single-rank engine.
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
                         const ExportChoice& choice, const ExportTexts& texts);
