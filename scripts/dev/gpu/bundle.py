@@ -56,10 +56,10 @@ def copy_libraries(binaries, target, torch):
     return sorted(path.name for path in target.iterdir())
 
 
-def copy_binaries(root, target):
+def copy_binaries(root, preset, target):
     target.mkdir()
     for name in BINARIES:
-        built = root / "build/release" / name
+        built = root / "build" / preset / name
         shutil.copy(built, target / name)
         run("strip", target / name)
         # Paths of the machine that built are none of the other's business.
@@ -70,14 +70,14 @@ def copy_binaries(root, target):
         pathlib.Path(file.name).unlink()
 
 
-def make(root, archive):
-    run(root / "scripts/build", "release", "--target", *BINARIES)
+def make(root, archive, preset):
+    run(root / "scripts/build", preset, "--target", *BINARIES)
     folder = root / "build/longshore-gpu"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    copy_binaries(root, folder / "bin")
+    copy_binaries(root, preset, folder / "bin")
     torch = machine.find_torch(root, False)
-    brought = copy_libraries([root / "build/release" / name for name in BINARIES],
+    brought = copy_libraries([root / "build" / preset / name for name in BINARIES],
                              folder / "lib", torch)
     for data in (found for pattern in DATA for found in sorted(root.glob(pattern))):
         shutil.copytree(data, folder / data.relative_to(root),
@@ -87,6 +87,7 @@ def make(root, archive):
                     ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "BUILD.json").write_text(json.dumps(
         {"commit": machine.commit(root), "date": datetime.date.today().isoformat(),
+         "preset": preset,
          "torch": machine.TORCH, "libraries": brought}, indent=1) + "\n")
     archive.parent.mkdir(parents=True, exist_ok=True)
     archive.unlink(missing_ok=True)

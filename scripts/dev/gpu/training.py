@@ -62,9 +62,10 @@ def counts(size):
     return body, head, body + head * (1 if shape["tie"] else 2) + (2 * layers + 1) * h, q
 
 
-def roofline(size, machine, rows=ROWS):
+def roofline(size, machine, rows=ROWS, adapter=False):
     """Seconds of a step at least, as docs/measurements/gpu_roofline.md counts: one GPU, block
-    inputs on the device, the update deferred into forward."""
+    inputs on the device, the update deferred into forward. A step that trains an adapter computes
+    no gradients of weights, moves none and updates next to nothing."""
     body, head, parameters, q = counts(size)
     tokens, layers = rows * ROW_TOKENS, SHAPES[size]["num_hidden_layers"]
     attended = ROW_TOKENS / 2  # keys of a position, on average: attention is causal
@@ -73,8 +74,13 @@ def roofline(size, machine, rows=ROWS):
     forward = {"compute": (2 * body + 4 * attended * q * layers) * tokens / flops,
                "h2d": 2 * parameters / up,
                "dram": parameters * update_bytes / dram}
-    backward = {"compute": (6 * body + 6 * head + 14 * attended * q * layers) * tokens / flops,
-                "h2d": 2 * parameters / up, "d2h": 2 * parameters / down}
+    if adapter:
+        del forward["dram"]
+    backward = {"compute": ((4 if adapter else 6) * body + (4 if adapter else 6) * head +
+                            14 * attended * q * layers) * tokens / flops,
+                "h2d": 2 * parameters / up}
+    if not adapter:
+        backward["d2h"] = 2 * parameters / down
     return max(forward.values()) + max(backward.values()), {
         "forward_wall": max(forward, key=forward.get),
         "backward_wall": max(backward, key=backward.get)}
@@ -87,14 +93,24 @@ class Run:
     cap: int | None = None  # GiB of the device; None: what the plan needs, to the byte
     rows: int = ROWS
     steps: int = STEPS
+    adapter: bool = False  # LoRA of rank 16 on every matrix of a block
 
     @property
     def name(self):
         cap = "tight" if self.cap is None else self.cap
-        return f"{self.size}-{cap}" + ("" if self.rows == ROWS else f"-{self.rows}-rows")
+        return (f"{self.size}-{cap}" + ("" if self.rows == ROWS else f"-{self.rows}-rows")
+                + ("-lora" if self.adapter else ""))
 
 
-def run_file(folder, data, out, rows, memory):
+ADAPTER = """[adapter]
+kind = "lora"
+r = 16
+alpha = 32
+targets = ["all-linear"]
+"""
+
+
+def run_file(folder, data, out, run, memory):
     return f"""
 [run]
 dir = "{out}"
@@ -109,7 +125,7 @@ packing = false
 shuffle = false
 [train]
 steps = {MORE_STEPS}
-sequences_per_step = {rows}
+sequences_per_step = {run.rows}
 micro_batch = 1
 [precision]
 compute = "bf16"
@@ -121,7 +137,7 @@ every_steps = 1000000
 export = "never"
 [device]
 kind = "cuda"
-"""
+{ADAPTER if run.adapter else ""}"""
 
 
 def prepare(job, size):
@@ -152,11 +168,11 @@ def write_run(job, run, out):
     folder, data = prepare(job, run.size)
     file = job.setup.scratch / f"{run.name}.toml"
     memory = "auto" if run.cap is None else f"{run.cap}GiB"
-    file.write_text(run_file(folder, data, out, run.rows, memory))
+    file.write_text(run_file(folder, data, out, run, memory))
     plan = job.program_json(["plan", file, "--json"], f"plan-{run.name}")
     planned = plan["device"]["total_bytes"]
     if run.cap is None:
-        file.write_text(run_file(folder, data, out, run.rows, f"{planned}B"))
+        file.write_text(run_file(folder, data, out, run, f"{planned}B"))
     return file, planned
 
 
@@ -217,10 +233,10 @@ def measured_machine(job):
 
 def measure(job, run):
     machine = measured_machine(job)
-    bound, walls = roofline(run.size, machine, run.rows)
+    bound, walls = roofline(run.size, machine, run.rows, run.adapter)
     seconds, planned = train(job, run)
     share, tokens = bound / seconds, run.rows * ROW_TOKENS
-    row = {"model": run.size, "device_gib": planned / GIB, "tokens_per_step": tokens,
+    row = {"model": run.size + (" LoRA" if run.adapter else ""), "device_gib": planned / GIB, "tokens_per_step": tokens,
            "seconds_per_step": seconds, "tokens_per_second": tokens / seconds,
            "roofline_seconds": bound, "share_of_roofline": share, **walls}
     reached = share >= GOAL_OF_ROOFLINE
