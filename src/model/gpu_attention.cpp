@@ -9,6 +9,7 @@
 #include <array>
 #include <optional>
 
+#include "base/bytes.h"
 #include "base/errors.h"
 #include "model/document_attention.h"
 
@@ -16,9 +17,10 @@ namespace longshore {
 namespace {
 
 constexpr int64_t kCausal = 1;  // the efficient kernel's "causal from the top left"
-// Limits of FlashAttention.
+// Both kernels load vectors of 16 bytes, so a head's size must be a multiple of that.
+constexpr int64_t kVectorBytes = 16;
+// The limit of FlashAttention.
 constexpr int64_t kFlashMostHead = 256;
-constexpr int64_t kFlashHeadMultiple = 8;
 // Its backward supports heads between these sizes only on compute capability 8.0 and 9.0.
 constexpr int64_t kFlashLargeHead = 192, kFlashLargerHead = 224;
 // Documents are a grid dimension, which CUDA limits.
@@ -29,14 +31,37 @@ constexpr int64_t kFlashLeastLongest = 2;
 enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
 
 bool flash_takes(const at::Tensor& q, const AttentionShape& shape) {
-  return q.scalar_type() != at::kFloat && shape.head_dim % kFlashHeadMultiple == 0 &&
-         shape.head_dim <= kFlashMostHead &&
+  return q.scalar_type() != at::kFloat && shape.head_dim <= kFlashMostHead &&
          (shape.head_dim <= kFlashLargeHead || shape.head_dim > kFlashLargerHead);
 }
 
 at::Tensor in_heads(const at::Tensor& x, const AttentionShape& shape) {
   return x.view({x.size(0), -1, shape.head_dim});
 }
+
+// PaddedHeads: heads that are widened with zeros to a size that the kernels take. Zeros add nothing
+// to a score, and the values and gradients of the added columns are zero.
+class PaddedHeads {
+ public:
+  PaddedHeads(const at::Tensor& q, const AttentionShape& shape) : own_(shape), padded_(shape) {
+    const int64_t multiple = kVectorBytes / static_cast<int64_t>(q.element_size());
+    padded_.head_dim = align_up(shape.head_dim, multiple);
+  }
+
+  const AttentionShape& shape() const { return padded_; }
+  at::Tensor widened(const at::Tensor& x) const {
+    const int64_t more = padded_.head_dim - own_.head_dim;
+    if (more == 0) return x;
+    return at::constant_pad_nd(in_heads(x, own_), {0, more}).view({x.size(0), -1});
+  }
+  at::Tensor narrowed(const at::Tensor& x) const {
+    if (padded_.head_dim == own_.head_dim) return x;
+    return in_heads(x, padded_).narrow(2, 0, own_.head_dim).reshape({x.size(0), -1});
+  }
+
+ private:
+  AttentionShape own_, padded_;
+};
 
 // Consecutive documents of one call of FlashAttention: starts[first] to starts[last].
 struct DocumentGroup {
@@ -237,30 +262,39 @@ int64_t flash_backward_documents(int64_t rows) {
 }
 
 AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   const AttentionShape& shape,
+                                   const AttentionShape& own,
                                    const std::vector<int64_t>& document_starts,
                                    const at::Tensor& sinks) {
+  const PaddedHeads heads(q, own);
+  const AttentionShape& shape = heads.shape();
   const bool flash = flash_takes(q, shape);
-  AttentionResult result = flash ? flash_forward(q, k, v, shape, document_starts)
-                                 : efficient_forward(q, k, v, shape, document_starts);
+  const auto forward = flash ? flash_forward : efficient_forward;
+  AttentionResult result =
+      forward(heads.widened(q), heads.widened(k), heads.widened(v), shape, document_starts);
   for (size_t i = 0; sinks.defined() && i + 1 < document_starts.size(); ++i) {
     const int64_t begin = document_starts[i], end = document_starts[i + 1];
     join_sinks(heads_of(result.out, shape, begin, end),
                sums_of(result, flash, shape, i, begin, end), sinks.unsqueeze(1));
   }
+  result.out = heads.narrowed(result.out);
   return result;
 }
 
-std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Tensor& q,
+std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& own_grad, const at::Tensor& q,
                                             const at::Tensor& k, const at::Tensor& v,
-                                            const AttentionResult& result,
-                                            const AttentionShape& shape,
+                                            const AttentionResult& own_result,
+                                            const AttentionShape& own,
                                             const std::vector<int64_t>& document_starts,
                                             const at::Tensor& sinks) {
+  const PaddedHeads heads(q, own);
+  const AttentionShape& shape = heads.shape();
   const bool flash = flash_takes(q, shape);
-  std::vector<at::Tensor> grads =
-      flash ? flash_backward(grad, q, k, v, result, shape, document_starts)
-            : efficient_backward(grad, q, k, v, result, shape, document_starts);
+  const at::Tensor grad = heads.widened(own_grad);
+  const AttentionResult result = {heads.widened(own_result.out), own_result.sums};
+  const auto backward = flash ? flash_backward : efficient_backward;
+  std::vector<at::Tensor> grads = backward(grad, heads.widened(q), heads.widened(k),
+                                           heads.widened(v), result, shape, document_starts);
+  for (at::Tensor& one : grads) one = heads.narrowed(one);
   if (!sinks.defined()) return grads;
   at::Tensor sum = at::zeros({shape.heads}, sinks.options().dtype(at::kFloat).requires_grad(false));
   for (size_t i = 0; i + 1 < document_starts.size(); ++i) {

@@ -1,7 +1,7 @@
 // gpu_attention: document attention on a GPU with LibTorch's kernels, without a mask in memory. In
 // 16 bits one call takes many documents (FlashAttention with cumulative lengths and windows);
-// otherwise each document is one call (memory-efficient attention, which also takes head sizes that
-// are not multiples of 8). The contract is that of document_attention.h, which calls it.
+// otherwise each document is one call (memory-efficient attention). Heads whose size is no multiple
+// of 16 bytes are widened with zeros. The contract is that of document_attention.h, which calls it.
 //
 // FlashAttention's repeatable backward sums the queries' gradients in fp32 with 128 extra rows for
 // each document of a call. A call gets at most rows / 128 documents of the micro-batch, so this

@@ -214,11 +214,16 @@ void part(const at::Tensor& x, const at::Tensor& out) {
   out.copy_(x.view({out.size(0), out.size(2), out.size(1), -1}).permute({0, 2, 1, 3}));
 }
 
+// On GPUs from compute capability 8.0 on there are only kernels for aligned heads.
+constexpr int64_t kVectorBytes = 16;
+
 Document efficient_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             int64_t mask, std::optional<double> scale,
                             std::optional<int64_t> window) {
   TORCH_CHECK(q.dim() == 4 && k.sizes() == v.sizes() && k.sizes() == q.sizes(), "one shape");
   TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type());
+  TORCH_CHECK(q.size(3) * q.element_size() % kVectorBytes == 0,
+              "cutlassF: no kernel found to launch!");
   TORCH_CHECK(mask == kCausalFromTopLeft && (!window || *window > 0), "causal");
   check_last_stride({q, k, v});
   return {merged(q), merged(k), merged(v), scale.value(), {window ? *window - 1 : -1}};
