@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
@@ -280,11 +281,13 @@ Bytes probe_bytes(const OneUnitModel& model, DType compute, int64_t most_positio
 }
 
 UnitProbe::UnitProbe(const OneUnitModel* model, const ProbeDevice& device, int64_t most_positions)
-    : bench_(std::make_unique<Bench>(model, device, most_positions)) {}
+    : bench_(std::make_unique<Bench>(model, device, most_positions)),
+      keeps_workspaces_(device.kind == DeviceKind::kCpu) {}
 
 UnitProbe::~UnitProbe() = default;
 
 ProbeTrace UnitProbe::run(const std::vector<int64_t>& documents, int64_t trained) {
+  if (!std::exchange(keeps_workspaces_, true)) bench_->run(documents, trained);
   return bench_->run(documents, trained);
 }
 
@@ -293,7 +296,7 @@ ProbeTrace UnitProbe::run(const ProbeInput& input) {
                                  input.document);
   const int64_t rest = input.positions % input.document;
   if (rest > 0) documents.push_back(rest);
-  return bench_->run(documents, input.trained);
+  return run(documents, input.trained);
 }
 
 std::string samples_to_text(const std::string& key, const std::vector<ProbeSample>& samples) {
