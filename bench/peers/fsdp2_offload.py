@@ -1,6 +1,7 @@
 """Tokens per second of PyTorch FSDP2 (fully_shard) with CPUOffloadPolicy on one GPU, bf16 with fp32
 states, recomputation of every block, AdamW and clipping: Longshore's nearest peer without extra
-packages. The model is transformers' LlamaForCausalLM where transformers is installed, else the same
+packages. Gradients of a step are summed on the GPU and leave it once, behind the last pass. The
+model is transformers' LlamaForCausalLM where transformers is installed, else the same
 shape in plain torch below; the report says which."""
 import argparse
 import json
@@ -90,6 +91,7 @@ def main():
     parser.add_argument("--config", required=True)
     parser.add_argument("--rows", required=True)
     parser.add_argument("--rows-per-step", type=int, required=True)
+    parser.add_argument("--rows-at-once", type=int, default=1)
     parser.add_argument("--cap-gib", type=float, required=True)
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
@@ -114,12 +116,15 @@ def main():
     seconds = []
     for step in range(len(rows) // options.rows_per_step):
         begin = time.perf_counter()
-        for row in rows[step * options.rows_per_step:(step + 1) * options.rows_per_step]:
-            tokens = torch.tensor([row], device="cuda")
+        passes = options.rows_per_step // options.rows_at_once
+        for number in range(passes):
+            first = step * options.rows_per_step + number * options.rows_at_once
+            tokens = torch.tensor(rows[first:first + options.rows_at_once], device="cuda")
+            model.set_requires_gradient_sync(number + 1 == passes)
             out = model(tokens)
             logits = out if torch.is_tensor(out) else out.logits
-            loss = F.cross_entropy(logits[0, :-1].float(), tokens[0, 1:])
-            (loss / options.rows_per_step).backward()
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+            (loss / passes).backward()
             del out, logits
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -98,8 +98,18 @@ def cudnn(length, count):
     out = forward()
     flop = attention_flop(length, count)
     yield f"cuDNN attention, {count} documents of {length}, forward", flop, forward
-    yield (f"cuDNN attention, {count} documents of {length}, backward", 2.5 * flop,
-           lambda: torch.autograd.grad(out, (q, k, v), out_grad, retain_graph=True))
+
+    def backward():
+        return torch.autograd.grad(out, (q, k, v), out_grad, retain_graph=True)
+
+    for same in (True, False):
+        torch.use_deterministic_algorithms(same)
+        first = backward()
+        repeats = all(torch.equal(one, other) for _ in range(5)
+                      for one, other in zip(first, backward()))
+        yield (f"cuDNN attention, {count} documents of {length}, backward, "
+               f"{'same bits asked' if same else 'any bits'}, "
+               f"{'repeated' if repeats else 'did not repeat'}", 2.5 * flop, backward)
 
 
 def head(rows):

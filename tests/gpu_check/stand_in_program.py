@@ -52,8 +52,10 @@ def program():
     if command == "train":
         train()
     answers = {
-        "check": lambda: {"gpu": {"gpu": 0, "same": True, "differences": []}}[sys.argv[2]],
-        "plan": lambda: {"device": {"total_bytes": PLANNED_BYTES}},
+        "check": lambda: {"gpu": {"gpu": 0, "same": True, "differences": []},
+                          "machine": {}}[sys.argv[2]],
+        "plan": lambda: {"device": {"total_bytes": PLANNED_BYTES},
+                         "forecast": {"step_seconds": STEP_SECONDS}},
         "bench": lambda: {"figures": [{"threads": int(count), "bytes_per_second": 1e9 * int(count),
                                        "share_of_bound": 0.9} for count in after("--threads", 2)]}
         if sys.argv[2] == "optimizer" else {"rows": [{"direction": "h2d", "share_of_best": 0.99}]}}

@@ -93,12 +93,14 @@ class Run:
     cap: int | None = None  # GiB of the device; None: what the plan needs, to the byte
     rows: int = ROWS
     steps: int = STEPS
+    micro_batch: int = 1  # rows
     adapter: bool = False  # LoRA of rank 16 on every matrix of a block
 
     @property
     def name(self):
         cap = "tight" if self.cap is None else self.cap
         return (f"{self.size}-{cap}" + ("" if self.rows == ROWS else f"-{self.rows}-rows")
+                + ("" if self.micro_batch == 1 else f"-by-{self.micro_batch}")
                 + ("-lora" if self.adapter else ""))
 
 
@@ -126,7 +128,7 @@ shuffle = false
 [train]
 steps = {MORE_STEPS}
 sequences_per_step = {run.rows}
-micro_batch = 1
+micro_batch = {run.micro_batch}
 [precision]
 compute = "bf16"
 [offload]
@@ -207,6 +209,31 @@ def train(job, run):
     return seconds[len(seconds) // 2], planned
 
 
+def found_in(json_value, key):
+    """The first value of the key, however deep."""
+    if isinstance(json_value, dict):
+        if key in json_value:
+            return json_value[key]
+        json_value = list(json_value.values())
+    if isinstance(json_value, list):
+        return next((found for one in json_value
+                     if (found := found_in(one, key)) is not None), None)
+    return None
+
+
+def forecast(job, run):
+    """The seconds of a step that the plan has once the machine and the model's units are measured;
+    plans of later parts have them too."""
+    file, _ = write_run(job, run, job.setup.scratch / f"run-{run.name}")
+    # Its exit code is about the machine's settings.
+    job.call([job.setup.bin / "longshore", "check", "machine", file, "--rates"], "rates")
+    plan = job.program_json(["plan", file, "--json"], "plan")
+    seconds = found_in(plan, "step_seconds")
+    return {"status": "failed" if seconds is None else "passed",
+            "measured": [{"run": run.name, "planned_seconds_per_step": seconds}],
+            "failures": ["the plan has no time of a step"] if seconds is None else []}
+
+
 def speeds(job):
     """Rates of a block's parts and of links, each with torch alone."""
     found = measured_machine(job)
@@ -237,6 +264,7 @@ def measure(job, run):
     seconds, planned = train(job, run)
     share, tokens = bound / seconds, run.rows * ROW_TOKENS
     row = {"model": run.size + (" LoRA" if run.adapter else ""), "device_gib": planned / GIB, "tokens_per_step": tokens,
+           "micro_batch": run.micro_batch,
            "seconds_per_step": seconds, "tokens_per_second": tokens / seconds,
            "roofline_seconds": bound, "share_of_roofline": share, **walls}
     reached = share >= GOAL_OF_ROOFLINE
@@ -244,15 +272,15 @@ def measure(job, run):
             "failures": [] if reached else [f"{share:.1%} of the roofline, goal 92 %"]}
 
 
-def compare(job, peer, size):
-    """A peer on the same model, cap and batch."""
-    run = Run(size, cap=24)
+def compare(job, peer, size, rows_of_peer):
+    """A peer on the same model, cap and batch; each with the micro-batch that suits it."""
+    run = Run(size, cap=24, micro_batch=4)
     folder, rows = prepare(job, size)
     ours = ROWS * ROW_TOKENS / train(job, run)[0]
     found = job.setup.scratch / f"{peer}-{size}.json"
     found.unlink(missing_ok=True)
     job.must([sys.executable, job.setup.bench / "peers" / PEERS[peer], "--config",
-              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--cap-gib", run.cap,
+              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--rows-at-once", rows_of_peer, "--cap-gib", run.cap,
               "--out", found], f"{peer}-{size}")
     theirs = json.loads(found.read_text())
     share = ours / theirs["tokens_per_second"]
