@@ -128,7 +128,7 @@ class Builder {
       update.after.push_back(add(std::move(read)));
       update.state = slot;
     }
-    if (passes && in_.parameter_slots > 0) update.parameters = claim_parameters(unit, update);
+    if (passes && parameters_on_drives()) update.parameters = claim_parameters(unit, update);
     const std::optional<ParameterSlot> parameters = update.parameters;
     const int32_t id = updated_[index(unit)] = add(std::move(update));
     if (parameters) parameters_[*parameters].written = id;
@@ -170,8 +170,16 @@ class Builder {
 
   // ---- Parameters
 
+  bool parameters_on_drives() const { return in_.parameter_slots > 0 && in_.state_slots > 0; }
+
+  // Returns whether the unit's parameters pass through a parameter slot.
+  bool has_slot(UnitId unit) const {
+    return parameters_on_drives() || (in_.frozen_in_files() && in_.model->unit(unit).has_frozen());
+  }
+
   // Returns the slot that has the unit's parameters for the next fetch: the one that the update
-  // left them in, or one that a new read fills.
+  // left them in, or one that a new read fills. No update changes frozen parameters in files, so
+  // their read waits for the slot alone.
   ParameterSlot bring_parameters(UnitId unit) {
     for (int32_t i = 0; i < in_.parameter_slots; ++i) {
       const SlotUse& use = parameters_[ParameterSlot(i)];
@@ -191,12 +199,11 @@ class Builder {
     add_forward_update(placed.unit);
     Op fetch{.kind = OpKind::kFetch, .unit = placed.unit, .slots = {placed}};
     fetch.after = std::exchange(readers_[placed.slot], {});
-    if (in_.parameter_slots > 0) {
+    if (has_slot(placed.unit)) {
       fetch.parameters = bring_parameters(placed.unit);
       fetch.after.push_back(parameters_[*fetch.parameters].written);
-    } else {
-      fetch.after.push_back(updated_[index(placed.unit)]);
     }
+    if (!parameters_on_drives()) fetch.after.push_back(updated_[index(placed.unit)]);
     fetch.bytes = bytes_of(in_.fetch_bytes, placed.unit);
     const std::optional<ParameterSlot> parameters = fetch.parameters;
     int32_t filled = add(std::move(fetch));
@@ -474,7 +481,6 @@ StepSchedule build_schedule(const ScheduleInputs& inputs) {
       << "other updates need every unit's gradient at once";
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
   LONGSHORE_CHECK(inputs.input_staging == 0 || inputs.input_slots > 0) << inputs.input_staging;
-  LONGSHORE_CHECK(inputs.parameter_slots == 0 || inputs.state_slots > 0) << inputs.parameter_slots;
   LONGSHORE_CHECK(!inputs.commits || inputs.state_slots > 0) << "nothing is written";
   if (!computes(inputs.pass)) return Builder(inputs).build_updates();
   return Builder(inputs).build();

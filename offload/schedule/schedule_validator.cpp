@@ -59,22 +59,16 @@ class Validator {
       state.waiting.memory.name = "the waiting gradient of " + name;
       state.waiting.unit = unit.id;
       state.trainable = unit.has_trainable();
+      state.frozen = unit.has_frozen();
       state.adders = state.trainable ? 1 : 0;
     }
     for (const UnitSpec& unit : in_.model->units) {
       for (UnitId owner : units_leased_for(unit)) {
         if (owner == unit.id) continue;
         state(owner).owns_tied = true;
-        if (adds_to(unit, owner)) ++state(owner).adders;
+        if (adds_to(*in_.model, unit, owner)) ++state(owner).adders;
       }
     }
-  }
-
-  // Returns whether the backward of `unit` adds to the gradient of `owner` (tied parameters).
-  bool adds_to(const UnitSpec& unit, UnitId owner) const {
-    return std::ranges::any_of(unit.tied, [&](ParamRef ref) {
-      return ref.unit == owner && !in_.model->parameter(ref).frozen;
-    });
   }
 
   UnitState& state(UnitId unit) { return units_.at(static_cast<size_t>(unit.value)); }
@@ -209,6 +203,9 @@ class Validator {
 
   // ---- Parameters ----
 
+  // Returns whether the update changes parameters in host memory; with files the trained ones.
+  bool parameters_on_host() const { return in_.parameter_slots == 0 || in_.frozen_in_files(); }
+
   void read_state(const Op& op) {
     const UnitState& unit = state(op.unit);
     expect(!unit.updated, "the state is read after its update");
@@ -222,7 +219,7 @@ class Validator {
     expect(!unit.state_written, "the state is written twice");
     expect(!committed_, "the state is written after the commit");
     unit.state_written = true;
-    if (in_.parameter_slots == 0) read(unit.host_parameters);
+    if (parameters_on_host()) read(unit.host_parameters);
     write(unit.drive_state);
     SlotUse* slot = place(slots_.states, op.state, "state slot");
     if (slot != nullptr && holds(*slot, op.unit)) {
@@ -250,7 +247,7 @@ class Validator {
         expect(unit.state_written, unit.drive_state.name + " is committed before it is written");
       }
       read(unit.drive_state);
-      if (in_.parameter_slots == 0) read(unit.host_parameters);
+      if (parameters_on_host()) read(unit.host_parameters);
     }
     for (SlotUse& slot : slots_.states) write(slot.memory);
   }
@@ -283,14 +280,14 @@ class Validator {
 
   // Checks the slots in which the update finds the state and leaves the parameters.
   void update_parameters(const Op& op, UnitState& unit) {
-    if (in_.parameter_slots == 0) write(unit.host_parameters);
+    if (parameters_on_host()) write(unit.host_parameters);
     if (in_.state_slots > 0) {
       SlotUse* slot = place(slots_.states, op.state, "state slot");
       if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
     } else {
       expect(!op.state, "the state is in host memory");
     }
-    if (!op.parameters) return;
+    if (!op.parameters || !expect(in_.state_slots > 0, "files are only read")) return;
     if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
@@ -298,8 +295,12 @@ class Validator {
 
   void read_parameters(const Op& op) {
     UnitState& unit = state(op.unit);
-    if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
-    read(unit.drive_state);
+    if (in_.frozen_in_files()) {
+      expect(unit.frozen, "nothing of the unit is frozen");
+    } else {
+      if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
+      read(unit.drive_state);
+    }
     if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
@@ -323,13 +324,14 @@ class Validator {
       expect(!unit.updated, "the unit is fetched after its update");
     }
     unit.fetched = true;
-    if (in_.parameter_slots == 0) {
+    if (parameters_on_host()) read(unit.host_parameters);
+    if (in_.parameter_slots == 0 || (in_.frozen_in_files() && !unit.frozen)) {
       expect(!op.parameters, "the parameters are in host memory");
-      read(unit.host_parameters);
     } else if (SlotUse* from = place(slots_.parameters, op.parameters, "parameter slot");
                from && holds(*from, op.unit)) {
       expect(!from->used, from->memory.name + " was fetched already");
-      read(from->memory);
+      // With files the fetch first adds the trained parameters to the slot.
+      in_.frozen_in_files() ? write(from->memory) : read(from->memory);
       from->used = true;
     }
     if (SlotUse* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
@@ -406,7 +408,9 @@ class Validator {
     compute(op);
     const UnitSpec& spec = in_.model->unit(op.unit);
     for (UnitId owner : units_leased_for(spec)) {
-      if (owner == op.unit ? state(owner).trainable : adds_to(spec, owner)) add_to(owner, op);
+      if (owner == op.unit ? state(owner).trainable : adds_to(*in_.model, spec, owner)) {
+        add_to(owner, op);
+      }
     }
     if (!state(op.unit).trainable) expect(!op.gradient, "nothing of the unit is trained");
   }

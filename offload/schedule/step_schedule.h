@@ -28,7 +28,8 @@ std::string_view name_of(Lane lane);
 
 enum class OpKind : uint8_t {
   kReadState,       // kRead: state from the drives to a state slot on the host
-  kReadParameters,  // kRead: parameters from the drives to a parameter slot on the host
+  kReadParameters,  // kRead: parameters from the drives, or frozen ones from the model's files, to
+                    // a parameter slot on the host
   kReadInput,       // kRead: activation checkpoints from the drives to a staging slot on the host
   kUpdate,  // kUpdate: applies the pending update (Pass::kSweep: calls the visitor), in host memory
             // or in a state slot; may leave the parameters in a parameter slot
@@ -81,7 +82,8 @@ struct Op {
   std::optional<InputSlot> output = {};
   // With state on drives: kReadState writes it, kUpdate reads and writes it, kWriteState reads it.
   std::optional<StateSlot> state = {};
-  // With parameters on drives: kReadParameters and kUpdate write it, kFetch reads it.
+  // With parameters on drives: kReadParameters and kUpdate write it, kFetch reads it. With frozen
+  // parameters in files: kReadParameters writes it; kFetch adds the trained ones and reads it.
   std::optional<ParameterSlot> parameters = {};
   // With inputs on drives: kSaveInput and kReadInput write it, kWriteInput and kLoadInput read it.
   std::optional<StagingSlot> staging = {};
@@ -129,8 +131,11 @@ struct ScheduleInputs {
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through N slots; at least 2
   // > 0: offloaded inputs go on to drives through N slots on the host.
   int32_t input_staging = 0;
-  // > 0: state and parameters are on drives and pass through N slots each on the host.
+  // > 0: state and parameters are on drives and pass through N slots each on the host. Parameter
+  // slots without state slots: frozen parameters are in files that are only read, and pass through
+  // the slots; trained parameters and their state are in host memory.
   int32_t state_slots = 0, parameter_slots = 0;
+  bool frozen_in_files() const { return parameter_slots > 0 && state_slots == 0; }
   bool commits = false;  // the pass that writes updates to the drives makes them durable
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward, > 0: units reuse N host gradient slots in rotation; 0: each unit has its own.

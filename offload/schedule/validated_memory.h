@@ -61,15 +61,21 @@ inline std::string unit_text(UnitId unit) {
   return "unit " + std::to_string(unit.value);
 }
 
+// Returns whether the backward of `unit` adds to the gradient of `owner` (tied parameters).
+inline bool adds_to(const ModelSpec& model, const UnitSpec& unit, UnitId owner) {
+  return std::ranges::any_of(
+      unit.tied, [&](ParamRef ref) { return ref.unit == owner && !model.parameter(ref).frozen; });
+}
+
 // The progress of one unit so far.
 struct UnitState {
   Memory host_parameters;
-  Memory host_gradient;          // used without a ring
-  Memory activation_checkpoint;  // on the host, used without staging
-  Memory drive_input;            // on the drives
-  Memory drive_state;            // on the drives, including its parameters
-  SlotUse waiting;               // the gradient of a unit that owns_tied
-  bool trainable = false;
+  Memory host_gradient;                    // used without a ring
+  Memory activation_checkpoint;            // on the host, used without staging
+  Memory drive_input;                      // on the drives
+  Memory drive_state;                      // on the drives, including its parameters
+  SlotUse waiting;                         // the gradient of a unit that owns_tied
+  bool trainable = false, frozen = false;  // some of its parameters are
   bool owns_tied = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
   bool fetched = false, updated = false, state_written = false;

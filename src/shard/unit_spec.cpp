@@ -1,5 +1,6 @@
 #include "shard/unit_spec.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -30,6 +31,10 @@ bool UnitSpec::has_trainable() const {
     if (!parameter.frozen) return true;
   }
   return false;
+}
+
+bool UnitSpec::has_frozen() const {
+  return std::ranges::any_of(parameters, &ParamSpec::frozen);
 }
 
 Bytes UnitSpec::carry_bytes_per_position(DType compute, CarryUse use) const {

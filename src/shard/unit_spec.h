@@ -87,6 +87,7 @@ struct UnitSpec {
   bool backward_reads_parameters = true;
 
   bool has_trainable() const;
+  bool has_frozen() const;
   Bytes carry_bytes_per_position(DType compute, CarryUse use) const;
   bool operator==(const UnitSpec&) const = default;
 };

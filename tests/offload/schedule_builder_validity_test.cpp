@@ -362,6 +362,34 @@ TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
                                       "read state 2 s0", "update 2 s0", "write state 2 s0"}));
 }
 
+// Goal: frozen parameters in files are read for every fetch, without a wait for the update, which
+// the fetch itself waits for. A unit without frozen parameters reads nothing.
+TEST(ScheduleBuilderValidity, FrozenParametersAreReadBesideTheUpdate) {
+  ScheduleCase options{.blocks = 1, .frozen = {0, 1}, .prefetch = 0, .several_ranks = false};
+  options.parameter_slots = 2;
+  options.adapters = true;
+  const ModelSpec model = make_case_model(options);
+  const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+  EXPECT_EQ(drive_operations(schedule),
+            (std::vector<std::string>{"read parameters 0 p0", "fetch 0 p0", "read parameters 1 p1",
+                                      "fetch 1 p1", "read parameters 1 p0", "fetch 1 p0",
+                                      "read parameters 0 p1", "fetch 0 p1"}));
+  const auto first = [&schedule](OpKind kind, int unit) {
+    const auto found = std::ranges::find_if(
+        schedule.ops, [&](const Op& op) { return op.kind == kind && op.unit == UnitId(unit); });
+    return static_cast<int32_t>(found - schedule.ops.begin());
+  };
+  for (const int unit : {0, 1}) {
+    const Op& read = schedule.ops.at(static_cast<size_t>(first(OpKind::kReadParameters, unit)));
+    const Op& fetch = schedule.ops.at(static_cast<size_t>(first(OpKind::kFetch, unit)));
+    EXPECT_EQ(read.after, std::vector<int32_t>());
+    for (const OpKind waited : {OpKind::kReadParameters, OpKind::kUpdate}) {
+      EXPECT_EQ(std::ranges::count(fetch.after, first(waited, unit)), 1) << name_of(waited);
+    }
+  }
+  EXPECT_FALSE(schedule.ops.at(static_cast<size_t>(first(OpKind::kFetch, 2))).parameters);
+}
+
 // Goal: a state sweep includes units without trained parameters, reads ahead and writes behind.
 TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
   ScheduleCase options{.blocks = 2, .frozen = {1}};

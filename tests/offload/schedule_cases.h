@@ -27,8 +27,9 @@ struct ScheduleCase {
   int32_t passing = 0;  // 1: the carry passes every other block; 2: all but the first; 3: the first
                         // carry is running
   bool commits = false;
-  bool lookup = false;   // the backward of the first unit reads no parameters
-  bool ordered = false;  // one collective at a time
+  bool lookup = false;    // the backward of the first unit reads no parameters
+  bool ordered = false;   // one collective at a time
+  bool adapters = false;  // frozen units have a trained parameter too
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -39,7 +40,7 @@ struct ScheduleCase {
             " staging slots, " + std::to_string(state_slots) + " state slots, " +
             std::to_string(parameter_slots) + " parameter slots, carries " +
             std::to_string(passing) + (commits ? ", commits" : "") + (lookup ? ", lookup" : "") +
-            (ordered ? ", ordered" : "") + ", overlap " +
+            (ordered ? ", ordered" : "") + (adapters ? ", adapters" : "") + ", overlap " +
             std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
@@ -54,6 +55,9 @@ inline ModelSpec make_case_model(const ScheduleCase& options) {
     for (ParamSpec& parameter : model.units.at(static_cast<size_t>(unit)).parameters) {
       parameter.frozen = true;
     }
+    if (!options.adapters) continue;
+    model.units.at(static_cast<size_t>(unit))
+        .parameters.push_back(fakes::make_parameter("adapter." + std::to_string(unit), {8}));
   }
   for (size_t u = 2; u + 1 < model.units.size(); ++u) {
     const bool passes = options.passing == 2 || (options.passing == 1 && u % 2 == 0);
@@ -95,8 +99,8 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
 
 // Returns every combination of models, prefetch depths, ranks, buffers, activation checkpoints,
 // updates and passes. Further settings vary in rotation where they apply: rings of none to three
-// host gradients, staging slots for drives, state and parameters on drives, carries that pass, and
-// ordered collectives.
+// host gradients, staging slots for drives, state and parameters on drives, frozen parameters in
+// files, carries that pass, and ordered collectives.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
@@ -104,6 +108,10 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
     const size_t turn = cases.size() % 7;  // a prime, so every other setting meets each value
     cases.back().lookup = cases.size() % 5 == 1;
     cases.back().ordered = cases.size() % 4 > 1;
+    if (turn == 1) {  // frozen parameters in files
+      cases.back().parameter_slots = static_cast<int32_t>(1 + cases.size() / 7 % 3);
+      cases.back().adapters = cases.size() / 7 % 2 == 1;
+    }
     if (turn < 2) return;
     cases.back().commits = cases.size() % 3 > 0;
     cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);

@@ -9,92 +9,10 @@
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
 #include "tests/fakes/specs.h"
+#include "tests/offload/schedule_by_hand.h"
 
 namespace longshore {
 namespace {
-
-Placed at(int unit, int slot) {
-  return {UnitId(unit), DeviceSlot(slot)};
-}
-
-// Places: the slot numbers of an operation beside its parameter slots.
-struct Places {
-  std::optional<int32_t> gradient = {}, input = {}, output = {}, host_slot = {}, staging = {},
-                         state = {}, parameters = {};
-};
-
-Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
-      const Places& places = {}) {
-  Op op{.kind = kind, .unit = UnitId(unit), .slots = std::move(slots), .after = std::move(after)};
-  if (places.gradient) op.gradient = GradientBuffer(*places.gradient);
-  if (places.input) op.input = InputSlot(*places.input);
-  if (places.output) op.output = InputSlot(*places.output);
-  if (places.host_slot) op.host_slot = HostGradientSlot(*places.host_slot);
-  if (places.staging) op.staging = StagingSlot(*places.staging);
-  if (places.state) op.state = StateSlot(*places.state);
-  if (places.parameters) op.parameters = ParameterSlot(*places.parameters);
-  return op;
-}
-
-std::string text_of(const std::vector<ScheduleFinding>& findings) {
-  std::string text;
-  for (const ScheduleFinding& finding : findings) text += finding.text + "\n";
-  return text;
-}
-
-// ByHand: operations without activation checkpoints, each with exactly the waits that it needs.
-struct ByHand {
-  ByHand() {
-    model.units.resize(2);
-    for (int u = 0; u < 2; ++u) {
-      model.units[u].id = UnitId(u);
-      model.units[u].name = "unit." + std::to_string(u);
-      model.units[u].parameters = {fakes::make_parameter("p" + std::to_string(u), {8})};
-    }
-    model.units[0].carry_out = {{1}};
-    inputs.model = &model;
-    inputs.executions.executions = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1)}},
-                                    {UnitId(1), {at(1, 1)}, {}},
-                                    {UnitId(0), {at(0, 0)}, {}}};
-    inputs.gathers = true;
-    inputs.reduces = true;
-    inputs.gradient_buffers = 1;
-    using enum OpKind;
-    schedule.ops = {
-        op(kUpdate, 0, {}, {}),            // 0
-        op(kFetch, 0, {at(0, 0)}, {0}),    // 1
-        op(kGather, 0, {at(0, 0)}, {1}),   // 2
-        op(kUpdate, 1, {}, {}),            // 3
-        op(kFetch, 1, {at(1, 1)}, {3}),    // 4
-        op(kGather, 1, {at(1, 1)}, {4}),   // 5
-        op(kForward, 0, {at(0, 0)}, {2}),  // 6
-        op(kBackward, 1, {at(1, 1)}, {5}, {.gradient = 0}),
-        op(kReduce, 1, {}, {7}, {.gradient = 0}),  // 8
-        op(kDrain, 1, {}, {8}, {.gradient = 0}),   // 9
-        op(kBackward, 0, {at(0, 0)}, {9}, {.gradient = 0}),
-        op(kReduce, 0, {}, {10}, {.gradient = 0}),  // 11
-        op(kDrain, 0, {}, {11}, {.gradient = 0}),   // 12
-    };
-  }
-
-  std::string findings() const { return text_of(validate_schedule(schedule, inputs)); }
-  // Returns the findings after a change.
-  template <typename Change>
-  std::string with(const Change& change) const {
-    ByHand copy = *this;
-    copy.inputs.model = &copy.model;
-    change(copy);
-    return copy.findings();
-  }
-
-  ModelSpec model;
-  ScheduleInputs inputs;
-  StepSchedule schedule;
-};
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
-}
 
 // Goal: the order follows lanes and `after`, through any number of operations.
 TEST(HappensBefore, FollowsLanesAndWaits) {
@@ -522,6 +440,60 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
                   "the updated state of unit 1 is never written");
   expect_contains(hand.with([](ByHand& copy) { copy.schedule.ops[2].kind = OpKind::kReadState; }),
                   "the parameters are not on the drives yet");
+}
+
+// FrozenInFiles: frozen parameters pass through a slot beside updates in host memory, each
+// operation with exactly the waits that it needs. The second unit has no frozen parameter.
+struct FrozenInFiles : ByHand {
+  FrozenInFiles() {
+    model.units[0].parameters.push_back(fakes::make_parameter("base", {8}));
+    model.units[0].parameters.back().frozen = true;
+    inputs.gathers = inputs.reduces = false;
+    inputs.gradient_buffers = 2;
+    inputs.parameter_slots = 1;
+    using enum OpKind;
+    schedule.ops = {
+        op(kUpdate, 0, {}, {}),                                // 0
+        op(kReadParameters, 0, {}, {}, {.parameters = 0}),     // 1
+        op(kFetch, 0, {at(0, 0)}, {0, 1}, {.parameters = 0}),  // 2
+        op(kUpdate, 1, {}, {}),                                // 3
+        op(kFetch, 1, {at(1, 1)}, {3}),                        // 4
+        op(kForward, 0, {at(0, 0)}, {2}),                      // 5
+        op(kBackward, 1, {at(1, 1)}, {4}, {.gradient = 0}),    // 6
+        op(kReadParameters, 0, {}, {2}, {.parameters = 0}),    // 7
+        op(kFetch, 0, {at(0, 0)}, {5, 7}, {.parameters = 0}),  // 8
+        op(kBackward, 0, {at(0, 0)}, {8}, {.gradient = 1}),    // 9
+        op(kDrain, 1, {}, {6}, {.gradient = 0}),               // 10
+        op(kDrain, 0, {}, {9}, {.gradient = 1}),               // 11
+    };
+  }
+};
+
+// A fetch needs the read and the update; nothing of a unit without frozen parameters is read.
+TEST(ScheduleValidator, FollowsFrozenParametersOfFiles) {
+  const FrozenInFiles hand;
+  EXPECT_EQ(hand.findings(), "");
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  expect_contains(changed(2, [](Op& op) { op.after = {1}; }),
+                  "the parameters of unit 0 in host memory may still be written by op 0 update");
+  expect_contains(changed(2, [](Op& op) { op.after = {0}; }),
+                  "parameter slot 0 may still be written by op 1 read parameters unit 0");
+  expect_contains(changed(4, [](Op& op) { op.after = {}; }),
+                  "the parameters of unit 1 in host memory may still be written by op 3 update");
+  expect_contains(changed(7, [](Op& op) { op.after = {}; }),
+                  "parameter slot 0 may still be written by op 2 fetch unit 0");
+  expect_contains(changed(8, [](Op& op) { op.after = {5}; }),
+                  "parameter slot 0 may still be written by op 7 read parameters unit 0");
+  expect_contains(changed(2, [](Op& op) { op.parameters.reset(); }), "names no parameter slot");
+  expect_contains(changed(4, [](Op& op) { op.parameters = ParameterSlot(0); }),
+                  "the parameters are in host memory");
+  expect_contains(changed(3, [](Op& op) { op.parameters = ParameterSlot(0); }),
+                  "files are only read");
+  expect_contains(changed(0, [](Op& op) { op.state = StateSlot(0); }),
+                  "the state is in host memory");
+  expect_contains(changed(1, [](Op& op) { op.unit = UnitId(1); }), "nothing of the unit is frozen");
 }
 
 // The state is committed once, after all writes.
