@@ -57,14 +57,17 @@ class SoloAgreement final : public Agreement {
   Outcome reduce(const Ballot& mine) override { return {mine, mine}; }
 };
 
-// DriveTraffic: the bytes that a rank moves between memory and drives. Plain value.
+// DriveTraffic: the bytes that a rank moves between memory and drives, and reads from the model's
+// files. Plain value.
 
 struct DriveTraffic {
   Bytes read = 0;
   Bytes written = 0;
+  Bytes files = 0;  // frozen parameters, read from the model's files
   DriveTraffic& operator+=(const DriveTraffic& other) {
     read += other.read;
     written += other.written;
+    files += other.files;
     return *this;
   }
 };

@@ -40,6 +40,13 @@ int64_t FlatLayout::trainable_elements() const {
   return segment(Segment::kFrozen).begin;
 }
 
+FlatLayout FlatLayout::without_frozen() const {
+  FlatLayout rest = *this;
+  rest.flat_elements_ = trainable_elements();
+  rest.segments_[static_cast<size_t>(Segment::kFrozen)].elements = 0;
+  return rest;
+}
+
 ElementRange FlatLayout::shard(Segment segment, Rank rank) const {
   LONGSHORE_CHECK(rank.value >= 0 && rank.value < shard_factor_) << rank;
   const int64_t elements = shard_elements(segment);

@@ -77,6 +77,9 @@ class FlatLayout {
   }
   // Returns the rank's part of a segment as a range of the flat parameter.
   ElementRange shard(Segment segment, Rank rank) const;
+  // Returns the layout with an empty frozen segment: what a tier holds of a unit whose frozen
+  // parameters are elsewhere.
+  FlatLayout without_frozen() const;
   // Returns the pieces of parameters that the rank owns, in shard order and without padding.
   std::vector<ShardPiece> pieces(Rank rank) const;
 

@@ -44,6 +44,11 @@ void clear_moments(const StateSpans& state, const ShardPiece& piece) {
   }
 }
 
+// Returns whether the tier does not hold the frozen parameters: they stay in the model's files.
+bool is_elsewhere(const StateSpans& frozen) {
+  return frozen.master.empty() && frozen.high.empty();
+}
+
 void load_chunk(const Chunk& chunk, const StateSpans& spans, const ParameterReader& read) {
   const auto elements = static_cast<size_t>(chunk.piece.elements);
   const auto memory = std::make_unique_for_overwrite<float[]>(elements);
@@ -64,9 +69,14 @@ void load_parameters(const StateSweep& sweep, const ModelSpec& model,
                      const ForEachBlock& each_block) {
   sweep.each([&](UnitId id, ShardStore::StateLease& state) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(id.value));
-    const std::vector<Chunk> chunks = chunks_of(model.unit(id), layout.pieces(rank));
     std::map<Segment, StateSpans> spans;
     for (const Segment segment : kSegments) spans.emplace(segment, state.segment(segment));
+    std::vector<ShardPiece> pieces = layout.pieces(rank);
+    if (is_elsewhere(spans.at(Segment::kFrozen))) {
+      std::erase_if(pieces,
+                    [](const ShardPiece& piece) { return piece.segment == Segment::kFrozen; });
+    }
+    const std::vector<Chunk> chunks = chunks_of(model.unit(id), pieces);
     each_block(static_cast<int64_t>(chunks.size()), [&](int64_t block) {
       const Chunk& chunk = chunks.at(static_cast<size_t>(block));
       load_chunk(chunk, spans.at(chunk.piece.segment), read);

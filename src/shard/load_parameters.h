@@ -24,9 +24,10 @@ using ForEachBlock =
 // Runs the blocks on the calling thread, in order.
 void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t block)>& work);
 
-// Sets every parameter of the rank's shards from `read`, and its moments to zero. The chunks of a
-// unit are the blocks of one call of `each_block`; each thread holds at most one chunk (1 MiB). The
-// state has the same bits for any number of threads.
+// Sets every parameter of the rank's shards from `read`, and its moments to zero; frozen parameters
+// only if the tier holds them. The chunks of a unit are the blocks of one call of `each_block`;
+// each thread holds at most one chunk (1 MiB). The state has the same bits for any number of
+// threads.
 void load_parameters(const StateSweep& sweep, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block = for_each_block_in_order);

@@ -1,0 +1,95 @@
+// FrozenFileStore: the tier of a frozen model that stays in its own files. Host memory holds the
+// trained parameters and their state, as PinnedStore does, and a few slots; frozen parameters are
+// read from the files to a slot each time the device needs them. Nothing is written to a drive. The
+// engine owns it; lanes call it as ShardStore and SlottedStore describe.
+//
+// A slot has a unit's shard as the device reads it:
+//
+//   [ trained parameters, added when the slot is leased | frozen parameters, read from the files ]
+//
+// The first read of each piece of a parameter notes its checksum, and every later read compares it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pinned/pinned_arena.h"
+#include "pinned/pinned_store.h"
+#include "pinned/worker_pool.h"
+#include "shard/frozen_source.h"
+#include "shard/shard_store.h"
+#include "shard/slots.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+class FrozenFileStore final : public ShardStore, public SlottedStore {
+ public:
+  // One slot is read while another is copied to the device.
+  static constexpr int32_t kSlots = 2;
+
+  // `shard` is the rank in its shard group. `files` and `pool` must outlive the store. Trained
+  // state is all zeros until it is loaded.
+  FrozenFileStore(const ModelSpec& model, const std::vector<FlatLayout>& layouts,
+                  const StateOptions& options, Rank shard, bool register_with_gpus,
+                  const FrozenSource* files, WorkerPool* pool);
+  ~FrozenFileStore() override;
+
+  // Returns the bytes that host_bytes() will report, and the parts of them: the trained shards with
+  // their join region, and the slots.
+  static Bytes planned_bytes(const std::vector<FlatLayout>& layouts, const StateOptions& options);
+  static Bytes planned_trained_bytes(const std::vector<FlatLayout>& layouts,
+                                     const StateOptions& options);
+  static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts,
+                                  const StateOptions& options);
+
+  const StateOptions& options() const override { return trained_.options(); }
+  Bytes host_bytes() const override { return trained_.host_bytes() + arena_.size_bytes(); }
+  std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
+  // The frozen segment of the lease is empty.
+  std::unique_ptr<StateLease> state(UnitId unit) override { return trained_.state(unit); }
+  DriveTraffic traffic() const override { return {.files = read_bytes_}; }
+
+  void read_parameters(UnitId unit, ParameterSlot slot) override;
+  std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot) override;
+  // State is in host memory, so no schedule has these operations.
+  void read_state(UnitId unit, StateSlot slot) override;
+  std::unique_ptr<StateLease> state_in(UnitId unit, StateSlot slot) override;
+  void write_state(UnitId unit, StateSlot slot) override;
+  void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to) override;
+
+ private:
+  class Parameters;
+  // A part of one parameter that one thread reads.
+  struct Chunk {
+    std::string name;
+    int64_t begin = 0;     // first element, in the whole parameter
+    int64_t elements = 0;  // at most kChunkElements
+    int64_t place = 0;     // first element, in the frozen part of the slot
+  };
+  struct Unit {
+    Bytes trained_bytes = 0, frozen_bytes = 0;  // of the shard, in the compute dtype
+    std::vector<Chunk> chunks = {};             // in the order of the slot
+    std::vector<std::atomic<uint64_t>> sums;    // by chunk; 0: not read yet
+  };
+
+  Unit& at(UnitId unit);
+  void fill(Unit& unit, std::span<std::byte> slot);
+  void read_chunk(const Chunk& chunk, std::atomic<uint64_t>& sum, std::span<std::byte> out);
+
+  std::vector<FlatLayout> trained_layouts_;
+  PinnedStore trained_;
+  const FrozenSource* files_;
+  WorkerPool* pool_;
+  PinnedArena arena_;
+  std::vector<Unit> units_;
+  SlotVector<ParameterSlot, std::span<std::byte>> slots_;
+  SlotOwners<ParameterSlot> owners_;
+  std::atomic<Bytes> read_bytes_ = 0;
+};
+
+}  // namespace longshore

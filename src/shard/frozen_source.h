@@ -1,0 +1,28 @@
+// FrozenSource: the values of frozen parameters, read from files that a run never writes: the
+// model's own. The run owns it, and it outlives the tiers that read from it. Reading is safe from
+// several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+
+namespace longshore {
+
+class FrozenSource {
+ public:
+  virtual ~FrozenSource() = default;
+  // Fills `out` with elements of a parameter, from `begin` on, in the compute dtype, as a tier in
+  // host memory would hold them. Returns the bytes read from the file. Throws DataError, which
+  // names file and tensor, if they cannot be read or the file changed since the run opened it.
+  virtual Bytes read(const std::string& name, int64_t begin, DType compute,
+                     std::span<std::byte> out) const = 0;
+  // Returns the file and the tensor of a parameter, for error texts.
+  virtual std::string place_of(const std::string& name) const = 0;
+};
+
+}  // namespace longshore
