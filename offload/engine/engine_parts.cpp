@@ -102,8 +102,9 @@ void check_routers(const EngineParts& parts) {
 }
 
 void check_tiers(const EngineParts& parts) {
-  LONGSHORE_CHECK((parts.tiers.slots != nullptr) == parts.plan.drives.tier.state)
-      << "state on drives needs a store with slots";
+  LONGSHORE_CHECK((parts.tiers.slots != nullptr) ==
+                  (parts.plan.drives.tier.state || parts.plan.frozen_in_files))
+      << "state on drives and frozen parameters in files need a store with slots";
   const HostPlan& host = parts.plan.host;
   LONGSHORE_CHECK(parts.tiers.state->host_bytes() == host.arena)
       << parts.tiers.state->host_bytes() << " host bytes, planned " << host.arena;
@@ -123,7 +124,13 @@ EngineParts::EngineParts(const Options& options)
       layouts(make_layouts(model->spec(), plan.topology.shard_ranks)),
       device(device_options(plan, groups), std::make_unique<CpuCopyEngine>(options.cpu_links)),
       pool(plan.optimizer_threads),
-      tiers(options.make_tiers({plan, layouts, groups.rank, options.state_key, &pool})),
+      tiers(options.make_tiers({.plan = plan,
+                                .layouts = layouts,
+                                .rank = groups.rank,
+                                .run = options.state_key,
+                                .pool = &pool,
+                                .model = model->spec(),
+                                .shard = groups.shard()})),
       commits(tiers.durable, groups.all),
       host_gradients(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
                      plan.device.kind == DeviceKind::kCuda, pool),

@@ -1,8 +1,10 @@
 #include "offload/engine/tiers.h"
 
+#include "base/errors.h"
 #include "nvme/store/nvme_inputs.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
+#include "pinned/frozen_file_store.h"
 #include "pinned/host_inputs.h"
 #include "pinned/pinned_store.h"
 
@@ -22,6 +24,15 @@ MakeDrives drive_opener(const TierRequest& request, StateFile file) {
 void make_state(const TierRequest& request, Tiers& tiers) {
   const TierPlan& plan = request.plan;
   const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  if (plan.frozen_in_files) {
+    LONGSHORE_CHECK(request.frozen != nullptr) << "the plan reads frozen parameters from files";
+    auto store =
+        std::make_unique<FrozenFileStore>(request.model, request.layouts, plan.state, request.shard,
+                                          cuda, request.frozen, request.pool);
+    tiers.slots = store.get();
+    tiers.state = std::move(store);
+    return;
+  }
   if (!plan.drives.tier.state) {
     const bool shared = plan.gather == GatherMode::kHost;
     auto store =
@@ -62,6 +73,13 @@ Tiers make_tiers(const TierRequest& request) {
   make_state(request, tiers);
   tiers.inputs = make_inputs(request);
   return tiers;
+}
+
+MakeTiers make_tiers_over(const FrozenSource* frozen) {
+  return [frozen](TierRequest request) {
+    request.frozen = frozen;
+    return make_tiers(request);
+  };
 }
 
 }  // namespace longshore

@@ -14,6 +14,7 @@
 #include "pinned/worker_pool.h"
 #include "shard/durability.h"
 #include "shard/flat_layout.h"
+#include "shard/frozen_source.h"
 #include "shard/input_tier.h"
 #include "shard/shard_store.h"
 
@@ -39,10 +40,15 @@ struct TierRequest {
   Rank rank;
   RunKey run;        // the run whose state persists on drives
   WorkerPool* pool;  // must outlive the tiers
+  const ModelSpec& model;
+  Rank shard;                            // in its shard group
+  const FrozenSource* frozen = nullptr;  // for a plan with frozen_in_files; must outlive the tiers
 };
 using MakeTiers = std::function<Tiers(const TierRequest&)>;
 
 // Makes host and drive tiers. A plan with drives opens and locks its files.
 Tiers make_tiers(const TierRequest& request);
+// Makes the same tiers, with frozen parameters from `frozen` where the plan says so.
+MakeTiers make_tiers_over(const FrozenSource* frozen);
 
 }  // namespace longshore

@@ -54,10 +54,11 @@ SearchAxis activation_axis(const PlanInputs& inputs) {
   return axis;
 }
 
-// Lists the tiers of state and parameters; both directions if drives are configured.
+// Lists the tiers of state and parameters; both directions if drives are configured, and none for a
+// frozen model in its own files.
 SearchAxis state_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
-  if (inputs.nvme.directories.empty()) return axis;
+  if (inputs.nvme.directories.empty() || inputs.frozen_files) return axis;
   const auto add = [&](const char* key, const char* value, bool state, bool parameters) {
     const bool is_own = inputs.nvme.state == state && inputs.nvme.parameters == parameters;
     add_unless_own(axis, is_own, {key, value, [=](PlanInputs& to) {

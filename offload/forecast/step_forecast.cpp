@@ -84,8 +84,10 @@ class OperationTimes {
         return gather_seconds(bytes);
       case OpKind::kReduce:
         return reduce_seconds(bytes);
-      case OpKind::kReadState:
       case OpKind::kReadParameters:
+        if (plan_.frozen_in_files) return file_seconds(bytes);
+        return drive_seconds(bytes, kReads);
+      case OpKind::kReadState:
       case OpKind::kReadInput:
         return drive_seconds(bytes, kReads);
       case OpKind::kWriteState:
@@ -183,6 +185,14 @@ class OperationTimes {
     const double seconds = over(bytes * inputs_.ranks_per_node, equal ? least * count : sum);
     core = std::min(core, seconds);
     return {.waits = seconds - core, .works = core};
+  }
+
+  // All ranks of the node read the model's files from one drive. Reads keep no core busy, but for
+  // the copy from the page cache, which counts as part of them.
+  OpSeconds file_seconds(double bytes) {
+    if (bytes == 0.0) return {};
+    const double rate = known(rates_.files_read, "reading the model's files");
+    return {.waits = over(bytes * inputs_.ranks_per_node, rate)};
   }
 
   double compute_seconds(const Op& op) {

@@ -9,6 +9,7 @@
 
 #include "offload/plan/drive_plan.h"
 #include "offload/plan/machine.h"
+#include "pinned/frozen_file_store.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {
@@ -41,12 +42,23 @@ void add_state(HostPlan& plan, const PlanSizes& sizes) {
              plan.arena, true);
     return;
   }
-  const Bytes join = PinnedStore::planned_join_bytes(sizes.layouts(), inputs.state);
-  plan.arena = PinnedStore::planned_bytes(sizes.layouts(), inputs.state);
+  const bool files = inputs.frozen_files != nullptr;
+  std::vector<FlatLayout> held = sizes.layouts();
+  if (files) std::ranges::transform(held, held.begin(), &FlatLayout::without_frozen);
+  const Bytes join = PinnedStore::planned_join_bytes(held, inputs.state);
+  plan.arena = PinnedStore::planned_bytes(held, inputs.state);
   add_line(plan, "shards and optimizer state",
            "state_format " + std::string(name_of(inputs.state.format)) +
-               (is_exact(inputs.state.format) ? "" : ", approximate moments"),
+               (is_exact(inputs.state.format) ? "" : ", approximate moments") +
+               (files ? ", of trained parameters" : ""),
            plan.arena - join, true);
+  if (files) {
+    const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), inputs.state);
+    add_line(plan, "frozen parameters",
+             std::to_string(FrozenFileStore::kSlots) + " slots, read from the model's files", slots,
+             true);
+    plan.arena += slots;
+  }
   add_line(plan, "join region", "split masters joined for fp32 compute", join, true);
 }
 

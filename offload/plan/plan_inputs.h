@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,10 @@ struct OtherUnits {
   UnitCosts costs;
 };
 
+// The dtypes in which a model's files store its frozen parameters, by name; a parameter without an
+// entry counts as bf16.
+using FrozenFiles = std::map<std::string, DType>;
+
 struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
@@ -67,6 +72,8 @@ struct PlanInputs {
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;
+  // Set: frozen parameters are read from the model's files and are in no tier. Excludes nvme.state.
+  std::shared_ptr<const FrozenFiles> frozen_files;
   int64_t steps = 0;                // of the run; 0: unknown
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto

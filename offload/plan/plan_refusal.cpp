@@ -77,8 +77,10 @@ void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
   }
 }
 
-// Adds the move of the state, or of state and parameters, to drives.
+// Adds the move of the state, or of state and parameters, to drives. A frozen model in its own
+// files leaves only small state.
 void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
+  if (inputs.frozen_files) return;
   const auto to_drives = [](PlanInputs& other) {
     if (other.nvme.directories.empty()) other.nvme.directories = {"drive"};
     other.nvme.state = true;

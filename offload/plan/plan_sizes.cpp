@@ -106,6 +106,20 @@ Bytes PlanSizes::host_gradient_bytes(int32_t ring) const {
   return HostGradients::planned_bytes(layouts_, {.dtype = inputs_.state.drain, .ring = ring});
 }
 
+Bytes PlanSizes::file_bytes(size_t unit) const {
+  if (!inputs_.frozen_files) return 0;
+  Bytes sum = 0;
+  for (const ShardPiece& piece : layouts_[unit].pieces(Rank(0))) {
+    if (piece.segment != Segment::kFrozen) continue;
+    const std::string& name =
+        model_.units[unit].parameters[static_cast<size_t>(piece.parameter)].name;
+    const auto stored = inputs_.frozen_files->find(name);
+    const DType dtype = stored == inputs_.frozen_files->end() ? DType::kBF16 : stored->second;
+    sum += plan_product({piece.elements, width_of(dtype)});
+  }
+  return sum;
+}
+
 Bytes PlanSizes::batch_bytes() const {
   return plan_product({kBatchRows, micro_batches_, positions_, kTokenBytes});
 }

@@ -42,7 +42,10 @@ class PlanSizes {
   Bytes gradient_bytes(size_t unit) const;  // on the device
   Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
   Bytes host_gradient_bytes() const;        // of all units
-  Bytes batch_bytes() const;                // tokens, positions and targets of a step
+  // Returns the bytes that a read of the unit's frozen parameters takes from the model's files, on
+  // the first rank; 0 where they are in a tier.
+  Bytes file_bytes(size_t unit) const;
+  Bytes batch_bytes() const;  // tokens, positions and targets of a step
   // Returns the bytes of the gradient of a unit's output, for one micro-batch.
   Bytes carry_gradient_bytes(const UnitSpec& unit) const;
   // Returns the groups of units whose activation checkpoints are kept together.

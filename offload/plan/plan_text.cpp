@@ -183,14 +183,21 @@ Json units_json(const TierPlan& plan) {
   return array;
 }
 
+// Returns "" where no parameter is read from the model's files.
+std::string files_text(const TierPlan& plan) {
+  if (!plan.frozen_in_files) return "";
+  return "  read from model files " + format_bytes(plan.step.traffic.files_read) +
+         ", of frozen parameters\n";
+}
+
 std::string step_text(const TierPlan& plan) {
   const auto tokens = static_cast<double>(plan.step.micro_batches * plan.step.positions);
   return "step\n  " + std::to_string(plan.step.micro_batches) + " micro-batches of at most " +
          std::to_string(plan.step.positions) + " positions\n  host to device " +
          format_bytes(plan.step.traffic.h2d) + ", device to host " +
          format_bytes(plan.step.traffic.d2h) + ", update reads and writes " +
-         format_bytes(plan.step.traffic.update_dram) + "\n" + collectives_text(plan.step.traffic) +
-         prefetch_text(plan) + units_text(plan) + "  about " +
+         format_bytes(plan.step.traffic.update_dram) + "\n" + files_text(plan) +
+         collectives_text(plan.step.traffic) + prefetch_text(plan) + units_text(plan) + "  about " +
          count_text(plan.step.traffic.flops_per_token) + "FLOP a token, " +
          count_text(plan.step.traffic.flops_per_token * tokens) +
          "FLOP a step, attention not counted\n" + length_text(plan);
@@ -382,6 +389,7 @@ nlohmann::ordered_json plan_to_json(const TierPlan& plan, const Machine& machine
                        {"update_dram_bytes", plan.step.traffic.update_dram},
                        {"nvme_read_bytes", plan.step.traffic.nvme_read},
                        {"nvme_written_bytes", plan.step.traffic.nvme_written},
+                       {"files_read_bytes", plan.step.traffic.files_read},
                        {"flops_per_token_estimate", plan.step.traffic.flops_per_token}}},
                      {"other_units", units_json(plan)},
                      {"machine", machine_json(machine)}};

@@ -6,6 +6,7 @@
 
 #include "offload/plan/drive_plan.h"
 #include "offload/schedule/schedule_validator.h"
+#include "pinned/frozen_file_store.h"
 
 namespace longshore {
 namespace {
@@ -55,6 +56,12 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
     schedule.update_bytes.push_back(sizes.update_bytes(i));
   }
   if (inputs.nvme.state) add_drive_operations(schedule, sizes);
+  if (inputs.frozen_files) {
+    schedule.parameter_slots = FrozenFileStore::kSlots;
+    for (size_t i = 0; i < model.units.size(); ++i) {
+      schedule.parameter_read_bytes.push_back(sizes.file_bytes(i));
+    }
+  }
   return schedule;
 }
 
@@ -100,8 +107,9 @@ StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const Bytes reduced = plan.moved(OpKind::kReduce);
   if (topology.shard_ranks > 1) traffic.reduce_scatter = reduced;
   if (topology.replicas() > 1) traffic.all_reduce = reduced / topology.shard_ranks;
-  traffic.nvme_read = plan.moved(OpKind::kReadState) + plan.moved(OpKind::kReadParameters) +
-                      plan.moved(OpKind::kReadInput);
+  const bool files = sizes.inputs().frozen_files != nullptr;
+  (files ? traffic.files_read : traffic.nvme_read) = plan.moved(OpKind::kReadParameters);
+  traffic.nvme_read += plan.moved(OpKind::kReadState) + plan.moved(OpKind::kReadInput);
   traffic.nvme_written = plan.moved(OpKind::kWriteState) + plan.moved(OpKind::kWriteInput);
   const size_t units = sizes.model().units.size();
   for (size_t i = 0; i < units; ++i) traffic.update_dram += sizes.update_bytes(i);

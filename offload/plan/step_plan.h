@@ -19,6 +19,7 @@ struct StepTraffic {
   Bytes update_dram = 0;     // read and written by the update
   Bytes nvme_read = 0;       // state, activation checkpoints and parameters
   Bytes nvme_written = 0;    // state and activation checkpoints; without the commit's few blocks
+  Bytes files_read = 0;      // frozen parameters, from the model's files
   // Estimate: 4 per parameter, 6 with recompute, and 2 per trained parameter.
   double flops_per_token = 0.0;
 };

@@ -30,6 +30,7 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   plan.topology = inputs.topology;
   plan.reduce = inputs.reduce;
   plan.gather = inputs.gather;
+  plan.frozen_in_files = inputs.frozen_files != nullptr;
   plan.compute_threads = inputs.compute_threads;
   plan.optimizer_threads = inputs.optimizer_threads;
   plan.steps = inputs.steps;
@@ -51,6 +52,7 @@ std::string why_not_on_host(const PlanInputs& inputs) {
     return "ranks that share a copy of the model are not all on one machine (fsdp.strategy)";
   }
   if (inputs.nvme.state) return "state is on drives (offload.optimizer)";
+  if (inputs.frozen_files) return "frozen parameters are in the model's files (offload.parameters)";
   if (needs_join(inputs.state)) {
     return "with precision.compute = \"fp32\" split masters are joined for the device "
            "(offload.state_format = \"fp32\" would do)";
@@ -82,6 +84,7 @@ TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
                   inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.topology.ranks >= 1 &&
                   inputs.ranks_per_node >= 1);
   LONGSHORE_CHECK(inputs.gather == GatherMode::kCollective || why_not_on_host(inputs).empty());
+  LONGSHORE_CHECK(!inputs.frozen_files || !inputs.nvme.state) << "frozen parameters in files";
   if (inputs.recompute && inputs.keep_what_fits) return plan_with_most_graphs(inputs, machine);
   return draft(inputs, machine);
 }

@@ -37,6 +37,7 @@ struct TierPlan {
   ShardTopology topology;
   DType reduce = DType::kF32;
   GatherMode gather = GatherMode::kCollective;
+  bool frozen_in_files = false;  // frozen parameters are read from the model's files
   int compute_threads = 1;
   int optimizer_threads = 1;
   int64_t steps = 0;                         // of the run; 0: unknown

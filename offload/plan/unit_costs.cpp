@@ -11,7 +11,7 @@ namespace {
 // other_units: drafts the plan again with each other split into units, and records the differences.
 
 Bytes moved(const StepTraffic& step) {
-  return step.h2d + step.d2h + step.nvme_read + step.nvme_written;
+  return step.h2d + step.d2h + step.nvme_read + step.nvme_written + step.files_read;
 }
 
 }  // namespace

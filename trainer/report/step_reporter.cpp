@@ -66,7 +66,8 @@ void StepReporter::take_counts(StepRecord& record) {
                   {"d2h", copied.to_host - copied_before_.to_host},
                   {"update", engine_->take_update_bytes()},
                   {"drive_read", drives.read - drives_before_.read},
-                  {"drive_write", drives.written - drives_before_.written}};
+                  {"drive_write", drives.written - drives_before_.written},
+                  {"file_read", drives.files - drives_before_.files}};
   copied_before_ = copied;
   drives_before_ = drives;
   const PayloadCounters::Totals payload = engine_->payload();

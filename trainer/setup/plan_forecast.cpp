@@ -40,8 +40,9 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   length.evaluation_sequences = config.eval.sequences;
   length.sequences_per_step = config.train.sequences_per_step;
   if (!setup.source->random()) {
-    length.weight_bytes =
-        plan.parameters * width_of(setup.source->arch().dtype.value_or(DType::kBF16));
+    // A frozen model in its own files is read by the steps alone.
+    length.weight_bytes = (plan.frozen_in_files ? plan.trainable : plan.parameters) *
+                          width_of(setup.source->arch().dtype.value_or(DType::kBF16));
   }
   return length;
 }
