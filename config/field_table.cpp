@@ -262,8 +262,12 @@ Section offload_section() {
   Rows rows(&section, &RunConfig::offload);
   rows.choice<Offload::Parameters>(
       "parameters", &Offload::parameters,
-      {{"host", Offload::Parameters::kHost}, {"nvme", Offload::Parameters::kNvme}},
-      {.description = "tier of the parameters that the device reads"});
+      {{"host", Offload::Parameters::kHost},
+       {"nvme", Offload::Parameters::kNvme},
+       {"files", Offload::Parameters::kFiles}},
+      {.description =
+           "tier of the parameters that the device reads; files: frozen parameters are read from "
+           "the model's own files in every step, and only what is trained is in host memory"});
   rows.choice<Offload::Optimizer>(
       "optimizer", &Offload::optimizer,
       {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},

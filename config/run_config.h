@@ -176,7 +176,8 @@ struct FsdpSection {
 };
 
 struct OffloadSection {
-  enum class Parameters : uint8_t { kHost, kNvme };
+  // kFiles: frozen parameters stay in the model's files, the others are in host memory.
+  enum class Parameters : uint8_t { kHost, kNvme, kFiles };
   enum class Optimizer : uint8_t { kHost, kNvme };
   enum class Activations : uint8_t { kDevice, kHost, kNvme };
   Parameters parameters = Parameters::kHost;

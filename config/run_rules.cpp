@@ -39,6 +39,7 @@ class Rules {
     check_eval();
     check_groups();
     check_nvme();
+    check_files();
     check_overlap();
     check_adapter();
     check_date();
@@ -242,6 +243,30 @@ class Rules {
              ": set offload.optimizer = \"nvme\"");
     }
     check_repeated_drives();
+  }
+
+  // Only frozen parameters can stay in the model's files, which a run never writes.
+  void check_files() {
+    if (!usable({"offload.parameters", "offload.optimizer", "adapter.kind", "train.freeze",
+                 "model.init", "fsdp.gather"})) {
+      return;
+    }
+    if (config_.offload.parameters != OffloadSection::Parameters::kFiles) return;
+    if (!config_.adapter.on() && config_.train.freeze.empty()) {
+      report("offload.parameters", "adapter.kind", "needs frozen parameters, but",
+             ": set adapter.kind = \"lora\", or name parameters in train.freeze");
+    }
+    if (config_.model.init == ModelSection::Init::kRandom) {
+      report("offload.parameters", "model.init", "needs the weights of the model's files, but", "");
+    }
+    if (config_.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+      report("offload.parameters", "offload.optimizer", "keeps what is trained in host memory, but",
+             ": set offload.optimizer = \"host\"");
+    }
+    if (config_.fsdp.gather == GatherMode::kHost) {
+      report("offload.parameters", "fsdp.gather", "has no shards in memory to copy, but",
+             ": set fsdp.gather = \"auto\"");
+    }
   }
 
   // Two stripes in the same directory would be the same file.

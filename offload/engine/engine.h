@@ -20,7 +20,7 @@
 
 namespace longshore {
 
-// Replacements for tests: link speeds of the CPU device, delays of its streams, and tiers.
+// The tiers, and for tests link speeds of the CPU device and delays of its streams.
 struct EmulatedDevice {
   LinkSpeeds links = {};
   std::optional<StreamDelays> delays = {};

@@ -112,6 +112,20 @@ Bytes file_bytes(const UniqueFd& fd) {
   return status.st_size;
 }
 
+FileIdentity identity_of(const UniqueFd& fd) {
+  struct stat status{};
+  if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  return {.device = status.st_dev,
+          .inode = status.st_ino,
+          .bytes = status.st_size,
+          .modified = status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
+}
+
+void drop_from_cache(const UniqueFd& fd, Bytes offset, Bytes bytes) {
+  ::posix_fadvise(fd.get(), offset, bytes, POSIX_FADV_DONTNEED);
+}
+
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into) {
   LONGSHORE_CHECK(offset >= 0) << offset;
   const size_t wanted = into.size();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,19 @@ UniqueFd create_file(const std::string& path);
 
 // Returns the size of an open regular file. Throws IoError for a pipe or a directory.
 Bytes file_bytes(const UniqueFd& fd);
+
+// FileIdentity: tells whether an open file was written, cut or grown since. Plain value.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  Bytes bytes = 0;
+  int64_t modified = 0;  // nanoseconds since the epoch
+  bool operator==(const FileIdentity&) const = default;
+};
+FileIdentity identity_of(const UniqueFd& fd);
+
+// Tells the kernel that bytes which were read are not needed again, so that its page cache does not
+// keep them. Best effort.
+void drop_from_cache(const UniqueFd& fd, Bytes offset, Bytes bytes);
 
 // Fills `into` from `offset`. Throws IoError if the file ends before it is full.
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into);

@@ -52,7 +52,7 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   return SafetensorsFile(open_for_reading(path));
 }
 
-SafetensorsFile::SafetensorsFile(UniqueFd fd) : fd_(std::move(fd)) {
+SafetensorsFile::SafetensorsFile(UniqueFd fd) : fd_(std::move(fd)), identity_(identity_of(fd_)) {
   file_bytes_ = longshore::file_bytes(fd_);
   const Bytes header_bytes = checked_header_length(fd_, file_bytes_);
   std::string text(static_cast<size_t>(kSafetensorsPrefixBytes + header_bytes), '\0');
@@ -86,6 +86,12 @@ void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std:
   LONGSHORE_CHECK(begin >= 0 && wanted <= tensor.bytes && begin <= tensor.bytes - wanted)
       << tensor.name << ": bytes from " << begin << ", " << wanted << " of " << tensor.bytes;
   read_exact_at(fd_, tensor.file_begin + begin, out);
+}
+
+void SafetensorsFile::read_past_cache(const TensorInfo& tensor, Bytes begin,
+                                      std::span<std::byte> out) const {
+  read(tensor, begin, out);
+  drop_from_cache(fd_, tensor.file_begin + begin, static_cast<Bytes>(out.size()));
 }
 
 uint64_t SafetensorsFile::hash(const TensorInfo& tensor) const {

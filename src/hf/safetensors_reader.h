@@ -37,11 +37,17 @@ class SafetensorsFile {
 
   // Reads out.size() bytes of the tensor from its byte `begin` on; the range must lie inside.
   void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
+  // Reads in the same way bytes that are not needed again soon, and keeps them out of the kernel's
+  // page cache.
+  void read_past_cache(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
+  // Returns whether the file has the size and the time of change that it had when it was opened.
+  bool unchanged() const { return identity_of(fd_) == identity_; }
   // Returns the xxh3 of the tensor's bytes, read in bounded chunks.
   uint64_t hash(const TensorInfo& tensor) const;
 
  private:
   UniqueFd fd_;
+  FileIdentity identity_;  // before the header was read
   Bytes file_bytes_ = 0;
   uint64_t header_hash_ = 0;
   SafetensorsHeader header_;

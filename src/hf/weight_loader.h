@@ -35,12 +35,12 @@ class WeightLoader {
   // Reads elements [element_begin, element_begin + out.size()) of a parameter in row-major order.
   void read_parameter(const std::string& name, int64_t element_begin, std::span<float> out) const;
   DType stored_dtype(const std::string& name) const;
+  // Returns the parameter's tensor in the files.
+  ModelDirectory::TensorRef at(const std::string& name) const;
   // Returns the names of the tensors that a rule skipped.
   const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
-  ModelDirectory::TensorRef at(const std::string& name) const;
-
   std::unordered_map<std::string, ModelDirectory::TensorRef> parameters_;
   std::vector<std::string> skipped_;
 };

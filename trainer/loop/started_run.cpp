@@ -329,7 +329,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
                     ? std::optional(load_until_stopped(setup, SequenceUse::kEvaluate, signals))
                     : std::nullopt),
       engine(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
-             check_run(*this, plan)),
+             check_run(*this, plan), {.make_tiers = make_tiers_over(setup.source->frozen())}),
       reporter(&engine, setup.ranks->first(),
                LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {

@@ -119,17 +119,20 @@ bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
   return source.has_adapter() && !choice.merged;
 }
 
-ParameterReader master_reader(Engine& engine) {
+ParameterReader master_reader(const ModelSource& source, Engine& engine) {
   std::map<std::string, std::vector<ParamRef>> owners;  // unit pieces by parameter name
   for (const UnitSpec& unit : engine.spec().units) {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       owners[unit.parameters[i].name].push_back({unit.id, static_cast<int32_t>(i)});
     }
   }
-  return [&engine, owners = std::move(owners)](const std::string& name, int64_t begin,
-                                               std::span<float> out) {
+  return [&source, &engine, owners = std::move(owners)](const std::string& name, int64_t begin,
+                                                        std::span<float> out) {
     const auto owner = owners.find(name);
     LONGSHORE_CHECK(owner != owners.end()) << "no parameter " << name;
+    if (engine.plan().frozen_in_files && engine.spec().parameter(owner->second.front()).frozen) {
+      return source.read_initial(name, begin, out);
+    }
     const int64_t end = begin + static_cast<int64_t>(out.size());
     for (const ParamRef ref : owner->second) {
       const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(ref.unit.value));
@@ -150,7 +153,7 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
                         const ExportChoice& choice, const ExportTexts& texts) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
-  return export_values(source, destination, master_reader(engine), choice, texts);
+  return export_values(source, destination, master_reader(source, engine), choice, texts);
 }
 
 std::string next_commands(const std::string& directory, const ModelSource& source,

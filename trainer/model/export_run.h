@@ -49,6 +49,6 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
 
 // Returns a reader of the engine's masters by parameter name and element offset in the whole
 // parameter. The engine must outlive it.
-ParameterReader master_reader(Engine& engine);
+ParameterReader master_reader(const ModelSource& source, Engine& engine);
 
 }  // namespace longshore

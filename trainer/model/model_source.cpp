@@ -157,6 +157,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+    files_.emplace(&*loader_);
   }
   model_ = in_units(config.fsdp.units);
 }
@@ -256,6 +257,15 @@ std::string ModelSource::fingerprint() const {
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
   const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
   return {made, &made->grouped};
+}
+
+std::map<std::string, DType> ModelSource::frozen_dtypes() const {
+  std::map<std::string, DType> dtypes;
+  if (!loader_) return dtypes;
+  for (const ParamSpec& parameter : whole_.whole_parameters()) {
+    if (parameter.frozen) dtypes.emplace(parameter.name, loader_->stored_dtype(parameter.name));
+  }
+  return dtypes;
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {

@@ -16,6 +16,7 @@
 #include "hf/weight_loader.h"
 #include "model/arch_spec.h"
 #include "model/unit.h"
+#include "trainer/model/model_files.h"
 
 namespace longshore {
 
@@ -57,6 +58,10 @@ class ModelSource {
   std::string fingerprint() const;
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
+  // Reads frozen parameters while a run trains; null for random or missing weights.
+  const FrozenSource* frozen() const { return files_ ? &*files_ : nullptr; }
+  // Returns the dtype in which the files store each frozen parameter, by name.
+  std::map<std::string, DType> frozen_dtypes() const;
   // Reads elements [begin, begin + out.size()) of a parameter's initial value. Those of a new
   // magnitude are norms, for which it reads the outputs' weights, in pieces; where a stored matrix
   // has outputs as columns, all of it.
@@ -78,6 +83,7 @@ class ModelSource {
   std::map<std::string, std::string> copies_;
   std::shared_ptr<const Model> model_;
   std::optional<WeightLoader> loader_;  // empty: random or no weights
+  std::optional<ModelFiles> files_;     // over loader_
   bool random_;
   uint64_t seed_;
 };

@@ -47,6 +47,20 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
                     arch.origin + " has; lower data.max_tokens");
 }
 
+// Throws if the model's files cannot be read while the run trains.
+void check_files(const RunConfig& config, const ModelSource& source) {
+  if (config.offload.parameters != OffloadSection::Parameters::kFiles) return;
+  const std::string start = "offload.parameters = \"files\": " + source.directory().path();
+  if (source.directory().mxfp4()) {
+    throw ConfigError(start +
+                      " stores weights in MXFP4, which only loading can convert; set "
+                      "offload.parameters = \"host\" or \"nvme\"");
+  }
+  if (std::ranges::none_of(source.whole().units, &UnitSpec::has_frozen)) {
+    throw ConfigError(start + ": no parameter is frozen; set offload.parameters = \"host\"");
+  }
+}
+
 // Returns a text that is equal on all ranks if their units are equal.
 std::string describe_units(const ModelSpec& spec) {
   std::string text;
@@ -122,6 +136,7 @@ std::unique_ptr<ModelSource> open_source(const RunConfig& config, ModelDirectory
   auto source = std::make_unique<ModelSource>(config, weights);
   check_positions(config, source->arch());
   check_groups(adamw_options(config), source->spec());
+  check_files(config, *source);
   return source;
 }
 
@@ -158,6 +173,9 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config.data);
+  if (config.offload.parameters == OffloadSection::Parameters::kFiles) {
+    inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
+  }
   choose_gather(config, ranks ? &ranks->groups() : nullptr, inputs);
   look_for_gpu_room(*this);
   // Drives of another machine cannot be examined.

@@ -58,6 +58,9 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
   if (weights.model || weights.adapter) forget_adapter(asked.overrides);
+  if (weights.model) {
+    asked.overrides.push_back({"offload.parameters", "host"});  // nothing of it is frozen
+  }
   if (weights.adapter) {
     const bool dora = AdapterDirectory::open(*weights.adapter).settings().dora;
     asked.overrides.push_back({"adapter.kind", dora ? "\"dora\"" : "\"lora\""});
@@ -74,8 +77,9 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
       find_checkpoint(weights.folder.empty() ? config.run.dir + "/checkpoints" : weights.folder,
                       weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
-  run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan_for_inference(),
-                                        adamw_options(config));
+  run.engine = std::make_unique<Engine>(
+      &source.model(), run.setup.plan_for_inference(), adamw_options(config), RankGroups{},
+      RunKey{}, EmulatedDevice{.make_tiers = make_tiers_over(source.frozen())});
   WeightCheck check;
   load_initial_weights(*run.engine, source, check);
   const std::string found_weights = check.describe(source.directory().path());

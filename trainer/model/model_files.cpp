@@ -1,0 +1,85 @@
+#include "trainer/model/model_files.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "base/texts.h"
+
+namespace longshore {
+namespace {
+
+// A conversion holds this many values as stored and as fp32, on each thread.
+constexpr int64_t kConvertElements = int64_t{1} << 17;
+
+void to_floats(DType stored, std::span<const std::byte> bytes, std::span<float> values) {
+  if (stored == DType::kF32) {
+    std::ranges::copy(as_span<float>(bytes), values.begin());
+    return;
+  }
+  const auto convert = stored == DType::kBF16 ? &bf16_to_float : &fp16_to_float;
+  std::ranges::transform(as_span<uint16_t>(bytes), values.begin(), convert);
+}
+
+// Rounds as loading to host memory does (write_values), so that tiers give the same bits.
+void to_compute(std::span<const float> values, DType compute, std::span<std::byte> out) {
+  if (compute == DType::kF32) {
+    std::ranges::copy(values, as_span<float>(out).begin());
+  } else {
+    std::ranges::transform(values, as_span<uint16_t>(out).begin(), master_high);
+  }
+}
+
+void read_converted(const ModelDirectory::TensorRef& ref, DType stored, int64_t begin,
+                    DType compute, std::span<std::byte> out) {
+  const Bytes width = width_of(stored);
+  const auto out_width = static_cast<size_t>(width_of(compute));
+  const auto elements = static_cast<int64_t>(out.size() / out_width);
+  const auto most = static_cast<size_t>(std::min(elements, kConvertElements));
+  std::vector<std::byte> bytes(most * static_cast<size_t>(width));
+  std::vector<float> values(most);
+  for (int64_t done = 0; done < elements; done += kConvertElements) {
+    const auto count = static_cast<size_t>(std::min(kConvertElements, elements - done));
+    const std::span<std::byte> part = std::span(bytes).first(count * static_cast<size_t>(width));
+    const std::span<float> floats = std::span(values).first(count);
+    ref.file->file.read_past_cache(*ref.tensor, (begin + done) * width, part);
+    to_floats(stored, part, floats);
+    to_compute(floats, compute,
+               out.subspan(static_cast<size_t>(done) * out_width, count * out_width));
+  }
+}
+
+}  // namespace
+
+Bytes ModelFiles::read(const std::string& name, int64_t begin, DType compute,
+                       std::span<std::byte> out) const {
+  const ModelDirectory::TensorRef ref = weights_->at(name);
+  LONGSHORE_CHECK(ref.packed == nullptr) << name << " is stored in MXFP4";
+  const SafetensorsFile& file = ref.file->file;
+  const DType stored = weights_->stored_dtype(name);
+  try {
+    if (stored == compute) {
+      file.read_past_cache(*ref.tensor, begin * width_of(stored), out);
+    } else {
+      read_converted(ref, stored, begin, compute, out);
+    }
+    // What was read counts only if the file is still the one that was opened.
+    if (!file.unchanged()) {
+      throw DataError(place_of(name) +
+                      ": the file changed since the run opened it, and a frozen model must stay as "
+                      "it is; restore it, and start the run again from its last checkpoint");
+    }
+  } catch (const IoError& error) {
+    throw DataError(place_of(name) + ": cannot be read: " + error.what() +
+                    "; restore the file, and start the run again from its last checkpoint");
+  }
+  return static_cast<Bytes>(out.size()) / width_of(compute) * width_of(stored);
+}
+
+std::string ModelFiles::place_of(const std::string& name) const {
+  return weights_->at(name).file->file.path() + ": tensor '" + printable(name) + "'";
+}
+
+}  // namespace longshore
