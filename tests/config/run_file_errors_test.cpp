@@ -252,6 +252,19 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
        "run.toml:4:10: train.freeze = [\"*.bias\"] has no effect with adapter.kind = \"lora\" "
        "(run.toml:2:8), which freezes the whole model; adapter.train names what is trained beside "
        "it"},
+      {"[offload]\nparameters = \"files\"",
+       "run.toml:2:14: offload.parameters = \"files\" needs frozen parameters, but adapter.kind = "
+       "\"none\" (default): set adapter.kind = \"lora\", or name parameters in train.freeze"},
+      {"[offload]\nparameters = \"files\"\noptimizer = \"nvme\"\nnvme = [\"d\"]\n[train]\nfreeze = "
+       "[\"a\"]",
+       "run.toml:2:14: offload.parameters = \"files\" keeps what is trained in host memory, but "
+       "offload.optimizer = \"nvme\" (run.toml:3:13): set offload.optimizer = \"host\""},
+      {"[offload]\nparameters = \"files\"\n[adapter]\nkind = \"lora\"\n[model]\ninit = \"random\"",
+       "run.toml:2:14: offload.parameters = \"files\" needs the weights of the model's files, but "
+       "model.init = \"random\" (run.toml:6:8)"},
+      {"[offload]\nparameters = \"files\"\n[adapter]\nkind = \"lora\"\n[fsdp]\ngather = \"host\"",
+       "run.toml:2:14: offload.parameters = \"files\" has no shards in memory to copy, but "
+       "fsdp.gather = \"host\" (run.toml:6:10): set fsdp.gather = \"auto\""},
       {"[checkpoint]\nexport = \"merged\"",
        "run.toml:2:10: checkpoint.export = \"merged\" needs adapters, but adapter.kind = \"none\" "
        "(default)"},

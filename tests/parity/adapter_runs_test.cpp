@@ -51,7 +51,10 @@ void expect_same_bits(const std::string& golden, const std::string& compute,
            {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
            {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
            {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
-           {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
+           {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive},
+           {"--offload.parameters=files"},
+           {"--offload.parameters=files", "--fsdp.units=half", "--optimizer.overlap=backward"},
+           {"--offload.parameters=files", "--fsdp.prefetch=3", "--optimizer.overlap=none"}}) {
     const Outcome outcome = train(golden, joined(run, variant));
     EXPECT_EQ(outcome.losses, reference.losses) << golden << compute << " " << variant.front();
     EXPECT_TRUE(outcome.state == reference.state) << golden << compute << " " << variant.front();

@@ -1,6 +1,8 @@
 // EditedModel: a copy of a golden model with other weights in a scratch directory. Test code.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -29,13 +31,21 @@ class EditedModel {
 
   const std::string& directory() const { return directory_; }
   void remove(const std::string& name) { values.erase(name), shapes.erase(name); }
-  void write() const {
+  // Writes the values, in bf16 cut after their upper halves.
+  void write(TensorDType dtype = TensorDType::kF32) const {
     std::filesystem::remove(directory_ + "/model.safetensors");
     std::vector<SafetensorsWriter::Tensor> tensors;
-    for (const auto& [name, shape] : shapes) tensors.push_back({name, TensorDType::kF32, shape});
+    for (const auto& [name, shape] : shapes) tensors.push_back({name, dtype, shape});
     SafetensorsWriter writer(directory_ + "/model.safetensors", tensors, {{"format", "pt"}});
-    for (const auto& [name, shape] : shapes)
-      writer.append(std::as_bytes(std::span(values.at(name))));
+    for (const auto& [name, shape] : shapes) {
+      const std::vector<float>& whole = values.at(name);
+      std::vector<uint16_t> upper;
+      for (const float value : whole) {
+        upper.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+      }
+      writer.append(dtype == TensorDType::kF32 ? std::as_bytes(std::span(whole))
+                                               : std::as_bytes(std::span(upper)));
+    }
     writer.finish();
   }
 

@@ -122,7 +122,7 @@ std::string model_difference(const RunProgress& saved, const std::string& path,
 
 void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check) {
   const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
-  Progress progress("loading weights", model.fp32_bytes(true));
+  Progress progress("loading weights", model.fp32_bytes(!engine.plan().frozen_in_files));
   engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
     source.read_initial(name, begin, out);
     check.take(name, out);

@@ -1,0 +1,184 @@
+// The tier of a frozen model in its own files: planned bytes, the values of the host tier, checked
+// slots, and values that change between two reads.
+#include "pinned/frozen_file_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "pinned/pinned_store.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+// Adapters over two frozen blocks: unit 1 has both kinds of parameters, unit 2 only frozen ones.
+ModelSpec model_with_base() {
+  ModelSpec model = fakes::make_small_model(2, false);
+  for (const size_t unit : {1, 2}) {
+    for (ParamSpec& parameter : model.units[unit].parameters) parameter.frozen = true;
+  }
+  model.units[1].parameters.push_back(fakes::make_parameter("adapter", {64, 70}));
+  return model;
+}
+
+float value_of(const std::string& name, int64_t element) {
+  return static_cast<float>(static_cast<int64_t>(name.size()) * 1000 + element) * 1.0009765625f;
+}
+
+// MadeUpFiles: frozen values that are a function of name and element. `shift` changes them.
+class MadeUpFiles final : public FrozenSource {
+ public:
+  Bytes read(const std::string& name, int64_t begin, DType compute,
+             std::span<std::byte> out) const override {
+    const auto elements = static_cast<int64_t>(out.size()) / width_of(compute);
+    for (int64_t i = 0; i < elements; ++i) {
+      const float value = value_of(name, begin + i) + shift;
+      const auto at = static_cast<size_t>(i);
+      if (compute == DType::kF32) {
+        as_span<float>(out)[at] = value;
+      } else {
+        as_span<uint16_t>(out)[at] = master_high(value);
+      }
+    }
+    return elements * 4;
+  }
+  std::string place_of(const std::string& name) const override { return "file of " + name; }
+
+  float shift = 0.0f;
+};
+
+std::vector<StateOptions> all_options() {
+  std::vector<StateOptions> all;
+  for (const StateFormatTraits& traits : kStateFormats) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      all.push_back({traits.format, compute, compute});
+    }
+  }
+  return all;
+}
+
+// Writes the made-up values of all parameters that the store holds.
+void fill(ShardStore& store, const ModelSpec& model, const std::vector<FlatLayout>& layouts,
+          Rank rank) {
+  for (const UnitSpec& unit : model.units) {
+    const auto state = store.state(unit.id);
+    for (const ShardPiece& piece : layouts[static_cast<size_t>(unit.id.value)].pieces(rank)) {
+      const StateSpans spans = state->segment(piece.segment);
+      if (spans.master.empty() && spans.high.empty()) continue;
+      std::vector<float> values;
+      const std::string& name = unit.parameters[static_cast<size_t>(piece.parameter)].name;
+      for (int64_t i = 0; i < piece.elements; ++i) {
+        values.push_back(value_of(name, piece.parameter_begin + i));
+      }
+      write_values(spans, piece.shard_begin, values);
+    }
+  }
+}
+
+// The device gets the bytes that the host tier would give it, from a slot or at once, and the store
+// has the planned bytes. Slots hold other units before, so padding is cleared.
+TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(2);
+  const MadeUpFiles files;
+  for (const int32_t ranks : {1, 3}) {
+    const std::vector<FlatLayout> layouts = make_layouts(model, ranks);
+    const Rank rank(ranks - 1);
+    for (const StateOptions& options : all_options()) {
+      PinnedStore host(layouts, options, false, &pool);
+      FrozenFileStore store(model, layouts, options, rank, false, &files, &pool);
+      EXPECT_EQ(store.host_bytes(), FrozenFileStore::planned_bytes(layouts, options));
+      fill(host, model, layouts, rank);
+      fill(store, model, layouts, rank);
+      for (const int32_t unit : {2, 1, 2, 0, 1}) {
+        const UnitId id(unit);
+        const auto expected = host.parameters(id);
+        EXPECT_TRUE(std::ranges::equal(store.parameters(id)->bytes(), expected->bytes())) << unit;
+        if (unit == 0) continue;  // nothing of it is frozen
+        const ParameterSlot slot(unit % 2);
+        store.read_parameters(id, slot);
+        EXPECT_TRUE(std::ranges::equal(store.parameters_in(id, slot)->bytes(), expected->bytes()))
+            << unit;
+      }
+    }
+  }
+}
+
+// Host memory has the trained state and two slots of the largest shard, nothing of the rest.
+TEST(FrozenFileStore, HoldsOnlyTrainedStateAndSlots) {
+  const ModelSpec model = model_with_base();
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const StateOptions options = {StateFormat::kSplit, DType::kBF16, DType::kBF16};
+  Bytes trained = 0, largest = 0;
+  for (const FlatLayout& layout : layouts) {
+    // Half masters twice, and two fp32 moments.
+    trained += align_up(layout.trainable_elements() * 12, 4096);
+    if (layout.segment(Segment::kFrozen).elements == 0) continue;
+    largest = std::max(largest, align_up(layout.flat_elements() * 2, 4096));
+  }
+  EXPECT_EQ(FrozenFileStore::planned_trained_bytes(layouts, options), trained);
+  EXPECT_EQ(FrozenFileStore::planned_slot_bytes(layouts, options), 2 * largest);
+  EXPECT_LT(FrozenFileStore::planned_trained_bytes(layouts, options),
+            PinnedStore::planned_bytes(layouts, options));
+}
+
+// The trained part is that of the lease's time, not that of the read.
+TEST(FrozenFileStore, AddsTheTrainedPartWhenTheSlotIsLeased) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  const MadeUpFiles files;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const StateOptions options = {StateFormat::kFp32, DType::kF32, DType::kF32};
+  FrozenFileStore store(model, layouts, options, Rank(0), false, &files, &pool);
+  store.read_parameters(UnitId(1), ParameterSlot(0));
+  fill(store, model, layouts, Rank(0));  // the update
+  const auto lease = store.parameters_in(UnitId(1), ParameterSlot(0));
+  EXPECT_EQ(as_span<float>(lease->bytes())[0], value_of("adapter", 0));
+}
+
+// A slot has one unit at a time.
+TEST(FrozenFileStore, ReportsAWrongSchedule) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  const MadeUpFiles files;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  FrozenFileStore store(model, layouts, {}, Rank(0), false, &files, &pool);
+  store.read_parameters(UnitId(1), ParameterSlot(0));
+  EXPECT_THROW(store.read_parameters(UnitId(2), ParameterSlot(0)), CheckFailure);
+  EXPECT_THROW(store.parameters_in(UnitId(2), ParameterSlot(0)), CheckFailure);
+  EXPECT_THROW(store.read_state(UnitId(1), StateSlot(0)), CheckFailure);
+  EXPECT_NO_THROW(store.parameters_in(UnitId(1), ParameterSlot(0)));
+}
+
+// Values that differ from the first read's are an error that names the tensor; the slot is free
+// again. Bytes count as the source reports them.
+TEST(FrozenFileStore, FindsValuesThatChanged) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  MadeUpFiles files;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  FrozenFileStore store(model, layouts, {}, Rank(0), false, &files, &pool);
+  Bytes expected = 0;
+  for (const ParamSpec& parameter : model.units[2].parameters) expected += 4 * parameter.elements();
+  EXPECT_EQ(store.traffic().files, 0);
+  store.parameters(UnitId(2));
+  EXPECT_EQ(store.traffic().files, expected);
+  EXPECT_EQ(store.traffic().read, 0);
+  files.shift = 512.0f;
+  try {
+    store.parameters(UnitId(2));
+    ADD_FAILURE() << "the change was not found";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("file of block.1."), std::string::npos)
+        << error.what();
+  }
+  files.shift = 0.0f;
+  for (const int32_t slot : {0, 1}) store.read_parameters(UnitId(2), ParameterSlot(slot));
+}
+
+}  // namespace
+}  // namespace longshore
