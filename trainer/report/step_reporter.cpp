@@ -123,7 +123,7 @@ void StepReporter::show(const EndedStep& ended, const StepRecord& record,
   status.step_seconds = record.seconds;
   status.waits = record.stall_seconds;
   for (const auto& [name, bytes] : record.bytes) {
-    if (name.starts_with("drive_")) status.drive_bytes += bytes;
+    if (name.starts_with("drive_") || name == "file_read") status.drive_bytes += bytes;
   }
   status.eta_seconds =
       seconds_per_step_ * static_cast<double>(ended.total_steps - ended.step.value);
