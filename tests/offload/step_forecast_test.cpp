@@ -219,6 +219,22 @@ TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
   EXPECT_GT(one.step().seconds, free);
 }
 
+// Reads of a frozen model's own files have the rate of such files, which ranks share; an unknown
+// rate is named.
+TEST(StepForecast, FrozenParametersComeAtTheRateOfModelFiles) {
+  Case one;
+  for (ParamSpec& parameter : one.model.units[1].parameters) parameter.frozen = true;
+  one.inputs.frozen_files = std::make_shared<const FrozenFiles>();
+  one.rates.files_read = 5e5;
+  const auto read = static_cast<double>(one.plan().step.traffic.files_read);
+  EXPECT_GT(read, 0.0);
+  EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 5e5, 1e-9);
+  one.forecast.ranks_per_node = 2;
+  EXPECT_NEAR(lane(one.step(), Lane::kRead), 2 * read / 5e5, 1e-9);
+  one.rates.files_read = 0.0;
+  EXPECT_EQ(one.step().unknown, std::vector<std::string>{"reading the model's files"});
+}
+
 // Goal: lanes of the CPU device share the cores, so a step takes at least the sum of their work.
 TEST(StepForecast, TheCpuDeviceSharesItsCores) {
   Case one;
