@@ -229,6 +229,13 @@ MeasuredRun::MeasuredRun(OpenedRun opened) : OpenedRun(std::move(opened)) {
 TierPlan MeasuredRun::plan_for_inference() const {
   PlanInputs without_drives = inputs;
   without_drives.nvme = {};
+  if (inputs.frozen_files) {
+    // Generation runs a pass for each token, so a model that fits in memory is read only once.
+    PlanInputs in_memory = without_drives;
+    in_memory.frozen_files = nullptr;
+    const TierPlan plan = draft_tier_plan(in_memory, machine);
+    if (plan.fits()) return plan;
+  }
   return make_tier_plan(without_drives, machine);
 }
 

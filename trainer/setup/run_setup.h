@@ -65,7 +65,8 @@ struct MeasuredRun : OpenedRun {
 
   // Throws DoesNotFitError, which shows the arithmetic and the keys to change.
   TierPlan plan() const { return make_tier_plan(inputs, machine); }
-  // Returns the plan for a process that loads the model into host memory, without drives.
+  // Returns the plan for a process that loads the model into host memory, without drives. A frozen
+  // model stays in its files only if it does not fit.
   TierPlan plan_for_inference() const;
 };
 
