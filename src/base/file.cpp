@@ -122,10 +122,6 @@ FileIdentity identity_of(const UniqueFd& fd) {
           .modified = status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 
-void drop_from_cache(const UniqueFd& fd, Bytes offset, Bytes bytes) {
-  ::posix_fadvise(fd.get(), offset, bytes, POSIX_FADV_DONTNEED);
-}
-
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into) {
   LONGSHORE_CHECK(offset >= 0) << offset;
   const size_t wanted = into.size();

@@ -53,10 +53,6 @@ struct FileIdentity {
 };
 FileIdentity identity_of(const UniqueFd& fd);
 
-// Tells the kernel that bytes which were read are not needed again, so that its page cache does not
-// keep them. Best effort.
-void drop_from_cache(const UniqueFd& fd, Bytes offset, Bytes bytes);
-
 // Fills `into` from `offset`. Throws IoError if the file ends before it is full.
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into);
 

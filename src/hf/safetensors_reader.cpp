@@ -46,6 +46,14 @@ Bytes checked_header_length(const UniqueFd& fd, Bytes file_bytes) {
   return static_cast<Bytes>(length);
 }
 
+// Returns the offset in the file of a tensor's byte `begin`; all of `out` must lie in the tensor.
+Bytes checked_offset(const TensorInfo& tensor, Bytes begin, std::span<const std::byte> out) {
+  const auto wanted = static_cast<Bytes>(out.size());
+  LONGSHORE_CHECK(begin >= 0 && wanted <= tensor.bytes && begin <= tensor.bytes - wanted)
+      << tensor.name << ": bytes from " << begin << ", " << wanted << " of " << tensor.bytes;
+  return tensor.file_begin + begin;
+}
+
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
@@ -82,16 +90,12 @@ const TensorInfo& SafetensorsFile::tensor(std::string_view name) const {
 }
 
 void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const {
-  const auto wanted = static_cast<Bytes>(out.size());
-  LONGSHORE_CHECK(begin >= 0 && wanted <= tensor.bytes && begin <= tensor.bytes - wanted)
-      << tensor.name << ": bytes from " << begin << ", " << wanted << " of " << tensor.bytes;
-  read_exact_at(fd_, tensor.file_begin + begin, out);
+  read_exact_at(fd_, checked_offset(tensor, begin, out), out);
 }
 
-void SafetensorsFile::read_past_cache(const TensorInfo& tensor, Bytes begin,
-                                      std::span<std::byte> out) const {
-  read(tensor, begin, out);
-  drop_from_cache(fd_, tensor.file_begin + begin, static_cast<Bytes>(out.size()));
+void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out,
+                           const DirectReader& reader) const {
+  reader.read(checked_offset(tensor, begin, out), out);
 }
 
 uint64_t SafetensorsFile::hash(const TensorInfo& tensor) const {

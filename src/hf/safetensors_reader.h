@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/direct_reader.h"
 #include "base/file.h"
 #include "hf/safetensors_header.h"
 
@@ -37,9 +38,12 @@ class SafetensorsFile {
 
   // Reads out.size() bytes of the tensor from its byte `begin` on; the range must lie inside.
   void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
-  // Reads in the same way bytes that are not needed again soon, and keeps them out of the kernel's
-  // page cache.
-  void read_past_cache(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
+  // Reads in the same way with a reader that past_cache() returned.
+  void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out,
+            const DirectReader& reader) const;
+  // Returns a reader of this file, which must not outlive it, for tensors that are not needed again
+  // soon.
+  DirectReader past_cache() const { return DirectReader(fd_); }
   // Returns whether the file has the size and the time of change that it had when it was opened.
   bool unchanged() const { return identity_of(fd_) == identity_; }
   // Returns the xxh3 of the tensor's bytes, read in bounded chunks.

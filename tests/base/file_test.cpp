@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/direct_reader.h"
 #include "base/errors.h"
 
 namespace longshore {
@@ -196,6 +197,35 @@ TEST_F(FileTest, RemovesTreesWithoutFollowingLinks) {
   remove_tree(path("tree"));
   EXPECT_FALSE(std::filesystem::exists(path("tree")));
   EXPECT_TRUE(std::filesystem::exists(path("kept")));
+}
+
+// Any range of a file has the bytes that read_exact_at gives, with and without direct I/O of the
+// file system, also after the file's name is gone.
+TEST_F(FileTest, ReadsAnyRangePastTheCache) {
+  constexpr Bytes kSize = 2 * DirectReader::kWindowBytes + 12345;
+  std::vector<std::byte> bytes(kSize);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 2654435761u >> 9);
+  for (const std::string& name : {path("on_disk"), std::string("/dev/shm/longshore_file_test_") +
+                                                       std::to_string(::getpid())}) {
+    write_exact_at(create_file(name), 0, bytes);
+    const UniqueFd fd = open_for_reading(name);
+    const DirectReader reader(fd);
+    remove_tree(name);
+    const Bytes window = DirectReader::kWindowBytes;
+    for (const Bytes begin : {Bytes{0}, Bytes{1}, Bytes{4095}, Bytes{4096}, window - 7, window}) {
+      for (const Bytes wanted : {Bytes{0}, Bytes{1}, Bytes{513}, Bytes{8192}, window, kSize - begin}) {
+        std::vector<std::byte> read(static_cast<size_t>(wanted)), expected(read.size());
+        reader.read(begin, read);
+        read_exact_at(fd, begin, expected);
+        ASSERT_EQ(read, expected) << name << ": " << wanted << " bytes from " << begin;
+      }
+    }
+    std::vector<std::byte> more(100);
+    const std::string error = io_error_of([&] { reader.read(kSize - 99, more); });
+    EXPECT_NE(error.find("the file ends at byte " + std::to_string(kSize)), std::string::npos)
+        << error;
+    EXPECT_NE(error.find(name), std::string::npos) << error;
+  }
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class ModelFilesTest : public testing::Test {
   std::string error() const {
     std::vector<uint16_t> values(256);
     try {
-      ModelFiles(&*loader_).read("BF16", kElements - 256, DType::kBF16,
+      ModelFiles(*model_, &*loader_).read("BF16", kElements - 256, DType::kBF16,
                                  std::as_writable_bytes(std::span(values)));
     } catch (const DataError& error) {
       return error.what();
@@ -72,7 +72,7 @@ class ModelFilesTest : public testing::Test {
 
 // Every value has the bits that loading to a tier in host memory gives it.
 TEST_F(ModelFilesTest, GivesTheBitsOfLoading) {
-  const ModelFiles files(&*loader_);
+  const ModelFiles files(*model_, &*loader_);
   constexpr int64_t kBegin = 3;
   for (const char* const name : {"F32", "BF16", "F16"}) {
     std::vector<float> loaded(kElements - kBegin);

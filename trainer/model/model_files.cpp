@@ -32,8 +32,8 @@ void to_compute(std::span<const float> values, DType compute, std::span<std::byt
   }
 }
 
-void read_converted(const ModelDirectory::TensorRef& ref, DType stored, int64_t begin,
-                    DType compute, std::span<std::byte> out) {
+void read_converted(const ModelDirectory::TensorRef& ref, const DirectReader& reader, DType stored,
+                    int64_t begin, DType compute, std::span<std::byte> out) {
   const Bytes width = width_of(stored);
   const auto out_width = static_cast<size_t>(width_of(compute));
   const auto elements = static_cast<int64_t>(out.size() / out_width);
@@ -44,7 +44,7 @@ void read_converted(const ModelDirectory::TensorRef& ref, DType stored, int64_t 
     const auto count = static_cast<size_t>(std::min(kConvertElements, elements - done));
     const std::span<std::byte> part = std::span(bytes).first(count * static_cast<size_t>(width));
     const std::span<float> floats = std::span(values).first(count);
-    ref.file->file.read_past_cache(*ref.tensor, (begin + done) * width, part);
+    ref.file->file.read(*ref.tensor, (begin + done) * width, part, reader);
     to_floats(stored, part, floats);
     to_compute(floats, compute,
                out.subspan(static_cast<size_t>(done) * out_width, count * out_width));
@@ -53,17 +53,25 @@ void read_converted(const ModelDirectory::TensorRef& ref, DType stored, int64_t 
 
 }  // namespace
 
+ModelFiles::ModelFiles(const ModelDirectory& directory, const WeightLoader* weights)
+    : weights_(weights) {
+  for (const auto& file : directory.files()) {
+    readers_.emplace(&file->file, file->file.past_cache());
+  }
+}
+
 Bytes ModelFiles::read(const std::string& name, int64_t begin, DType compute,
                        std::span<std::byte> out) const {
   const ModelDirectory::TensorRef ref = weights_->at(name);
   LONGSHORE_CHECK(ref.packed == nullptr) << name << " is stored in MXFP4";
   const SafetensorsFile& file = ref.file->file;
+  const DirectReader& reader = readers_.at(&file);
   const DType stored = weights_->stored_dtype(name);
   try {
     if (stored == compute) {
-      file.read_past_cache(*ref.tensor, begin * width_of(stored), out);
+      file.read(*ref.tensor, begin * width_of(stored), out, reader);
     } else {
-      read_converted(ref, stored, begin, compute, out);
+      read_converted(ref, reader, stored, begin, compute, out);
     }
     // What was read counts only if the file is still the one that was opened.
     if (!file.unchanged()) {

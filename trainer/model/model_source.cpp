@@ -157,7 +157,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
-    files_.emplace(&*loader_);
+    files_.emplace(*directory_, &*loader_);
   }
   model_ = in_units(config.fsdp.units);
 }

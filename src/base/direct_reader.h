@@ -1,0 +1,41 @@
+// DirectReader: reads ranges of a large file that will not be needed again soon, past the kernel's
+// page cache (O_DIRECT). Where a file system has no direct I/O, it reads through the cache and
+// drops the pages afterwards. Its owner makes one for an open file; reading is safe from several
+// threads, and each call holds one buffer of kWindowBytes.
+//
+// Direct reads begin and end on blocks, in the file and in memory, while tensors lie anywhere. A
+// window of whole blocks is therefore read into the buffer, and the wanted bytes are copied out.
+#pragma once
+
+#include <span>
+
+#include "base/bytes.h"
+#include "base/file.h"
+
+namespace longshore {
+
+class DirectReader {
+ public:
+  static constexpr Bytes kWindowBytes = kMiB;
+
+  // Opens the same file once more; `fd` stays the caller's and must outlive the reader. The time of
+  // the last access is not changed where the system permits that.
+  explicit DirectReader(const UniqueFd& fd);
+
+  // Returns whether reads bypass the page cache.
+  bool direct() const { return direct_.valid(); }
+  // Returns the bytes to whose multiples offsets, sizes and memory are aligned.
+  Bytes block_bytes() const { return block_bytes_; }
+
+  // Fills `out` from `offset`. Throws IoError as read_exact_at does.
+  void read(Bytes offset, std::span<std::byte> out) const;
+
+ private:
+  Bytes read_window(Bytes begin, std::span<std::byte> window) const;
+
+  const UniqueFd* buffered_;
+  UniqueFd direct_;  // invalid: the file system has no direct I/O
+  Bytes block_bytes_ = 4 * kKiB;
+};
+
+}  // namespace longshore
