@@ -60,8 +60,8 @@ Bytes direct_block_bytes(const UniqueFd& fd) {
 DirectReader::DirectReader(const UniqueFd& fd) : buffered_(&fd), direct_(open_direct(fd)) {
   if (!direct_.valid()) return;
   block_bytes_ = direct_block_bytes(direct_);
-  const bool usable = block_bytes_ > 0 && (block_bytes_ & (block_bytes_ - 1)) == 0 &&
-                      block_bytes_ <= kWindowBytes;
+  const bool usable =
+      block_bytes_ > 0 && (block_bytes_ & (block_bytes_ - 1)) == 0 && block_bytes_ <= kWindowBytes;
   if (!usable) direct_.reset();
 }
 

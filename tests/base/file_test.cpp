@@ -213,7 +213,8 @@ TEST_F(FileTest, ReadsAnyRangePastTheCache) {
     remove_tree(name);
     const Bytes window = DirectReader::kWindowBytes;
     for (const Bytes begin : {Bytes{0}, Bytes{1}, Bytes{4095}, Bytes{4096}, window - 7, window}) {
-      for (const Bytes wanted : {Bytes{0}, Bytes{1}, Bytes{513}, Bytes{8192}, window, kSize - begin}) {
+      for (const Bytes wanted :
+           {Bytes{0}, Bytes{1}, Bytes{513}, Bytes{8192}, window, kSize - begin}) {
         std::vector<std::byte> read(static_cast<size_t>(wanted)), expected(read.size());
         reader.read(begin, read);
         read_exact_at(fd, begin, expected);

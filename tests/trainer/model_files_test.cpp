@@ -57,8 +57,8 @@ class ModelFilesTest : public testing::Test {
   std::string error() const {
     std::vector<uint16_t> values(256);
     try {
-      ModelFiles(*model_, &*loader_).read("BF16", kElements - 256, DType::kBF16,
-                                 std::as_writable_bytes(std::span(values)));
+      ModelFiles(*model_, &*loader_)
+          .read("BF16", kElements - 256, DType::kBF16, std::as_writable_bytes(std::span(values)));
     } catch (const DataError& error) {
       return error.what();
     }
