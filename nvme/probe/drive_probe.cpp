@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <unistd.h>
+#include <filesystem>
 
 #include <algorithm>
 #include <array>
@@ -246,7 +247,10 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
                                       const std::string& engine, const DriveSettings& settings,
                                       double seconds) {
   const std::string direction(name_of(kind));
-  const std::string output = path + ".fio.json";
+  // The file may lie on a file system that is only read.
+  const std::string output = (std::filesystem::temp_directory_path() /
+                              ("longshore_fio_" + std::to_string(getpid()) + ".json"))
+                                 .string();
   std::vector<std::string> arguments = {
       "fio",
       "--name=longshore",
@@ -263,7 +267,7 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
   if (engine == "io_uring") {
     arguments.insert(arguments.end(), {"--fixedbufs=1", "--registerfiles=1"});
   }
-  if (kind == BlockOp::Kind::kWrite) arguments.push_back("--end_fsync=1");
+  arguments.push_back(kind == BlockOp::Kind::kWrite ? "--end_fsync=1" : "--readonly");
   std::optional<DriveSpeed> speed;
   if (run_child(arguments).good()) {
     try {

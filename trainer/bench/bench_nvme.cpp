@@ -1,12 +1,18 @@
 #include "trainer/bench/bench_nvme.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "device/copy_speed.h"
+#include "hf/model_directory.h"
 #include "nvme/probe/drive_probe.h"
+#include "offload/plan/machine.h"
+#include "pinned/worker_pool.h"
 
 namespace longshore {
 namespace {
@@ -98,6 +104,83 @@ void print(const Report& report) {
   print_direction("write", report.write);
 }
 
+// One thread reads this many bytes of a tensor at a time, as the tier does.
+constexpr Bytes kFileChunkBytes = 4 * kMiB;
+constexpr std::array<int, 3> kFioDepths = {4, 16, 64};
+
+// Chunk: what one thread reads at a time.
+struct FileChunk {
+  const SafetensorsFile* file = nullptr;
+  const DirectReader* reader = nullptr;
+  const TensorInfo* tensor = nullptr;
+  Bytes begin = 0, bytes = 0;
+};
+
+// ModelSweep: reads all tensors of a model once, past the page cache.
+class ModelSweep {
+ public:
+  ModelSweep(const std::string& model, int threads)
+      : directory_(ModelDirectory::open(model)), pool_(threads) {
+    if (directory_.files().empty()) throw ConfigError(directory_.path() + ": has no weights");
+    for (const auto& weights : directory_.files()) {
+      readers_.push_back(std::make_unique<DirectReader>(weights->file.past_cache()));
+      for (const TensorInfo& tensor : weights->file.tensors()) {
+        for (Bytes done = 0; done < tensor.bytes; done += kFileChunkBytes) {
+          chunks_.push_back({&weights->file, readers_.back().get(), &tensor, done,
+                             std::min(kFileChunkBytes, tensor.bytes - done)});
+        }
+        bytes_ += tensor.bytes;
+      }
+    }
+  }
+
+  Bytes bytes() const { return bytes_; }
+  bool direct() const { return readers_.front()->direct(); }
+  std::string largest_file() const {
+    return (*std::ranges::max_element(directory_.files(), {},
+                                      [](const auto& one) { return one->file.file_bytes(); }))
+        ->file.path();
+  }
+
+  double gb_per_second() {
+    const auto begin = std::chrono::steady_clock::now();
+    pool_.for_each_block(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
+      const FileChunk& chunk = chunks_[static_cast<size_t>(i)];
+      const auto memory =
+          std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(chunk.bytes));
+      chunk.file->read(*chunk.tensor, chunk.begin, {memory.get(), static_cast<size_t>(chunk.bytes)},
+                       *chunk.reader);
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    return static_cast<double>(bytes_) * 1e-9 / seconds.count();
+  }
+
+ private:
+  ModelDirectory directory_;
+  WorkerPool pool_;
+  std::vector<std::unique_ptr<DirectReader>> readers_;  // by file
+  std::vector<FileChunk> chunks_;
+  Bytes bytes_ = 0;
+};
+
+// Returns the fastest reading of a file by fio, over engines and depths; 0 without fio.
+double best_fio(const std::string& path, double seconds) {
+  double best = 0.0;
+  for (const char* const engine : {"io_uring", "libaio"}) {
+    for (const int depth : kFioDepths) {
+      const auto speed = measure_fio(path, BlockOp::Kind::kRead, engine,
+                                     {.chunk_bytes = kMiB, .depth = depth}, seconds);
+      if (speed) best = std::max(best, speed->gb_per_second);
+    }
+  }
+  return best;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
 // Sizes from one parameter of a small model to a block of a large one.
 const std::vector<Bytes> kCopyBytes = {4 * kMiB, 32 * kMiB, 256 * kMiB};
 constexpr int kCopyRounds = 7;
@@ -122,6 +205,37 @@ int run_bench_nvme(const BenchNvmeOptions& options) {
   }
   if (options.json) print_out("%s\n", all.dump(2).c_str());
   if (!options.json && !with_fio) print_out("fio is not installed: nothing to compare with\n");
+  return 0;
+}
+
+int run_bench_files(const BenchFilesOptions& options) {
+  const int threads =
+      options.threads > 0 ? options.threads : std::max(1, probe_machine().physical_cores);
+  ModelSweep sweep(options.model, threads);
+  const bool with_fio = fio_is_installed();
+  std::vector<double> ours, theirs;
+  for (int round = 0; round < options.rounds; ++round) {
+    ours.push_back(sweep.gb_per_second());
+    if (with_fio) theirs.push_back(best_fio(sweep.largest_file(), options.seconds));
+  }
+  const double speed = median(ours), fio = with_fio ? median(theirs) : 0.0;
+  Json json = {{"bytes", sweep.bytes()},
+               {"threads", threads},
+               {"direct", sweep.direct()},
+               {"gb_per_second", speed}};
+  if (fio > 0.0) {
+    json["fio_gb_per_second"] = fio;
+    json["share_of_fio"] = speed / fio;
+  }
+  if (options.json) {
+    print_out("%s\n", json.dump(2).c_str());
+    return 0;
+  }
+  print_out("%s with %d threads, %s: %.2f GB/s", format_bytes(sweep.bytes()).c_str(), threads,
+            sweep.direct() ? "direct I/O" : "through the page cache", speed);
+  if (fio > 0.0) print_out("; fio %.2f GB/s: %.0f %% of fio", fio, 100.0 * speed / fio);
+  print_out("\n");
+  if (!with_fio) print_out("fio is not installed: nothing to compare with\n");
   return 0;
 }
 

@@ -1,5 +1,6 @@
-// Benchmarks of transfers: `longshore bench nvme` measures drives with the I/O code of runs, and
-// `longshore bench copies` copies the host's arena to a GPU and back. Main thread.
+// Benchmarks of transfers: `longshore bench nvme` measures drives with the I/O code of runs,
+// `longshore bench files` reads a model's files as a run does whose frozen parameters stay there,
+// and `longshore bench copies` copies the host's arena to a GPU and back. Main thread.
 #pragma once
 
 #include <string>
@@ -20,6 +21,20 @@ struct BenchNvmeOptions {
 
 // Prints block size, depth, speed and CPU cost for each directory's drive, with fio as baseline.
 int run_bench_nvme(const BenchNvmeOptions& options);
+
+// BenchFiles: `longshore bench files` reads every tensor of a model once, as a pass of a run with
+// offload.parameters = "files" does, without computing. Main thread.
+
+struct BenchFilesOptions {
+  std::string model;     // a directory or a hub id
+  int threads = 0;       // 0: the physical cores
+  int rounds = 3;        // passes over the model, each beside fio on its largest file
+  double seconds = 2.0;  // of each round of fio
+  bool json = false;
+};
+
+// Prints the median speed of a pass, with fio as baseline.
+int run_bench_files(const BenchFilesOptions& options);
 
 // BenchCopies: `longshore bench copies` copies the host's arena to a GPU and back and compares with
 // the fastest cudaMemcpyAsync. Main thread.
