@@ -57,6 +57,9 @@ Section adapter_section() {
            {.description = "the product of an adapter is scaled by alpha / r", .bounds = above(0)});
   rows.add("rslora", KeyType::kBool, &Adapter::rslora,
            {.description = "scale by alpha / sqrt(r) instead (rank-stabilised LoRA)"});
+  rows.add("dropout", KeyType::kReal, &Adapter::dropout,
+           {.description = "the share of an adapter's inputs that training drops",
+            .bounds = {.min = 0, .max = 1, .max_excluded = true}});
   rows.add("targets", KeyType::kStrings, &Adapter::targets,
            {.description =
                 "matrices that get an adapter: \"all-linear\", \"attention\", \"mlp\", names of "

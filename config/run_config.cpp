@@ -59,6 +59,7 @@ std::string key_of_other_trainers(const std::string& name) {
       {"learning_rate", "optimizer.lr"},
       {"logging_steps", "log.every_steps"},
       {"lora_alpha", "adapter.alpha"},
+      {"lora_dropout", "adapter.dropout"},
       {"lora_model_dir", "adapter.path"},
       {"lora_modules_to_save", "adapter.train"},
       {"lora_r", "adapter.r"},

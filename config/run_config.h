@@ -38,6 +38,7 @@ struct AdapterSection {
   int64_t r = 8;
   double alpha = 8.0;
   bool rslora = false;
+  double dropout = 0.0;
   std::vector<std::string> targets = {"all-linear"};
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   std::string path = "new";        // new, or the directory of an adapter to start from

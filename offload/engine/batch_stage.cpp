@@ -6,12 +6,13 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kRowsPerBatch = 3;  // tokens, positions, targets
+constexpr int64_t kRowsPerBatch = 3;  // tokens, positions, targets; keys of dropout are one more
 
 }  // namespace
 
-Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions) {
-  return kRowsPerBatch * micro_batches * positions * static_cast<Bytes>(sizeof(int64_t));
+Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions, bool dropout) {
+  return (kRowsPerBatch + (dropout ? 1 : 0)) * micro_batches * positions *
+         static_cast<Bytes>(sizeof(int64_t));
 }
 
 BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
@@ -21,7 +22,8 @@ BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64
       positions_(positions),
       copies_(copies),
       device_(device) {
-  LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) >= bytes_for(micro_batches, positions));
+  LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) >=
+                  bytes_for(micro_batches, positions, /*dropout=*/false));
 }
 
 std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches) {
@@ -36,6 +38,7 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
     loaded.tokens = copy_row(row++, batch.tokens);
     loaded.positions = copy_row(row++, batch.positions);
     loaded.targets = copy_row(row++, batch.targets);
+    if (!batch.dropout_keys.empty()) loaded.dropout_keys = copy_row(row++, batch.dropout_keys);
     loaded.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
     loaded_.push_back(std::move(loaded));
   }
@@ -44,7 +47,9 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
 
 at::Tensor BatchStage::copy_row(size_t row, std::span<const int64_t> values) {
   const std::span<const std::byte> bytes = std::as_bytes(values);
-  std::byte* place = memory_.data() + row * static_cast<size_t>(positions_) * sizeof(int64_t);
+  const size_t row_bytes = static_cast<size_t>(positions_) * sizeof(int64_t);
+  LONGSHORE_CHECK((row + 1) * row_bytes <= memory_.size()) << "no memory planned for row " << row;
+  std::byte* place = memory_.data() + row * row_bytes;
   copies_->to_device({place, bytes.size()}, bytes);
   return tensor_over(place, {static_cast<int64_t>(values.size())}, at::kLong, device_);
 }

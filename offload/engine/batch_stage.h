@@ -15,14 +15,16 @@ namespace longshore {
 struct HostBatch {
   std::span<const int64_t> tokens, positions, targets;  // [T] each
   std::span<const int64_t> document_starts;             // [documents + 1], T at the end
+  std::span<const int64_t> dropout_keys = {};           // [T], or empty
 };
 
 class BatchStage {
  public:
-  // Returns the bytes for `micro_batches` micro-batches of at most `positions` positions.
-  static Bytes bytes_for(int32_t micro_batches, int64_t positions);
+  // Returns the bytes for `micro_batches` micro-batches of at most `positions` positions, with keys
+  // of dropout or without.
+  static Bytes bytes_for(int32_t micro_batches, int64_t positions, bool dropout);
 
-  // `memory` has bytes_for(micro_batches, positions) bytes and outlives the stage.
+  // `memory` has bytes_for() of the same counts and outlives the stage.
   BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
              CopyEngine* copies, at::Device device = at::kCPU);
   // Copies a step's batches to the device. The result is valid until the next call.

@@ -19,7 +19,7 @@ enum class BufferKind : uint8_t {
   kWaitingGradient,  // by unit: the same, for a unit that owns_tied a parameter
   kReduceScratch,    // temporaries of a sum over ranks
   kDrainStaging,     // gradients cast for the copy to the host; absent for an fp32 drain
-  kBatch,            // tokens, positions and targets of the step's micro-batches
+  kBatch,            // tokens, positions, targets, dropout keys of the step's micro-batches
   kInput,            // by unit: activation checkpoints of the run (SharedInputGroups) that begins
                      // there, in equal parts by micro-batch
   kInputSlot,        // the same, if inputs are offloaded: runs use the slots in rotation

@@ -11,7 +11,7 @@ namespace longshore {
 namespace {
 
 constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
-constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
+constexpr Bytes kBatchRows = 3;   // tokens, positions, targets; keys of dropout are one more
 
 // With updates in backward one host gradient is in its update while the next one is drained. Over
 // equal units more slots were no faster in any simulation.
@@ -121,7 +121,8 @@ Bytes PlanSizes::file_bytes(size_t unit) const {
 }
 
 Bytes PlanSizes::batch_bytes() const {
-  return plan_product({kBatchRows, micro_batches_, positions_, kTokenBytes});
+  const Bytes rows = kBatchRows + (model_.has_dropout() ? 1 : 0);
+  return plan_product({rows, micro_batches_, positions_, kTokenBytes});
 }
 
 Bytes PlanSizes::carry_gradient_bytes(const UnitSpec& unit) const {

@@ -45,7 +45,7 @@ class PlanSizes {
   // Returns the bytes that a read of the unit's frozen parameters takes from the model's files, on
   // the first rank; 0 where they are in a tier.
   Bytes file_bytes(size_t unit) const;
-  Bytes batch_bytes() const;  // tokens, positions and targets of a step
+  Bytes batch_bytes() const;  // inputs of a step: tokens, positions, targets, keys
   // Returns the bytes of the gradient of a unit's output, for one micro-batch.
   Bytes carry_gradient_bytes(const UnitSpec& unit) const;
   // Returns the groups of units whose activation checkpoints are kept together.

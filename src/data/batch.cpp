@@ -1,10 +1,12 @@
 #include "data/batch.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 
 #include "base/errors.h"
+#include "base/random.h"
 #include "data/sampler.h"
 
 namespace longshore {
@@ -101,6 +103,21 @@ StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& 
   return step;
 }
 
+// Separates the keys of dropout from what else is drawn from the seed of a run.
+constexpr uint32_t kDropoutPurpose = 0x64726f70;  // "drop"
+
+// Appends the keys of the tokens of a document.
+void append_dropout_keys(uint64_t seed, int64_t epoch, int64_t document, int64_t tokens,
+                         std::vector<int64_t>& keys) {
+  const auto low = [](auto number) { return static_cast<uint32_t>(number); };
+  const PhiloxKey key{low(seed), low(seed >> 32) ^ kDropoutPurpose};
+  for (int64_t position = 0; position < tokens; ++position) {
+    const std::array<uint32_t, 4> words =
+        philox4x32({low(position), low(document), low(document >> 32), low(epoch)}, key);
+    keys.push_back(static_cast<int64_t>(uint64_t{words[1]} << 32 | words[0]));
+  }
+}
+
 }  // namespace
 
 std::span<const int64_t> SequenceTable::documents_of(int64_t sequence) const {
@@ -160,7 +177,21 @@ StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table
   for (int64_t i = 0; i < samples.sequences; ++i) {
     sequences[static_cast<size_t>(i)] = sampler.sequence_at(samples.first_sample + i);
   }
-  return cut_into_micro_batches(dataset, table, sequences, samples.micro_batch);
+  StepBatches step = cut_into_micro_batches(dataset, table, sequences, samples.micro_batch);
+  if (!samples.dropout_seed) return step;
+  int64_t sample = samples.first_sample;
+  for (TokenBatch& batch : step.micro_batches) {
+    batch.dropout_keys.reserve(batch.tokens.size());
+    for (int64_t i = 0; i < batch.sequences; ++i, ++sample) {
+      const int64_t epoch = sampler.cursor_after(sample).epoch;
+      for (const int64_t document : table.documents_of(sampler.sequence_at(sample))) {
+        append_dropout_keys(*samples.dropout_seed, epoch, document,
+                            dataset.document_tokens(document), batch.dropout_keys);
+      }
+    }
+    LONGSHORE_CHECK(batch.dropout_keys.size() == batch.tokens.size());
+  }
+  return step;
 }
 
 StepBatches make_eval_batches(const Dataset& dataset, const SequenceTable& table,

@@ -50,6 +50,8 @@ struct TokenBatch {
   std::vector<int64_t> targets;    // kNotTrained if no target is learned
   std::vector<int64_t>
       document_starts;  // one for each document, and the number of tokens at the end
+  // 64 random bits for each token, from which dropout follows; empty if nothing is dropped.
+  std::vector<int64_t> dropout_keys = {};
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
 
@@ -69,6 +71,10 @@ struct StepSamples {
   int64_t first_sample = 0;  // global number, from 0
   int64_t sequences = 0;     // sequences_per_step
   int64_t micro_batch = 1;   // sequences in a micro-batch; the last one may hold fewer
+  // Makes dropout_keys of this seed, the sample's epoch, the document and the position in it. An
+  // epoch has each document once, so no two tokens of a run have the same key, and the keys depend
+  // on neither packing, micro_batch nor the steps' cuts.
+  std::optional<uint64_t> dropout_seed = {};
 };
 
 // Returns the given sequences as one micro-batch.

@@ -25,7 +25,7 @@ struct AdapterSettings {
   bool rslora = false;      // the product is scaled by alpha / sqrt(rank), not by alpha / rank
   bool dora = false;        // each output has a magnitude, "<module>.lora_magnitude_vector"
   bool transposed = false;  // weights of the targets are stored as [inputs, outputs], as in gpt2
-  double dropout = 0.0;     // of the input of A while PEFT trained the adapter
+  double dropout = 0.0;     // the share of the input of A that training drops
   // A module is a target if its name is an element, or ends with "." and an element. The single
   // element "all-linear" stands for all matrices except the head.
   std::vector<std::string> targets = {};

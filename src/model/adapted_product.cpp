@@ -32,12 +32,12 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
 }
 
-// Adds scaling * (x A^T) B^T.
+// Adds scaling * (x A^T) B^T. `x` is the one that A reads.
 void add_adapter(const at::Tensor& out, const at::Tensor& x, const Lora& lora) {
   out.addmm_(at::mm(x, lora.a.t()), lora.b.t(), /*beta=*/1.0, /*alpha=*/lora.scaling);
 }
 
-// Returns the product inside of DoRA's factors.
+// Returns the product inside of DoRA's factors. `x` is the one that A reads.
 at::Tensor inside(const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
                   bool transposed) {
   at::Tensor out = multiply(x, weight, {}, transposed);
@@ -119,12 +119,39 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
                            const Lora& lora, bool transposed) {
   if (!lora.magnitude.defined()) {
     at::Tensor out = multiply(x, weight, bias, transposed);
-    if (lora.a.defined()) add_adapter(out, x, lora);
+    if (lora.a.defined()) add_adapter(out, lora.input(x), lora);
     return out;
   }
-  at::Tensor out = inside(x, weight, lora, transposed);
+  const at::Tensor kept = lora.input(x);
+  at::Tensor out = inside(kept, weight, lora, transposed);
   scale_columns(out, out, lora.factors());
+  // The magnitudes scale the product with the x that is kept; the product with the rest of x stays.
+  if (lora.dropout.drops()) {
+    const at::Tensor matrix = transposed ? weight : weight.t();
+    out.addmm_(kept.sub_(x), matrix, /*beta=*/1.0, /*alpha=*/-1.0);
+  }
   return bias.defined() ? out.add_(bias) : out;
+}
+
+at::Tensor LoraGradients::weight_gradient_of(const at::Tensor& weight, const at::Tensor& x,
+                                             const Lora& lora, bool transposed) const {
+  const at::Tensor sum = weight_gradient(weight, x, product, transposed);
+  if (!kept.defined()) return sum;
+  const at::Tensor more = weight_gradient(weight, lora.input(x), kept, transposed);
+  return sum.defined() ? sum.add(more) : sum;
+}
+
+void LoraGradients::add_to_input(const at::Tensor& sum, const at::Tensor& weight, const Lora& lora,
+                                 bool transposed) const {
+  if (!inner.defined()) return;
+  if (!lora.dropout.drops()) {
+    sum.addmm_(inner, lora.a);
+    return;
+  }
+  const at::Tensor through = at::mm(inner, lora.a);
+  if (kept.defined()) through.addmm_(kept, transposed ? weight.t() : weight);
+  lora.dropout.apply(through);
+  sum.add_(through);
 }
 
 LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& grad,
@@ -133,17 +160,22 @@ LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Te
                              torch::autograd::variable_list& result) {
   LoraGradients own{grad, {}};
   if (!lora.a.defined()) return own;
+  const at::Tensor kept = lora.input(x);
   if (lora.magnitude.defined()) {
     at::Tensor* const wanted = ctx->needs_input_grad(place + 2) ? &result[place + 2] : nullptr;
-    own.product = inside_gradient(grad, x, weight, lora, transposed, wanted);
+    own.product = inside_gradient(grad, kept, weight, lora, transposed, wanted);
   }
   own.inner = at::mm(own.product, lora.b).mul_(lora.scaling);
   if (ctx->needs_input_grad(place)) {
-    result[place] = weight_gradient(lora.a, x, own.inner, /*transposed=*/false);
+    result[place] = weight_gradient(lora.a, kept, own.inner, /*transposed=*/false);
   }
   if (ctx->needs_input_grad(place + 1)) {
-    const at::Tensor inner = at::mm(x, lora.a.t()).mul_(lora.scaling);
+    const at::Tensor inner = at::mm(kept, lora.a.t()).mul_(lora.scaling);
     result[place + 1] = weight_gradient(lora.b, inner, own.product, /*transposed=*/false);
+  }
+  if (lora.magnitude.defined() && lora.dropout.drops()) {
+    own.kept = own.product.sub_(grad);  // W also multiplies the rest of x, with the factor 1
+    own.product = grad;
   }
   return own;
 }

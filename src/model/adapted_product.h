@@ -29,7 +29,8 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const 
 struct Lora {
   at::Tensor a, b, magnitude;
   double scaling = 1.0;
-  at::Tensor norms = {};  // fp32 [out]; must be set before a product if there is a magnitude
+  at::Tensor norms = {};      // fp32 [out]; must be set before a product if there is a magnitude
+  InputDropout dropout = {};  // of the x that A reads
 
   // `tensors` holds A and B, and the magnitude if there is one, or nothing.
   static Lora of(at::TensorList tensors, double scaling);
@@ -41,6 +42,8 @@ struct Lora {
   // takes 2 * rank operations for each element, as a product with `rank` rows of x does, and reads
   // the matrix once.
   at::Tensor norms_of(const at::Tensor& weight, bool transposed) const;
+  // Returns the x that A reads; x itself without dropout.
+  at::Tensor input(const at::Tensor& x) const { return dropout.drops() ? dropout.applied(x) : x; }
   // Returns DoRA's factors of the outputs.
   at::Tensor factors() const { return magnitude.to(at::kFloat) / norms; }
 };
@@ -49,10 +52,21 @@ struct Lora {
 at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                            const Lora& lora, bool transposed);
 
-// The gradients of a product inside of DoRA's factors (without a magnitude: that of the output),
-// and of x A^T (undefined without an adapter).
+// LoraGradients: the gradients of a matrix's products. Lives for one backward of the product.
 struct LoraGradients {
-  at::Tensor product, inner;
+  // The gradient of W x: inside of DoRA's factors, or outside of them if DoRA has dropout.
+  at::Tensor product;
+  at::Tensor inner;  // of the product of A; undefined without an adapter
+  // The gradient of W times the x that is kept, beside that of W x; undefined unless DoRA has
+  // dropout.
+  at::Tensor kept = {};
+
+  // Returns the gradient of W as weight_gradient does.
+  at::Tensor weight_gradient_of(const at::Tensor& weight, const at::Tensor& x, const Lora& lora,
+                                bool transposed) const;
+  // Adds what flows to x through the adapter to `sum`, where that of `product` is already.
+  void add_to_input(const at::Tensor& sum, const at::Tensor& weight, const Lora& lora,
+                    bool transposed) const;
 };
 // Sets the gradients of A, B and the magnitude, which are the node's inputs from `place`, in
 // `result` where the node needs them. `grad` is the gradient of the output. With a magnitude it

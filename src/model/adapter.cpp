@@ -128,6 +128,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
       .scaling = choice.alpha / (choice.rslora ? std::sqrt(static_cast<double>(choice.rank))
                                                : static_cast<double>(choice.rank)),
       .magnitudes = choice.dora,
+      .dropout = choice.dropout,
       .targets = {}};
   const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
   for (const std::string& text : choice.targets) {

@@ -19,8 +19,9 @@ namespace longshore {
 struct AdapterChoice {
   int64_t rank = 8;
   double alpha = 8.0;
-  bool rslora = false;  // scaling is alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
-  bool dora = false;    // with magnitudes
+  bool rslora = false;   // scaling is alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
+  bool dora = false;     // with magnitudes
+  double dropout = 0.0;  // from 0, below 1
   // Each is "attention", "mlp" or "all-linear", the last parts of a module's name ("q_proj",
   // "self_attn.q_proj"), or a glob over the whole name of a module.
   std::vector<std::string> targets;

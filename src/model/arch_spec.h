@@ -140,6 +140,7 @@ struct AdapterSpec {
   int64_t rank = 0;  // 0: the model has no adapters
   double scaling = 1.0;
   bool magnitudes = false;
+  double dropout = 0.0;  // the share of x that training drops before A (InputDropout)
   std::set<std::pair<int64_t, Module>> targets;  // the layer and the module of each adapted matrix
 
   bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }

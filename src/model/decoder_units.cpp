@@ -1,5 +1,7 @@
 #include "model/decoder_units.h"
 
+#include <utility>
+
 #include "base/errors.h"
 #include "model/gpu_attention.h"
 
@@ -11,7 +13,11 @@ ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters, double 
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].expert >= 0) continue;
     auto& table = indices_[static_cast<size_t>(parameters[i].role)];
-    table[static_cast<size_t>(parameters[i].module)] = static_cast<int32_t>(i);
+    const auto module = static_cast<size_t>(parameters[i].module);
+    table[module] = static_cast<int32_t>(i);
+    if (parameters[i].role != ParameterRole::kLoraA) continue;
+    const ParamSpec& a = parameters[i].spec;
+    dropouts_[module] = {.share = a.dropout, .stream = InputDropout::stream_of(a.name)};
   }
 }
 
@@ -20,13 +26,17 @@ at::Tensor ModuleIndex::tensor(UnitParameters parameters, Module module, Paramet
   return place < 0 ? at::Tensor() : parameters[static_cast<size_t>(place)];
 }
 
-LinearWeights ModuleIndex::linear(UnitParameters parameters, Module module) const {
+LinearWeights ModuleIndex::linear(UnitParameters parameters, Module module,
+                                  const MicroBatch& batch) const {
+  InputDropout dropout = dropouts_[static_cast<size_t>(module)];
+  dropout.keys = batch.dropout_keys;
   return {.weight = weight(parameters, module),
           .bias = bias(parameters, module),
           .lora_a = tensor(parameters, module, ParameterRole::kLoraA),
           .lora_b = tensor(parameters, module, ParameterRole::kLoraB),
           .lora_magnitude = tensor(parameters, module, ParameterRole::kLoraMagnitude),
-          .lora_scaling = lora_scaling_};
+          .lora_scaling = lora_scaling_,
+          .lora_dropout = std::move(dropout)};
 }
 
 EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
@@ -110,6 +120,7 @@ std::string DecoderBlock::signature() const {
   for (size_t module = 0; module < kModuleCount; ++module) {
     if (!arch_.adapter.adapts(number_, static_cast<Module>(module))) continue;
     text += (arch_.adapter.magnitudes ? " dora " : " lora ") + std::to_string(module);
+    if (arch_.adapter.dropout > 0.0) text += " dropout";
   }
   return text;
 }
@@ -149,7 +160,7 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
   }
   if (part_ == BlockPart::kAttention) return {x};
   const Values product = branch_values(Module::kMlpPostNorm, output);
-  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, product), output)};
+  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, batch, product), output)};
 }
 
 Values DecoderBlock::branch_values(Module post_norm, Values sum) const {
@@ -175,15 +186,16 @@ at::Tensor DecoderBlock::norm(UnitParameters parameters, Module module, const at
 }
 
 std::vector<at::Tensor> DecoderBlock::query_key_value(UnitParameters parameters,
-                                                      const at::Tensor& x) const {
+                                                      const at::Tensor& x,
+                                                      const MicroBatch& batch) const {
   const NormWeights norm = norm_weights(parameters, Module::kAttentionNorm);
   if (!arch_.fused_qkv) {
-    const std::array weights{index_.linear(parameters, Module::kQuery),
-                             index_.linear(parameters, Module::kKey),
-                             index_.linear(parameters, Module::kValue)};
+    const std::array weights{index_.linear(parameters, Module::kQuery, batch),
+                             index_.linear(parameters, Module::kKey, batch),
+                             index_.linear(parameters, Module::kValue, batch)};
     return linear_group(x, norm, weights, arch_.transposed_weights);
   }
-  const std::array weights{index_.linear(parameters, Module::kQkv)};
+  const std::array weights{index_.linear(parameters, Module::kQkv, batch)};
   const at::Tensor fused = linear_group(x, norm, weights, arch_.transposed_weights)[0];
   return fused.split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
 }
@@ -207,7 +219,7 @@ at::Tensor DecoderBlock::query_growth(const at::Tensor& positions, const at::Ten
 
 at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& x,
                                    const MicroBatch& batch, Values values) const {
-  std::vector<at::Tensor> qkv = query_key_value(parameters, x);
+  std::vector<at::Tensor> qkv = query_key_value(parameters, x, batch);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
   if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
@@ -220,23 +232,24 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
   const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
                                   index_.weight(parameters, Module::kSinks));
   qkv.clear();
-  const std::array output{index_.linear(parameters, Module::kOutput)};
+  const std::array output{index_.linear(parameters, Module::kOutput, batch)};
   return linear_group(mixed, {}, output, arch_.transposed_weights, values)[0];
 }
 
-at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x, Values values) const {
+at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
+                             const MicroBatch& batch, Values values) const {
   std::vector<LinearWeights> weights;
   if (arch_.fused_gate_up) {
-    weights.push_back(index_.linear(parameters, Module::kGateUp));
+    weights.push_back(index_.linear(parameters, Module::kGateUp, batch));
   } else {
-    if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate));
-    weights.push_back(index_.linear(parameters, Module::kUp));
+    if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate, batch));
+    weights.push_back(index_.linear(parameters, Module::kUp, batch));
   }
   std::vector<at::Tensor> inner = linear_group(x, norm_weights(parameters, Module::kMlpNorm),
                                                weights, arch_.transposed_weights);
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
-                              index_.linear(parameters, Module::kDown), arch_.activation,
+                              index_.linear(parameters, Module::kDown, batch), arch_.activation,
                               arch_.transposed_weights, values);
 }
 

@@ -32,7 +32,8 @@ class ModuleIndex {
   at::Tensor bias(UnitParameters parameters, Module module) const {
     return tensor(parameters, module, ParameterRole::kBias);
   }
-  LinearWeights linear(UnitParameters parameters, Module module) const;
+  // `batch` has the keys of the adapter's dropout.
+  LinearWeights linear(UnitParameters parameters, Module module, const MicroBatch& batch) const;
   int32_t weight_index(Module module) const { return index(module, ParameterRole::kWeight); }
   int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
 
@@ -43,6 +44,7 @@ class ModuleIndex {
   at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
 
   std::array<std::array<int32_t, kModuleCount>, kRoleCount> indices_;
+  std::array<InputDropout, kModuleCount> dropouts_;  // without keys
   double lora_scaling_;
 };
 
@@ -91,12 +93,14 @@ class DecoderBlock : public Unit {
   Values branch_values(Module post_norm, Values sum) const;
   at::Tensor attention(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                        Values values) const;
-  std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x) const;
+  std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x,
+                                          const MicroBatch& batch) const;
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const;
   // Returns the factor of the queries, [T, 1].
   at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
-  at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, Values values) const;
+  at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
+                 Values values) const;
 
   ArchSpec arch_;
   int64_t number_;  // of the layer

@@ -114,6 +114,20 @@ struct NormFunction : Function<NormFunction> {
   }
 };
 
+// Saves the dropout of an adapter in a node; the saved keys are those of the micro-batch.
+void save(AutogradContext* ctx, const InputDropout& dropout) {
+  if (!dropout.drops()) return;
+  ctx->saved_data["keys"] = dropout.keys;
+  ctx->saved_data["share"] = dropout.share;
+}
+
+// Returns the dropout that a node saved, for an adapter with this stream.
+InputDropout saved_dropout(AutogradContext* ctx, int64_t stream) {
+  const auto keys = ctx->saved_data.find("keys");
+  if (keys == ctx->saved_data.end()) return {};
+  return {keys->second.toTensor(), ctx->saved_data["share"].toDouble(), stream};
+}
+
 // Returns a [rows, columns] tensor for values that are never read. Its elements share one memory
 // location, so LibTorch reports an error if it is written.
 at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -126,12 +140,14 @@ int64_t output_width(const at::Tensor& weight, bool transposed) {
 
 // `parameters` holds the matrices, then one bias for each or none, then the `lora_tensors` of each
 // adapted matrix (A, B and, with DoRA, the magnitude), then the norm's parameters. Bit i of
-// `adapted` says that matrix i has an adapter.
+// `adapted` says that matrix i has an adapter. `dropout` is that of all adapters, but for their
+// streams: `streams` has one for each matrix.
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
                                int64_t matrices, int64_t biases, int64_t adapted,
                                int64_t lora_tensors, double scaling, bool transposed, int64_t kind,
-                               double eps, bool unread) {
+                               double eps, bool unread, const InputDropout& dropout,
+                               const std::vector<int64_t>& streams) {
     const auto first_lora = static_cast<size_t>(matrices + biases);
     const auto first_norm = first_lora + lora_count(adapted, lora_tensors);
     const at::TensorList norm = parameters.slice(first_norm);
@@ -145,6 +161,8 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     ctx->saved_data["adapted"] = adapted;
     ctx->saved_data["lora_tensors"] = lora_tensors;
     ctx->saved_data["scaling"] = scaling;
+    ctx->saved_data["streams"] = c10::List<int64_t>(at::ArrayRef<int64_t>(streams));
+    save(ctx, dropout);
     const NormRule rule{static_cast<NormKind>(kind), eps};
     rule.save(ctx);
     const at::Tensor in = norm.empty() || unread ? x : rule.forward(x, norm);
@@ -155,6 +173,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       const at::Tensor& weight = parameters[i];
       const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
       Lora lora = Lora::of(parameters.slice(lora_at, tensors), scaling);
+      lora.dropout = {dropout.keys, dropout.share, streams[i]};
       lora_at += tensors;
       if (lora.magnitude.defined()) norms.push_back(lora.norms = lora.norms_of(weight, transposed));
       if (unread) {
@@ -183,6 +202,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     const int64_t lora_tensors = ctx->saved_data["lora_tensors"].toInt();
     const double scaling = ctx->saved_data["scaling"].toDouble();
     const std::vector<at::Tensor> norms = ctx->saved_data["norms"].toTensorVector();
+    const std::vector<int64_t> streams = ctx->saved_data["streams"].toIntVector();
     const size_t matrices = grads.size();
     const size_t loras = lora_count(adapted, lora_tensors);
     const variable_list norm(saved.begin() + static_cast<int64_t>(1 + matrices + loras),
@@ -200,16 +220,18 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
       Lora lora = Lora::of(at::TensorList(saved).slice(1 + matrices + lora_at, tensors), scaling);
       if (lora.magnitude.defined()) lora.norms = norms.at(lora_at / tensors);
-      const auto [grad, inner] = lora_gradients(ctx, grads[i], in, saved[i + 1], lora, transposed,
-                                                1 + matrices + biases + lora_at, result);
+      lora.dropout = saved_dropout(ctx, streams.at(i));
+      const at::Tensor& weight = saved[i + 1];
+      const LoraGradients own = lora_gradients(ctx, grads[i], in, weight, lora, transposed,
+                                               1 + matrices + biases + lora_at, result);
       lora_at += tensors;
-      const at::Tensor matrix = transposed ? saved[i + 1].t() : saved[i + 1];
+      const at::Tensor matrix = transposed ? weight.t() : weight;
       if (through) {
-        result[0] = i == 0 ? at::mm(grad, matrix) : result[0].addmm_(grad, matrix);
-        if (inner.defined()) result[0].addmm_(inner, lora.a);
+        result[0] = i == 0 ? at::mm(own.product, matrix) : result[0].addmm_(own.product, matrix);
+        own.add_to_input(result[0], weight, lora, transposed);
       }
       if (ctx->needs_input_grad(1 + i)) {
-        result[1 + i] = weight_gradient(saved[1 + i], in, grad, transposed);
+        result[1 + i] = own.weight_gradient_of(weight, in, lora, transposed);
       }
       if (biases > 0 && ctx->needs_input_grad(1 + matrices + i)) {
         result[1 + matrices + i] = row_sum(grads[i]);
@@ -223,7 +245,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       result[0] = std::move(own[0]);
       result.insert(result.end(), own.begin() + 1, own.end());
     }
-    result.resize(result.size() + 9);
+    result.resize(result.size() + 11);
     return result;
   }
 };
@@ -350,7 +372,7 @@ namespace {
 struct ProjectFunction : Function<ProjectFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
                             int64_t lora_tensors, double scaling, int64_t activation,
-                            bool transposed, bool unread) {
+                            bool transposed, bool unread, const InputDropout& dropout) {
     const at::TensorList loras =
         parameters.slice(parameters.size() - static_cast<size_t>(lora_tensors));
     const bool biased = parameters.size() - loras.size() > 1;
@@ -363,7 +385,10 @@ struct ProjectFunction : Function<ProjectFunction> {
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["transposed"] = transposed;
     ctx->saved_data["biased"] = biased;
+    ctx->saved_data["stream"] = dropout.stream;
+    save(ctx, dropout);
     Lora lora = Lora::of(loras, scaling);
+    lora.dropout = dropout;
     if (lora.magnitude.defined()) {
       lora.norms = lora.norms_of(parameters[0], transposed);
       ctx->saved_data["norms"] = lora.norms;
@@ -389,6 +414,7 @@ struct ProjectFunction : Function<ProjectFunction> {
     const at::TensorList loras = at::TensorList(saved).slice(inputs + 1);
     Lora lora = Lora::of(loras, ctx->saved_data["scaling"].toDouble());
     if (lora.magnitude.defined()) lora.norms = ctx->saved_data["norms"].toTensor();
+    lora.dropout = saved_dropout(ctx, ctx->saved_data["stream"].toInt());
     at::Tensor value = activated(gate, up, activation);
     variable_list result(inputs + 1);
     if (ctx->saved_data["biased"].toBool()) {
@@ -396,19 +422,19 @@ struct ProjectFunction : Function<ProjectFunction> {
     }
     const size_t lora_at = result.size();
     result.resize(lora_at + loras.size());
-    const auto [grad, inner] =
+    const LoraGradients own =
         lora_gradients(ctx, grads[0], value, weight, lora, transposed, lora_at, result);
     if (ctx->needs_input_grad(inputs)) {
-      result[inputs] = weight_gradient(weight, value, grad, transposed);
+      result[inputs] = own.weight_gradient_of(weight, value, lora, transposed);
     }
     if (ctx->needs_input_grad(inputs - 1)) {
-      at::mm_out(value, grad, transposed ? weight.t() : weight);
-      if (inner.defined()) value.addmm_(inner, lora.a);
+      at::mm_out(value, own.product, transposed ? weight.t() : weight);
+      own.add_to_input(value, weight, lora, transposed);
       activated_backward(value, gate, up, activation);
       if (inputs > 1) result[0] = gate;
       result[inputs - 1] = up;
     }
-    result.resize(result.size() + 5);
+    result.resize(result.size() + 6);
     return result;
   }
 };
@@ -486,9 +512,13 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
   const size_t biases = parameters.size() - weights.size();
   int64_t adapted = 0;
   size_t each = 0;  // tensors of an adapter
+  InputDropout dropout;
+  std::vector<int64_t> streams;
   for (size_t i = 0; i < weights.size(); ++i) {
+    streams.push_back(weights[i].lora_dropout.stream);
     if (!weights[i].lora_a.defined()) continue;
     adapted |= int64_t{1} << i;
+    dropout = weights[i].lora_dropout;
     const std::vector<at::Tensor> loras = Lora::tensors_of(weights[i]);
     LONGSHORE_CHECK(each == 0 || each == loras.size()) << "magnitudes: all or none";
     each = loras.size();
@@ -499,7 +529,8 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
   return LinearGroupFunction::apply(
       x, at::TensorList(parameters), static_cast<int64_t>(weights.size()),
       static_cast<int64_t>(biases), adapted, static_cast<int64_t>(each), weights[0].lora_scaling,
-      transposed, static_cast<int64_t>(norm.kind), norm.eps, values == Values::kUnread);
+      transposed, static_cast<int64_t>(norm.kind), norm.eps, values == Values::kUnread, dropout,
+      streams);
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -518,9 +549,10 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
   if (down.bias.defined()) parameters.push_back(down.bias);
   const std::vector<at::Tensor> loras = Lora::tensors_of(down);
   parameters.insert(parameters.end(), loras.begin(), loras.end());
-  return ProjectFunction::apply(
-      at::TensorList(inputs), at::TensorList(parameters), static_cast<int64_t>(loras.size()),
-      down.lora_scaling, static_cast<int64_t>(activation), transposed, values == Values::kUnread);
+  return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters),
+                                static_cast<int64_t>(loras.size()), down.lora_scaling,
+                                static_cast<int64_t>(activation), transposed,
+                                values == Values::kUnread, down.lora_dropout);
 }
 
 at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale) {

@@ -15,6 +15,7 @@
 
 #include "model/arch_spec.h"
 #include "model/document_attention.h"
+#include "model/input_dropout.h"
 
 namespace longshore {
 
@@ -36,7 +37,9 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
 // A matrix as the file stores it, and its bias (undefined if none). With an adapter (AdapterSpec)
 // the operations below add lora_scaling * (x A^T) B^T to the product. With a magnitude (DoRA) they
 // multiply this sum, before the bias, by magnitude / norm of W + lora_scaling * B A for each
-// output; the norms are constants in backward.
+// output; the norms are constants in backward. With dropout A reads the x that is kept, and with a
+// magnitude too the output is, as PEFT computes it, W x plus the bias plus what the adapter changes
+// at the x that is kept.
 struct LinearWeights {
   at::Tensor weight = {};
   at::Tensor bias = {};
@@ -44,6 +47,7 @@ struct LinearWeights {
   at::Tensor lora_b = {};          // [out, rank]
   at::Tensor lora_magnitude = {};  // [out], or undefined
   double lora_scaling = 1.0;
+  InputDropout lora_dropout = {};
 };
 
 // Normalises the last dimension. `bias` is defined for kLayer only. Of activations it saves x.

@@ -131,6 +131,7 @@ class UnitBuilder {
     };
     push(ParameterRole::kLoraA, a, {arch_.adapter.rank, in},
          {.kind = InitSpec::Kind::kUniform, .bound = bound});
+    parameters_.back().spec.dropout = arch_.adapter.dropout;
     push(ParameterRole::kLoraB, b, {out, arch_.adapter.rank}, {.kind = InitSpec::Kind::kZeros});
     if (!arch_.adapter.magnitudes) return;
     push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});

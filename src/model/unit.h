@@ -26,6 +26,9 @@ struct MicroBatch {
   at::Tensor tokens;     // int64 [T]
   at::Tensor positions;  // int64 [T]; restart at 0 in every document
   at::Tensor targets;    // int64 [T]; the token to predict at each position, -100 = not trained
+  // int64 [T]: the random bits of each position from which dropout follows ([Note: dropout keys]).
+  // Undefined except in training with dropout: nothing is dropped.
+  at::Tensor dropout_keys = {};
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
   // Routers report their choices here; null if they are not needed.

@@ -55,6 +55,15 @@ std::vector<ParamSpec> ModelSpec::whole_parameters() const {
   return parameters;
 }
 
+bool ModelSpec::has_dropout() const {
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.dropout > 0.0) return true;
+    }
+  }
+  return false;
+}
+
 int64_t ModelSpec::parameter_elements() const {
   int64_t sum = 0;
   for (const UnitSpec& unit : units) {

@@ -32,6 +32,7 @@ struct ParamSpec {
   bool frozen = false;         // no gradient and no state
   bool stacked = false;        // each row is a parameter of its own: one expert's
   bool adapter = false;        // an adapter's matrix, which the model's files do not hold
+  double dropout = 0.0;        // the share of the matrix's inputs that training drops
   InitSpec init;
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
@@ -105,6 +106,7 @@ struct ModelSpec {
   }
   int64_t parameter_elements() const;  // tied parameters count once
   int64_t trainable_elements() const;
+  bool has_dropout() const;  // a matrix drops inputs in training
   bool operator==(const ModelSpec&) const = default;
 };
 

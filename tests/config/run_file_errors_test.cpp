@@ -88,6 +88,9 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
       {"[adapter]\nlora_alpha = 4",
        "run.toml:2:1: unknown key 'adapter.lora_alpha', did you mean 'adapter.alpha'? (longshore "
        "config keys adapter)"},
+      {"[adapter]\nlora_dropout = 0.1",
+       "run.toml:2:1: unknown key 'adapter.lora_dropout', did you mean 'adapter.dropout'? "
+       "(longshore config keys adapter)"},
       {"lr = 1.0",
        "run.toml:1:1: key 'lr' stands outside of a section, did you mean 'optimizer.lr'? "
        "(longshore config keys)"},
@@ -166,6 +169,8 @@ TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
        "run.toml:2:6: optimizer.lr: expected a finite real, found the "
        "real inf"},
       {"[optimizer]\neps = 0", "run.toml:2:7: optimizer.eps = 0.0: must be above 0"},
+      {"[adapter]\ndropout = 1.0",
+       "run.toml:2:11: adapter.dropout = 1.0: must be at least 0 and below 1"},
       {"[optimizer]\nbetas = [0.9, 1.0]",
        "run.toml:2:9: optimizer.betas = [0.9, 1.0]: each must be at least 0 and below 1"},
       {"[schedule]\nmin_lr_ratio = 1.5",
@@ -242,6 +247,12 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[adapter]\nr = 4",
        "run.toml:2:5: adapter.r has no effect, because adapter.kind = \"none\" (default); set "
        "adapter.kind = \"lora\""},
+      {"[adapter]\ndropout = 0.1",
+       "run.toml:2:11: adapter.dropout has no effect, because adapter.kind = \"none\" (default); "
+       "set adapter.kind = \"lora\""},
+      {"[adapter]\nkind = \"lora\"\npath = \"a\"\ndropout = 0.1",
+       "run.toml:4:11: adapter.dropout has no effect, because adapter.path = \"a\" "
+       "(run.toml:3:8) says it in adapter_config.json"},
       {"[adapter]\nkind = \"lora\"\npath = \"a\"\ntargets = [\"mlp\"]",
        "run.toml:4:11: adapter.targets has no effect, because adapter.path = \"a\" "
        "(run.toml:3:8) says it in adapter_config.json"},

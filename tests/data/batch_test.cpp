@@ -116,6 +116,56 @@ TEST(Batch, CutsAStepIntoMicroBatchesWithoutChangingItsSamples) {
   EXPECT_EQ(step_tokens(4), whole);
 }
 
+// Returns the keys of the samples of one step, by token.
+std::multimap<int64_t, int64_t> keys_of(const Dataset& dataset, const PackingOptions& packing,
+                                        int64_t epoch, int64_t micro_batch, uint64_t seed = 9) {
+  const SequenceTable table = make_sequences(dataset, packing);
+  const int64_t count = table.sequence_count();
+  const Sampler sampler({.seed = 5, .sequences = count, .shuffle = true});
+  const StepBatches step = make_step_batches(dataset, table, sampler,
+                                             {.first_sample = epoch * count,
+                                              .sequences = count,
+                                              .micro_batch = micro_batch,
+                                              .dropout_seed = seed});
+  std::multimap<int64_t, int64_t> keys;
+  for (const TokenBatch& batch : step.micro_batches) {
+    EXPECT_EQ(batch.dropout_keys.size(), batch.tokens.size());
+    for (size_t t = 0; t < batch.tokens.size(); ++t) {
+      keys.emplace(batch.tokens[t], batch.dropout_keys.at(t));
+    }
+  }
+  return keys;
+}
+
+// A token's key depends on the seed, the epoch, the document and the position, and on neither
+// micro-batches, packing nor the order of samples. No two tokens have the same.
+TEST(Batch, GivesEveryTokenOfARunAKeyOfItsOwn) {
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(50, 40, 3));
+  const PackingOptions alone{.packing = false, .max_tokens = 40};
+  const PackingOptions packed{.packing = true, .max_tokens = 40, .shuffle_seed = 1};
+  const auto first = keys_of(dataset, alone, 0, 1);
+  EXPECT_EQ(keys_of(dataset, alone, 0, 7), first);
+  EXPECT_EQ(keys_of(dataset, packed, 0, 3), first);
+  std::map<int64_t, int64_t> times;
+  for (const auto& keys :
+       {first, keys_of(dataset, alone, 1, 1), keys_of(dataset, alone, 0, 1, 8)}) {
+    EXPECT_EQ(keys.size(), first.size());
+    for (const auto& [token, key] : keys) ++times[key];
+  }
+  EXPECT_EQ(times.size(), 3 * first.size());
+}
+
+// Without a seed of dropout, and in evaluation, there are no keys.
+TEST(Batch, HasNoKeysWithoutDropout) {
+  const InMemoryDataset dataset = documents_of_lengths(Ids{3, 2, 4});
+  const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 8});
+  const Sampler sampler({.seed = 1, .sequences = 3, .shuffle = true});
+  const StepBatches step = make_step_batches(dataset, table, sampler,
+                                             {.first_sample = 0, .sequences = 3, .micro_batch = 3});
+  EXPECT_TRUE(step.micro_batches.at(0).dropout_keys.empty());
+  EXPECT_TRUE(make_eval_batches(dataset, table, 0, 3).micro_batches.at(0).dropout_keys.empty());
+}
+
 // Evaluation takes every sequence once, in order, up to a limit.
 TEST(Batch, EvaluationTakesSequencesInOrderOnceAndUpToALimit) {
   const Ids lengths = {3, 2, 4, 2, 2};

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "model/adapter_values.h"
+#include "model/decoder_units.h"
 #include "model/differentiable_ops.h"
 #include "model/families.h"
 #include "model/model_spec.h"
@@ -378,6 +380,32 @@ TEST(AdapterTargets, RefusesWhatHasNoAdapter) {
           .starts_with("adapter.targets: \"lm_head\" is lm_head, which cannot have an adapter"))
       << refusal(llama(), "lm_head");
   EXPECT_TRUE(refusal(llama(), "embed_tokens").find("cannot have an adapter") != std::string::npos);
+}
+
+// Every adapter of every layer drops inputs by a stream of its own, with the keys of the batch.
+TEST(AdapterTargets, HaveDropoutOfTheirOwn) {
+  ArchSpec arch = llama();
+  arch.adapter = choose_adapters(arch, {.rank = 4, .dropout = 0.25, .targets = {"all-linear"}},
+                                 "adapter.targets");
+  MicroBatch batch;
+  batch.dropout_keys = at::zeros({1}, at::kLong);
+  std::set<int64_t> streams;
+  for (const int64_t layer : {0, 1}) {
+    const std::vector<ModuleParameter> parameters = block_parameters(arch, {}, layer);
+    const ModuleIndex index(parameters);
+    const std::vector<at::Tensor> values(parameters.size());
+    for (const Module module : {Module::kQuery, Module::kKey, Module::kValue, Module::kOutput,
+                                Module::kGate, Module::kUp, Module::kDown}) {
+      const InputDropout dropout = index.linear(values, module, batch).lora_dropout;
+      EXPECT_TRUE(dropout.drops());
+      EXPECT_EQ(dropout.share, 0.25);
+      streams.insert(dropout.stream);
+      EXPECT_FALSE(index.linear(values, module, {}).lora_dropout.drops());
+    }
+  }
+  EXPECT_EQ(streams.size(), 14u);
+  EXPECT_TRUE(make_model_spec(arch, {}).has_dropout());
+  EXPECT_FALSE(make_model_spec(with_targets(llama(), {"all-linear"}), {}).has_dropout());
 }
 
 // Everything but adapters and named modules is frozen; names mean what modules_to_save means.

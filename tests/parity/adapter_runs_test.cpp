@@ -84,6 +84,16 @@ TEST(AdapterRuns, OfDoraHaveTheSameBitsInEveryConfiguration) {
   }
 }
 
+// With dropout too: recompute, units, tiers and threads draw the same masks.
+TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
+  const Arguments lora = {"--adapter.dropout=0.25"}, dora = joined(lora, {"--adapter.kind=dora"});
+  expect_same_bits("llama", "fp32", lora);
+  expect_same_bits("llama", "bf16", dora);
+  expect_same_bits("phi3", "fp32", dora);
+  expect_same_bits("gpt2", "fp32", lora);
+  EXPECT_NE(train("llama", lora).losses, train("llama", {}).losses);
+}
+
 // Returns the norms of the rows of a matrix; of its columns if `columns`.
 std::vector<double> norms_of(const std::vector<float>& matrix, size_t outputs, bool columns) {
   std::vector<double> squares(outputs);
@@ -126,26 +136,31 @@ TEST(AdapterRuns, OfDoraBeginAsTheModel) {
 
 // Two ranks differ from one by the order of sums alone.
 TEST(AdapterRuns, OnTwoRanksAreCloseToOne) {
-  const Outcome one = train("llama", {});
-  RunDriver two("adapter-ranks");
-  ASSERT_EQ(two.train_ranks(2, adapter_arguments("llama")), 0) << two.output();
-  const std::vector<double> losses = two.steps("loss");
-  ASSERT_EQ(losses.size(), one.losses.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_LE(std::abs(losses[i] - one.losses[i]), 1e-5 * one.losses[i]) << i;
+  for (const std::string dropout : {"0", "0.25"}) {
+    const Arguments own = {"--adapter.dropout=" + dropout};
+    const Outcome one = train("llama", own);
+    RunDriver two("adapter-ranks");
+    ASSERT_EQ(two.train_ranks(2, joined(adapter_arguments("llama"), own)), 0) << two.output();
+    const std::vector<double> losses = two.steps("loss");
+    ASSERT_EQ(losses.size(), one.losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_LE(std::abs(losses[i] - one.losses[i]), 1e-5 * one.losses[i]) << dropout << " " << i;
+    }
   }
 }
 
-// A run that ends after five steps and goes on has the bits of one that did not, also on drives.
+// A run that ends after five steps and goes on has the bits of one that did not, masks of dropout
+// included, also on drives.
 TEST(AdapterRuns, ResumeWithTheSameBits) {
-  const Outcome unbroken = train("llama", {});
+  const Arguments dropout = {"--adapter.dropout=0.25"};
+  const Outcome unbroken = train("llama", dropout);
   for (const bool drives : {false, true}) {
     const Arguments tier =
         drives ? Arguments{"--offload.optimizer=nvme",
                            "--offload.nvme=[\"" + scratch_directory("adapter-resume") + "\"]"}
                : Arguments{};
     RunDriver run("adapter-resume");
-    const Arguments all = joined(adapter_arguments("llama"), tier);
+    const Arguments all = joined(joined(adapter_arguments("llama"), dropout), tier);
     ASSERT_EQ(run.train(joined(all, {"--train.steps=5"})), 0);
     ASSERT_EQ(run.train(all), 0);
     EXPECT_TRUE(run.state() == unbroken.state);

@@ -34,6 +34,7 @@ TrainingData make_data(const RunConfig& config = make_config()) {
   data.table = make_sequences(
       *dataset, {.packing = true, .max_tokens = config.data.max_tokens, .shuffle_seed = 5});
   data.dataset = std::move(dataset);
+  data.dropout = true;
   return {config, std::move(data)};
 }
 
@@ -43,14 +44,14 @@ DataState state_after(const TrainingData& data, int64_t step) {
           .fingerprint = data.fingerprint()};
 }
 
-using Batch = std::vector<std::vector<int64_t>>;  // tokens, positions, targets, starts
+using Batch = std::vector<std::vector<int64_t>>;  // tokens, positions, targets, starts, keys
 
 Batch content_of(const HostBatch& batch) {
   const auto values = [](std::span<const int64_t> span) {
     return std::vector<int64_t>(span.begin(), span.end());
   };
   return {values(batch.tokens), values(batch.positions), values(batch.targets),
-          values(batch.document_starts)};
+          values(batch.document_starts), values(batch.dropout_keys)};
 }
 
 // Returns the step's micro-batches, each from the rank that computes it.

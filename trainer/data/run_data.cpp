@@ -51,6 +51,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
     packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   }
   data.table = make_sequences(*data.dataset, packing);
+  data.dropout = training && source.whole().has_dropout();
   data.report = std::move(prepared.report);
   if (split) data.part = part_of(*data.dataset, !training, config.eval.split);
   const PrepareOptions used = preparation.options(paths);
@@ -89,6 +90,7 @@ TrainingData::TrainingData(const RunConfig& config, SequenceData data)
                 .shuffle = config.data.shuffle}),
       sequences_per_step_(config.train.sequences_per_step),
       micro_batch_(config.train.micro_batch),
+      seed_(static_cast<uint64_t>(config.run.seed)),
       epochs_(config.train.steps > 0 ? 0.0 : config.train.epochs),
       total_steps_(config.train.steps > 0
                        ? config.train.steps
@@ -129,7 +131,8 @@ StepBatches TrainingData::step_batches(Step step) const {
   return make_step_batches(*data_.dataset, data_.table, sampler_,
                            {.first_sample = samples_before(Step(step.value - 1)),
                             .sequences = sequences_per_step_,
-                            .micro_batch = micro_batch_});
+                            .micro_batch = micro_batch_,
+                            .dropout_seed = data_.dropout ? std::optional(seed_) : std::nullopt});
 }
 
 DataCursor TrainingData::cursor_after(Step step) const {
@@ -147,7 +150,8 @@ std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches) {
     views.push_back({.tokens = batch.tokens,
                      .positions = batch.positions,
                      .targets = batch.targets,
-                     .document_starts = batch.document_starts});
+                     .document_starts = batch.document_starts,
+                     .dropout_keys = batch.dropout_keys});
   }
   return views;
 }

@@ -44,6 +44,7 @@ struct SequenceData {
   TextEnds ends;                 // ends of training documents; needs a tokenizer
   std::string chat_template;     // exported after training on conversations; empty: none
   bool conversations = false;
+  bool dropout = false;  // the steps' batches have keys of dropout
 };
 
 // Returns the entry of <run.dir>/data.json: the number of sequences, a report per file, and the
@@ -88,6 +89,7 @@ class TrainingData {
   Sampler sampler_;
   int64_t sequences_per_step_;
   int64_t micro_batch_;
+  uint64_t seed_;
   double epochs_;  // 0: train.steps sets the length
   int64_t total_steps_;
   Step base_step_;            // step at which this process started

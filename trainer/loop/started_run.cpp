@@ -115,8 +115,6 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   for (const std::string& note : end_notes(trained.ends, trained.conversations, source)) {
     if (run.ranks().first()) log_warning(note);
   }
-  const std::string adapter_note = source.adapter_note();
-  if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
   if (run.eval_data && !config.eval.prompts.empty()) {
     run.tokenizer = Tokenizer::load(tokenizer_directory(config, source.directory().path()));
     check_prompts(config, *run.tokenizer, plan.step.positions);

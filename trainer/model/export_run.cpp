@@ -18,15 +18,13 @@ namespace longshore {
 namespace {
 
 AdapterExport adapter_export(const ModelSource& source) {
-  AdapterSettings settings = source.adapter_settings();
-  settings.dropout = 0.0;  // none was used
   AdapterExport adapter;
   for (const ParamSpec& parameter : source.whole().whole_parameters()) {
     if (parameter.frozen) continue;
     adapter.names[parameter.name] =
         std::string(kAdapterNamePrefix) + source.published_name(parameter.name);
   }
-  adapter.config = adapter_config_text(settings);
+  adapter.config = adapter_config_text(source.adapter_settings());
   return adapter;
 }
 

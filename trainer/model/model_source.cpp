@@ -173,6 +173,7 @@ void ModelSource::read_adapter(const RunConfig& config) {
                          .alpha = section.alpha,
                          .rslora = section.rslora,
                          .dora = dora,
+                         .dropout = section.dropout,
                          .targets = section.targets,
                          .trained = section.train};
   } else {
@@ -198,6 +199,7 @@ void ModelSource::read_adapter(const RunConfig& config) {
                        .alpha = adapter_settings_.alpha,
                        .rslora = adapter_settings_.rslora,
                        .dora = adapter_settings_.dora,
+                       .dropout = adapter_settings_.dropout,
                        .targets = adapter_settings_.targets},
                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
 }
@@ -232,12 +234,6 @@ void ModelSource::check_adapter_tensors() const {
     throw DataError(adapter_path_ + ": the tensor of " + printable(*unused.begin()) +
                     " is not among what adapter_config.json says is trained");
   }
-}
-
-std::string ModelSource::adapter_note() const {
-  if (adapter_settings_.dropout == 0.0) return {};
-  return adapter_path_ + ": lora_dropout = " + formatted("%g", adapter_settings_.dropout) +
-         ", but adapters are trained without dropout";
 }
 
 std::string ModelSource::published_name(const std::string& parameter) const {

@@ -49,8 +49,6 @@ class ModelSource {
   // Returns the settings of the adapters as adapter_config.json has them: those of the adapter that
   // the run starts from, or those of new ones.
   const AdapterSettings& adapter_settings() const { return adapter_settings_; }
-  // Returns a setting of the adapter that the run starts from and does not keep; empty if none.
-  std::string adapter_note() const;
   // Returns the name that transformers gives to a parameter of the files: gpt2's files may lack its
   // "transformer." in front.
   std::string published_name(const std::string& parameter) const;

@@ -70,7 +70,7 @@ std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
   add(BufferKind::kOutputGradient, carry);
   add(GradientBuffer(0), gradient);
   add({BufferKind::kWaitingGradient, UnitId(0)}, waiting);
-  add(BufferKind::kBatch, BatchStage::bytes_for(1, most_positions));
+  add(BufferKind::kBatch, BatchStage::bytes_for(1, most_positions, spec.has_dropout()));
   return buffers;
 }
 
@@ -200,7 +200,9 @@ class UnitProbe::Bench {
 
   ProbeTrace run(const std::vector<int64_t>& documents, int64_t trained) {
     const ZeroBatch zero(documents, trained);
-    const HostBatch host = zero.host();
+    HostBatch host = zero.host();
+    // Keys of zeros take the memory and the time of any others.
+    if (model_.spec().has_dropout()) host.dropout_keys = zero.tokens;
     const std::span<const MicroBatch> batch = batches_.load({&host, 1});
     const UnitId unit = model_.probed();
     std::vector<UnitLease> leases;
