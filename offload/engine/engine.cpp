@@ -163,6 +163,13 @@ void Engine::load(const ParameterReader& read) {
   advance_version();
 }
 
+void Engine::read_shard(Rank shard, const ParameterReader& read) {
+  read_parameters(spec(), parts_.layouts, shard, read,
+                  [this](int64_t blocks, const std::function<void(int64_t)>& work) {
+                    parts_.pool.for_each_block(blocks, work);
+                  });
+}
+
 PayloadCounters::Totals Engine::payload() const {
   PayloadCounters::Totals totals;
   const RankGroups& groups = parts_.groups;

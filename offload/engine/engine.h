@@ -40,6 +40,8 @@ class Engine {
 
   // Sets all parameters, zeroes moments, and counts updates from the first.
   void load(const ParameterReader& read);
+  // Calls `read` as `load` does on the rank that holds this shard, and changes nothing.
+  void read_shard(Rank shard, const ParameterReader& read);
 
   const TierPlan& plan() const { return parts_.plan; }
   const ModelSpec& spec() const { return parts_.spec(); }

@@ -122,6 +122,11 @@ FileIdentity identity_of(const UniqueFd& fd) {
           .modified = status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 
+std::string file_identity(const UniqueFd& fd) {
+  const FileIdentity identity = identity_of(fd);
+  return std::to_string(identity.device) + " " + std::to_string(identity.inode);
+}
+
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into) {
   LONGSHORE_CHECK(offset >= 0) << offset;
   const size_t wanted = into.size();

@@ -43,6 +43,8 @@ UniqueFd create_file(const std::string& path);
 
 // Returns the size of an open regular file. Throws IoError for a pipe or a directory.
 Bytes file_bytes(const UniqueFd& fd);
+// Returns a text that is equal for two open files of one machine if they are the same file.
+std::string file_identity(const UniqueFd& fd);
 
 // FileIdentity: tells whether an open file was written, cut or grown since. Plain value.
 struct FileIdentity {

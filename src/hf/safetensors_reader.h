@@ -25,6 +25,8 @@ class SafetensorsFile {
 
   const std::string& path() const { return fd_.path(); }
   Bytes file_bytes() const { return file_bytes_; }
+  // Returns the file_identity of the open file (base/file.h).
+  std::string identity() const { return file_identity(fd_); }
   // The tensors are in byte order.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }

@@ -49,12 +49,20 @@ bool is_elsewhere(const StateSpans& frozen) {
   return frozen.master.empty() && frozen.high.empty();
 }
 
-void load_chunk(const Chunk& chunk, const StateSpans& spans, const ParameterReader& read) {
+// Passes the chunk's values to `use`; they are gone afterwards.
+void read_chunk(const Chunk& chunk, const ParameterReader& read,
+                const std::function<void(std::span<const float> values)>& use) {
   const auto elements = static_cast<size_t>(chunk.piece.elements);
   const auto memory = std::make_unique_for_overwrite<float[]>(elements);
   const std::span<float> values(memory.get(), elements);
   read(*chunk.name, chunk.piece.parameter_begin, values);
-  write_values(spans, chunk.piece.shard_begin, values);
+  use(values);
+}
+
+void load_chunk(const Chunk& chunk, const StateSpans& spans, const ParameterReader& read) {
+  read_chunk(chunk, read, [&](std::span<const float> values) {
+    write_values(spans, chunk.piece.shard_begin, values);
+  });
   clear_moments(spans, chunk.piece);
 }
 
@@ -82,6 +90,17 @@ void load_parameters(const StateSweep& sweep, const ModelSpec& model,
       load_chunk(chunk, spans.at(chunk.piece.segment), read);
     });
   });
+}
+
+void read_parameters(const ModelSpec& model, const std::vector<FlatLayout>& layouts, Rank rank,
+                     const ParameterReader& read, const ForEachBlock& each_block) {
+  for (const UnitSpec& unit : model.units) {
+    const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
+    const std::vector<Chunk> chunks = chunks_of(unit, layout.pieces(rank));
+    each_block(static_cast<int64_t>(chunks.size()), [&](int64_t block) {
+      read_chunk(chunks.at(static_cast<size_t>(block)), read, [](std::span<const float>) {});
+    });
+  }
 }
 
 }  // namespace longshore

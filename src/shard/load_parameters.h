@@ -32,4 +32,10 @@ void load_parameters(const StateSweep& sweep, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block = for_each_block_in_order);
 
+// Calls `read` for every parameter of a shard, in the same chunks as load_parameters, and keeps no
+// value: for a comparison with what another rank loads.
+void read_parameters(const ModelSpec& model, const std::vector<FlatLayout>& layouts, Rank rank,
+                     const ParameterReader& read,
+                     const ForEachBlock& each_block = for_each_block_in_order);
+
 }  // namespace longshore

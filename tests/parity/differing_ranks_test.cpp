@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "hf/safetensors_reader.h"
 #include "tests/comm/free_fixed_port.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
@@ -70,17 +71,34 @@ class DifferingRanks : public testing::Test {
     EXPECT_TRUE(record() == before);
   }
 
+  // Changes the lowest bit of an element of rank 1's weights; counts from the end if negative.
+  void change_weight(const std::string& name, int64_t element) const {
+    const std::string path = home(1) + "/model/model.safetensors";
+    const TensorInfo tensor = SafetensorsFile::open(path).tensor(name);
+    if (element < 0) element += tensor.elements();
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(tensor.file_begin + element * (tensor.bytes / tensor.elements()));
+    const auto byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(-1, std::ios::cur);
+    file.put(byte);
+    EXPECT_TRUE(file.flush());
+  }
+
   const RunDriver run_{"differing"};
+  const std::string program_ = (binary_directory() / "longshore").string();
+  std::string other_program_;  // rank 1's; empty: the same
+  Arguments more_;             // keys of the run file for all ranks
 
  private:
   // Prepares the child's work before the fork, because little is allowed between fork and exec.
   pid_t start(int rank, const std::string& port) const {
     const std::string own = std::to_string(rank);
-    Arguments words = joined({(binary_directory() / "longshore").string(), "train", "run.toml"},
-                             RunDriver::golden_arguments("llama"));
+    const std::string& program = rank == 1 && !other_program_.empty() ? other_program_ : program_;
+    Arguments words = joined({program, "train", "run.toml"}, RunDriver::golden_arguments("llama"));
     words = joined(words, {"--model.path=\"model\"", "--data.train=[\"rows.jsonl\"]",
                            "--train.steps=2", "--run.dir=\"" + run_.directory() + "\"",
                            "--data.cache=\"" + run_.directory() + "/cache\""});
+    words = joined(words, more_);
     Arguments variables = {"RANK=" + own,           "LOCAL_RANK=" + own,  "WORLD_SIZE=2",
                            "LOCAL_WORLD_SIZE=2",    "GROUP_RANK=0",       "GROUP_WORLD_SIZE=1",
                            "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
@@ -124,6 +142,44 @@ TEST_F(DifferingRanks, InTheModelAreRefused) {
   config["rms_norm_eps"] = 2.0 * config.at("rms_norm_eps").get<double>();
   std::ofstream(home(1) + "/model/config.json") << config.dump();
   expect_refused("the model: ");
+}
+
+// One bit of the weights is refused with its tensor, whichever rank's shard it lies in.
+TEST_F(DifferingRanks, InTheWeightsAreRefused) {
+  const std::string tensor = "model.embed_tokens.weight";
+  for (const int64_t element : {0, -1}) {
+    change_weight(tensor, element);
+    expect_refused("the weights: tensor '" + tensor + "'");
+    change_weight(tensor, element);
+  }
+  for (const Ended& ended : train()) EXPECT_EQ(ended.exit_code, 0) << ended.output;
+}
+
+// Ranks that each hold the whole model compare what they load, frozen parameters too.
+TEST_F(DifferingRanks, InTheWeightsOfWholeCopiesAreRefused) {
+  more_ = {"--fsdp.strategy=no_shard", "--train.freeze=[\"model.embed_tokens.*\"]"};
+  change_weight("model.embed_tokens.weight", 1);
+  expect_refused("the weights: tensor 'model.embed_tokens.weight'");
+}
+
+// Ranks of different builds are refused before anything else is compared.
+TEST_F(DifferingRanks, InTheProgramAreRefused) {
+  std::ifstream file(program_, std::ios::binary);
+  std::string program{std::istreambuf_iterator<char>(file), {}};
+  const std::string note("\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0", 16);
+  const size_t at = program.find(note);
+  ASSERT_NE(at, std::string::npos) << program_ << " has no build id";
+  program[at + note.size()] ^= 1;
+  other_program_ = home(1) + "/longshore";
+  std::ofstream(other_program_, std::ios::binary) << program;
+  fs::permissions(other_program_, fs::perms::owner_all);
+  expect_refused("the program's build: ");
+}
+
+// Ranks that would make other groups of ranks are refused, instead of waiting for each other.
+TEST_F(DifferingRanks, InTheStrategyAreRefused) {
+  std::ofstream(home(1) + "/run.toml") << "[fsdp]\nstrategy = \"no_shard\"\n";
+  expect_refused("the groups of ranks: ");
 }
 
 // Ranks with different data of equal counts are refused; the run on disk stays unchanged.

@@ -157,11 +157,14 @@ bool resume_from_tier(StartedRun& run) {
   return true;
 }
 
-// Loads weights from the model's files and checks them while reading.
+// Loads weights from the model's files, checks them while reading, and refuses ranks that read
+// different ones.
 void load_weights(StartedRun& run) {
   const ModelSource& source = *run.setup.source;
   WeightCheck check;
-  load_initial_weights(run.engine, source, check);
+  WeightComparison comparison(source.weight_files(), run.ranks().topology(), run.ranks().world());
+  load_initial_weights(run.engine, source, check, &comparison);
+  comparison.conclude(source.directory().path());
   const std::string found = check.conclude(source.directory().path(), run.ranks().world());
   if (!found.empty() && run.ranks().first()) {
     log_warning(found + "; steps that meet them are skipped");

@@ -250,6 +250,15 @@ std::string ModelSource::fingerprint() const {
                           formatted("%.17g", arch_.adapter.scaling)));
 }
 
+std::string ModelSource::weight_files() const {
+  std::string text;
+  if (loader_) {
+    for (const auto& file : directory_->files()) text += file->file.identity() + "\n";
+  }
+  if (adapter_) text += adapter_->identity() + "\n";
+  return text;
+}
+
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
   const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
   return {made, &made->grouped};

@@ -54,6 +54,9 @@ class ModelSource {
   std::string published_name(const std::string& parameter) const;
   // Identifies the model that is trained: its directory and the scaling of its adapters.
   std::string fingerprint() const;
+  // Returns a text that is equal in two processes of one machine if they read the initial values
+  // from the same open files; empty if no value is read from a file.
+  std::string weight_files() const;
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
   // Reads frozen parameters while a run trains; null for random or missing weights.

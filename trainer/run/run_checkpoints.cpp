@@ -120,12 +120,36 @@ std::string model_difference(const RunProgress& saved, const std::string& path,
          "; give its model.path, or another run.dir";
 }
 
-void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check) {
+void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
+                          WeightComparison* comparison) {
   const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
-  Progress progress("loading weights", model.fp32_bytes(!engine.plan().frozen_in_files));
-  engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
+  // A frozen model that stays in its files is not loaded, so it is read once more for a comparison.
+  const bool loads_all = !engine.plan().frozen_in_files;
+  {
+    Progress progress("loading weights", model.fp32_bytes(loads_all));
+    engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
+      source.read_initial(name, begin, out);
+      check.take(name, out);
+      if (loads_all && comparison != nullptr && comparison->needed()) {
+        comparison->take(name, begin, out);
+      }
+      progress.add(static_cast<Bytes>(out.size_bytes()));
+    });
+  }
+  if (!loads_all && comparison != nullptr && comparison->needed()) {
+    engine.read_shard(engine.groups().shard(),
+                      [&](const std::string& name, int64_t begin, std::span<float> out) {
+                        source.read_initial(name, begin, out);
+                        comparison->take(name, begin, out);
+                      });
+  }
+  if (comparison == nullptr || !comparison->other_shard()) return;
+  const Rank other = *comparison->other_shard();
+  const ShardedModel theirs{engine.spec(), engine.layouts(), other};
+  Progress progress("comparing weights with another rank", theirs.fp32_bytes(true));
+  engine.read_shard(other, [&](const std::string& name, int64_t begin, std::span<float> out) {
     source.read_initial(name, begin, out);
-    check.take(name, out);
+    comparison->take_other(name, begin, out);
     progress.add(static_cast<Bytes>(out.size_bytes()));
   });
 }

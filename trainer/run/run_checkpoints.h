@@ -34,8 +34,10 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source);
 
-// Loads the model's values before the first step, and passes them to `check`.
-void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check);
+// Loads the model's values before the first step, and passes them to `check`. Where the ranks read
+// different files, passes to `comparison` what it compares; null: there are no other ranks.
+void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
+                          WeightComparison* comparison = nullptr);
 // Loads the state of a checkpoint of the engine's model.
 void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine);
 

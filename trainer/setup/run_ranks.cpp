@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "comm/store/store_secret.h"
 #include "offload/plan/plan_from_config.h"
+#include "trainer/device/run_environment.h"
 
 namespace longshore {
 
@@ -39,6 +40,11 @@ void read_secret(const DistSection& dist, RankInfo& ranks) {
   }
 }
 
+std::string describe_groups(const ShardTopology& topology) {
+  return "fsdp.strategy = " + std::string(name_of(topology.strategy)) +
+         "\nranks that share a copy of the model: " + std::to_string(topology.shard_ranks) + "\n";
+}
+
 }  // namespace
 
 RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
@@ -50,7 +56,12 @@ RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   RankInfo found = discover_ranks();
   if (found.size > 1) read_secret(config.dist, found);
   world_ = World::connect(found, options);
+  // Another build may exchange other messages from here on.
+  world_->agree("the program's build", build_id() + "\n");
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
+  // The groups below are made together, before the run files are compared as a whole. By default
+  // hybrid_shard depends on the number of ranks of a node.
+  world_->agree("the groups of ranks", describe_groups(topology()));
   groups_.rank = rank();
   groups_.gpu = gpu_of(info(), visible_gpus);
   if (rank().value != 0) hush_progress();
