@@ -44,6 +44,12 @@ void give_streams_their_own_queues() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
+// A write past the limit of ulimit -f then fails with an error, which is said, instead of ending
+// the program without a word.
+void outlive_file_limits() {
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
 // After a distributed failure nothing is left to do, and destructors of LibTorch's static objects
 // may wait for threads that wait for a peer that is gone.
 int leave(int exit_code) {
@@ -56,6 +62,7 @@ int leave(int exit_code) {
 
 int main(int argc, char** argv) {
   end_with_the_launcher();
+  outlive_file_limits();
   ask_name_servers_briefly();
   give_streams_their_own_queues();
   wait_without_spinning(argv);

@@ -1,5 +1,6 @@
 #include "base/errors.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace longshore {
@@ -14,13 +15,17 @@ std::string join_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
+constexpr const char* kFileLimit =
+    ", the limit of ulimit -f or of the file system; raise it, or name another directory";
+
 }  // namespace
 
 ConfigError::ConfigError(std::vector<std::string> problems)
     : Error(ExitCode::kConfig, join_lines(problems)), problems_(std::move(problems)) {}
 
 IoError::IoError(const std::string& operation, const std::string& path, int error_number)
-    : Error(ExitCode::kFailure, operation + " " + path + ": " + std::strerror(error_number)) {}
+    : Error(ExitCode::kFailure, operation + " " + path + ": " + std::strerror(error_number) +
+                                    (error_number == EFBIG ? kFileLimit : "")) {}
 
 namespace internal {
 

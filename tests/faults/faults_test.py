@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A run on a disk that fills up at many places, becomes read-only or vanishes, and under a clock
-that jumps: it says what happened, nothing that was good is lost, and with room again the same
+"""A run on a disk that fills up at many places, refuses a write once, becomes read-only or
+vanishes, and under a clock that jumps: it says what happened, nothing that was good is lost, and with room again the same
 command ends with the bits of a run that nothing befell.
 
-    faults_test.py LONGSHORE JUMPING_CLOCK [Faults.TEST ...]
+    faults_test.py LONGSHORE JUMPING_CLOCK FAILING_WRITE [Faults.TEST ...]
 
 Disks are memory file systems of a namespace of this test's own: unprivileged user namespaces, or
 root, are needed. Where there are neither it ends with 77, and scripts/test says that it did not
@@ -27,7 +27,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import event_files
 import json_schema
 
-LONGSHORE, JUMPING_CLOCK = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+LONGSHORE, JUMPING_CLOCK, FAILING_WRITE = (pathlib.Path(argument).resolve()
+                                           for argument in sys.argv[1:4])
 WHOLE_DISK = 64 << 20
 PAGE = 4096
 PLACES = 20
@@ -293,6 +294,49 @@ class Faults(unittest.TestCase):
                 Faults.long = self.course(disk.run)
         return Faults.long
 
+    @staticmethod
+    def refusing(path, count):
+        """The environment of a process whose writes to files with this path fail `count` times."""
+        return {"LD_PRELOAD": str(FAILING_WRITE), "FAILING_PATH": path, "FAILING_FROM": "6",
+                "FAILING_COUNT": str(count)}
+
+    def test_a_line_of_the_record_that_fails_once_is_the_reason_that_is_said(self):
+        expected = self.expect_long()
+        for ranks in (1, 2):
+            command = ("launch", "--nproc", ranks, "--") if ranks > 1 else ()
+            with self.subTest(ranks=ranks), Disk(self.disk_path) as disk:
+                result = self.longshore(*command, "train", self.file, *LONG,
+                                        **self.refusing("metrics.jsonl", 1))
+                self.assertEqual(result.returncode, 1, result.stderr)
+                self.check_failure(result, disk.run)
+                self.assertNotIn("stopped by", result.stderr)
+                status = json.loads((disk.run / "run.json").read_text())
+                self.assertEqual((status["status"], status["exit_code"]), ("failed", 1))
+                self.assertIn("No space left on device", status["message"])
+                self.assertEqual(status["saved_step"], status["step"])
+                self.assertLess(status["step"], 150)
+                again = self.longshore(*command, "train", self.file, *LONG)
+                self.assertEqual(again.returncode, 0, again.stderr)
+                self.assertEqual(len(lines_of(disk.run, "step")), 150)
+                if ranks == 1:
+                    self.assertEqual(self.course(disk.run)["weights"], expected["weights"])
+
+    def test_events_that_cannot_be_written_are_said_and_end_nothing_else(self):
+        with Disk(self.disk_path) as disk:
+            self.trained()
+            expected = self.course(disk.run)
+        for count, code in ((1, 0), (1 << 30, 1)):
+            with self.subTest(count=count), Disk(self.disk_path) as disk:
+                result = self.train(**self.refusing("tensorboard/", count))
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertIn("log.tensorboard: write ", result.stderr)
+                self.assertIn("No space left on device", result.stderr)
+                self.assertEqual(self.course(disk.run), expected)
+                if code == 0:
+                    self.check_events(disk.run)
+                else:
+                    self.check_failure(result, disk.run)
+
     def test_a_read_only_disk_is_said_and_nothing_on_it_changes(self):
         with Disk(self.disk_path) as disk:
             call("mount", "-o", "remount,ro", disk.path)
@@ -452,4 +496,4 @@ if __name__ == "__main__":
                   "(sysctl kernel.apparmor_restrict_unprivileged_userns=0)")
             sys.exit(NOT_RUN)
         os.execvp(mine[0], [*mine, sys.executable, *sys.argv])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

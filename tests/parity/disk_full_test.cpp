@@ -18,10 +18,11 @@ Arguments base(int steps) {
                 {"--train.steps=" + std::to_string(steps)});
 }
 
-// Makes writes beyond `bytes` of a file fail in the child, as on a full disk.
+// Makes writes beyond `bytes` of a file fail in the child, as on a full disk. Unless the program
+// ignores it, a signal ends it there (ulimit -f).
 void limit_files(RunDriver& run, rlim_t bytes) {
   run.before_exec([bytes] {
-    ::signal(SIGXFSZ, SIG_IGN);
+    ::signal(SIGXFSZ, SIG_DFL);
     const struct rlimit limit{bytes, bytes};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   });

@@ -122,13 +122,15 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
       run->reporter.check_plan(forecast.check(plan),
                                [&forecast](const PlanCheck& check) { forecast.learn(check); });
     }
-    const int exit_code = RunLoop(&*run).run();
+    RunLoop loop(&*run);
+    const int exit_code = loop.run();
     if (trace && first) {
       log_info("timeline: " + trace->path() + " (open *.json at ui.perfetto.dev)\n" +
                trace->ledger_text());
     }
     if (trace) trace->finish();
-    end(exit_code, exit_code == 0 ? "" : signals.stop_text());
+    const std::string stopped = loop.failure().empty() ? signals.stop_text() : loop.failure();
+    end(exit_code, exit_code == 0 ? "" : stopped);
     return exit_code;
   } catch (const Stopped& stopped) {
     end(stopped.exit_code(), signals.stop_text() + " before the first step");

@@ -63,7 +63,7 @@ StepOutcome RunLoop::run_step() {
                       .trained_tokens = batches.trained_tokens,
                       .lr = lr,
                       .max_grad_norm = config_.train.max_grad_norm,
-                      .stop = run_.signals.stop_requested() || !run_.reporter.failure().empty(),
+                      .stop = run_.signals.stop_requested() || record_failed(),
                       .save = run_.signals.take_save_request(),
                       .record = {}};
   if (engine.commits().commits()) {
@@ -126,7 +126,9 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   const bool last = step().value == run_.data.total_steps();
   const auto due = [this](int64_t every) { return every > 0 && step().value % every == 0; };
   // A single rank stops at once; several ranks agree on the failure in the next step's totals.
-  stopping_ = outcome.stop || (run_.ranks().info().size == 1 && !run_.reporter.failure().empty());
+  const bool failed = record_failed();
+  stopping_ = outcome.stop || (run_.ranks().info().size == 1 && failed);
+  warn_of_events();
   run_.ledger.note_status(run_.reporter, run_.signals);
   give_back_heap();
   if (run_.eval_data && !stopping_ && (last || due(config_.eval.every_steps))) evaluate_now();
@@ -226,12 +228,27 @@ void RunLoop::save() {
 }
 
 int RunLoop::stop() {
-  if (!run_.ledger.is_saved()) save();
+  try {
+    if (!run_.ledger.is_saved()) save();
+  } catch (const CheckpointError& error) {
+    if (stop_cause_.empty()) throw;
+    throw CheckpointError(stop_cause_ + "; then " + error.what());
+  }
+  run_.reporter.sync();
+  record_failed();
+  // Rank 0 alone knows that its record could not be written, and all ranks end for that reason.
+  const std::string cause =
+      run_.ranks().world().exchange("the reason to stop", stop_cause_).front();
+  if (!cause.empty()) {
+    // No exception: the other ranks end for the same reason and need not be told.
+    failure_ = cause + "; " + run_.ledger.what_is_saved();
+    if (run_.ranks().first()) log_error(failure_);
+    return static_cast<int>(ExitCode::kFailure);
+  }
   if (run_.ranks().first()) {
     log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
              "; the same command resumes from here");
   }
-  check_metrics();
   // A rank without a signal of its own returns the exit code for SIGTERM.
   return run_.signals.stop_requested() ? run_.signals.stop_exit_code() : 128 + SIGTERM;
 }
@@ -241,7 +258,14 @@ int RunLoop::finish() {
   if (!run_.ledger.is_saved()) save();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
-  if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) export_model();
+  if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) {
+    try {
+      export_model();
+    } catch (const IoError& error) {
+      throw IoError("the export failed: " + std::string(error.what()) + "; " +
+                    run_.ledger.what_is_saved() + "; the same command exports it again");
+    }
+  }
   run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});
   check_metrics();
   return 0;
@@ -264,11 +288,29 @@ void RunLoop::export_model() {
   log_info(next_commands(destination, source, choice));
 }
 
-// Throws, after everything is saved, if lines of the metrics could not be written.
+// A record that cannot be written stops the run. The reason counts from the first time on, because
+// a later write may succeed before all ranks have agreed to stop.
+bool RunLoop::record_failed() {
+  if (stop_cause_.empty()) stop_cause_ = run_.reporter.failure();
+  return !stop_cause_.empty();
+}
+
+// TensorBoard's copy of the record does not stop a run; the user learns of its failure once.
+void RunLoop::warn_of_events() {
+  const std::string failure = run_.reporter.events_failure();
+  if (failure.empty() || std::exchange(events_warned_, true)) return;
+  run_.reporter.clear_display();
+  log_warning("log.tensorboard: " + failure +
+              "; the run goes on, metrics.jsonl has all values, and later steps try again");
+}
+
+// Throws, after everything is saved, if lines of the metrics or TensorBoard's copy of them could
+// not be written.
 void RunLoop::check_metrics() {
   run_.reporter.sync();
-  const std::string failure = run_.reporter.failure();
-  if (!failure.empty()) throw IoError(failure + "; " + run_.ledger.what_is_saved());
+  const std::string failure = run_.reporter.failure(), events = run_.reporter.events_failure();
+  const std::string& first = failure.empty() ? events : failure;
+  if (!first.empty()) throw IoError(first + "; " + run_.ledger.what_is_saved());
 }
 
 }  // namespace longshore

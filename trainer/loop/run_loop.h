@@ -17,6 +17,8 @@ class RunLoop {
 
   // Runs the loop and returns the exit code.
   int run();
+  // Returns the failure that stopped a run which is saved; it was printed. Empty: none did.
+  const std::string& failure() const { return failure_; }
 
  private:
   Step step() const { return run_.ledger.progress.step; }
@@ -34,13 +36,18 @@ class RunLoop {
   int stop();
   int finish();
   void export_model();
+  bool record_failed();
+  void warn_of_events();
   void check_metrics();
 
   StartedRun& run_;
   const RunConfig& config_;
   std::chrono::steady_clock::time_point heap_given_back_;
-  bool passed_ = false;    // this process has run a train pass
-  bool stopping_ = false;  // the run stops after the last step; equal on all ranks
+  bool passed_ = false;     // this process has run a train pass
+  bool stopping_ = false;   // the run stops after the last step; equal on all ranks
+  std::string stop_cause_;  // the first failure of the record that stops the run; on rank 0
+  std::string failure_;
+  bool events_warned_ = false;
 };
 
 }  // namespace longshore

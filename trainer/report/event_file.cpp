@@ -177,8 +177,10 @@ void EventFile::write_waiting() {
     write_all(fd_, waiting_);
     bytes_ += static_cast<Bytes>(waiting_.size());
     waiting_.clear();
-  } catch (const IoError&) {
-    // metrics.jsonl reports the failure. Readers stop at a torn record, so it is cut off.
+    failure_.clear();
+  } catch (const IoError& error) {
+    if (failure_.empty()) failure_ = error.what();
+    // Readers stop at a torn record, so it is cut off.
     [[maybe_unused]] const int result = ::ftruncate(fd_.get(), bytes_);
   }
 }

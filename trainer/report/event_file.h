@@ -34,16 +34,20 @@ class EventFile {
   // because readers follow that order. IoError if the file cannot be created.
   EventFile(const std::string& directory, double time, Step first);
 
-  // Never throws if the disk is full or broken: the record is written together with a later one.
+  // Never throws if the disk is full or broken: the record is kept in memory for a later write, and
+  // `failure` gives the reason.
   void add(double time, Step step, const std::vector<Scalar>& scalars);
+  // Writes the records that are still in memory.
+  void write_waiting();
+  // The reason why records are still in memory; empty if none are.
+  const std::string& failure() const { return failure_; }
   const std::string& path() const { return fd_.path(); }
 
  private:
-  void write_waiting();
-
   UniqueFd fd_;
   Bytes bytes_ = 0;  // size of the whole records in the file
   std::string waiting_;
+  std::string failure_;
 };
 
 }  // namespace longshore

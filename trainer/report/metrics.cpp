@@ -146,6 +146,7 @@ void MetricsFile::write_waiting() {
 
 void MetricsFile::sync() {
   write_waiting();
+  if (events_) events_->write_waiting();
   if (::fsync(fd_.get()) != 0 && failure_.empty()) {
     failure_ = IoError("fsync", fd_.path(), errno).what();
   }

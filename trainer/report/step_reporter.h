@@ -49,6 +49,9 @@ class StepReporter {
   }
   // The reason why lines are still in memory; empty if none are.
   std::string failure() const { return metrics_ ? metrics_->failure() : std::string(); }
+  std::string events_failure() const {
+    return metrics_ ? metrics_->events_failure() : std::string();
+  }
   void sync() {
     if (metrics_) metrics_->sync();
   }
