@@ -116,26 +116,6 @@ bool is_temporary_of(std::string_view name, std::string_view target);
 // and follows a symbolic link.
 void write_output_file(const std::string& path, std::string_view text);
 
-// MappedFile: a read-only memory mapping of a file. Immutable; any thread may read. The file must
-// not be truncated while it is mapped. Files that are created by rename never are.
-
-class MappedFile {
- public:
-  // Throws IoError if the file cannot be opened or mapped.
-  explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-
-  std::span<const std::byte> bytes() const { return {data_, size_bytes_}; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  const std::byte* data_ = nullptr;
-  size_t size_bytes_ = 0;
-};
-
 // Waits for the writer of a pipe that was opened with O_NONBLOCK. Internal to src/base; any thread.
 
 // Returns when a writer has opened the pipe, and at once if the descriptor is not a pipe. Throws

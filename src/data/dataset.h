@@ -1,4 +1,4 @@
-// Data sets: documents as token ids with targets, in memory or in memory-mapped files, of one file
+// Data sets: documents as token ids with targets, in memory or in prepared files, of one file
 // or of several. Immutable once built; any thread may read.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// Dataset: documents as token ids with targets, in memory or in memory-mapped files. Immutable once
+// Dataset: documents as token ids with targets, in memory or in prepared files. Immutable once
 // built; any thread may read.
 
 // The target of an untrained position.

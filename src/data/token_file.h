@@ -1,8 +1,10 @@
-// TokenFile: the prepared, memory-mapped form of a data file: token ids, one bit per token that
-// says whether its target is learned, and the ends of documents. Immutable; any thread may read.
+// TokenFile: the prepared form of a data file: token ids, one bit per token that says whether its
+// target is learned, and the ends of documents. Immutable; any thread may read.
 //
-// Integers are little-endian. Checksums of 1 MiB pieces cover all but the header; a piece is
-// checked before its first use. Offsets are from the start of the file:
+// Integers are little-endian. Checksums of 1 MiB pieces cover all but the header. A piece is read
+// into memory and checked there, each time it is read: a file that is cut or written to while a run
+// uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
+// the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
 //     8  u32 version (2), u32 0        80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
@@ -17,14 +19,16 @@
 // end is set if the document comes from the same row as the one before.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/mutex.h"
 #include "data/dataset.h"
 
 namespace longshore {
@@ -64,13 +68,14 @@ struct OtherTarget {
 
 class TokenFile : public Dataset {
  public:
-  // Throws DataError if the file is no token file, damaged or cut off. The object owns `use`, which
-  // marks the file as in use (data/prepared_cache.h).
+  // Throws DataError if the file is no token file, damaged or cut off. `use` is a descriptor of the
+  // file that marks it as in use (data/prepared_cache.h); without one the path is opened.
   explicit TokenFile(const std::string& path, UniqueFd use = {});
 
   int64_t document_count() const override { return static_cast<int64_t>(header_.documents); }
   int64_t document_tokens(int64_t document) const override;
   int64_t document_trained_tokens(int64_t document) const override;
+  // Throws DataError for a token or target that the vocabulary does not have.
   void append_document(int64_t document, std::vector<int64_t>& tokens,
                        std::vector<int64_t>& targets) const override;
   bool row_goes_on(int64_t document) const override;
@@ -79,32 +84,48 @@ class TokenFile : public Dataset {
   const TokenFileHeader& header() const { return header_; }
   // Returns the report on the rows from the time when the file was made.
   std::string report() const;
-  // Returns the ids of a document; the span points into the mapped file.
-  std::span<const TokenId> ids(int64_t document) const;
+  // Returns the ids of a document.
+  std::vector<TokenId> ids(int64_t document) const;
   // Checks every piece. A DataError names the first damaged one.
   void verify() const;
 
  private:
-  template <typename T>
-  std::span<const T> section(uint64_t offset, uint64_t count) const;
+  // Shared: a reader uses a piece that another thread no longer keeps.
+  using Piece = std::shared_ptr<const std::vector<std::byte>>;
+  // A piece that was read lately.
+  struct Kept {
+    uint64_t number = 0;
+    uint64_t used = 0;  // grows with every use of a piece
+    Piece bytes;
+  };
+
+  [[noreturn]] void refuse(const std::string& what) const;
+  void read_header();
   void check_layout() const;
-  void check_bytes(uint64_t begin, uint64_t end) const;
+  void read_index();
+  template <typename T>
+  std::span<const T> in_index(uint64_t offset, uint64_t count) const;
+  void read_file(uint64_t offset, std::span<std::byte> out) const;
+  void read_checked(uint64_t offset, std::span<std::byte> out) const;
+  Piece piece(uint64_t number) const;
+  Piece read_piece(uint64_t number) const;
   uint64_t begin_of(int64_t document) const;
   uint64_t end_of(int64_t document) const {
     return ends_[static_cast<size_t>(document)] & ~kRowGoesOn;
   }
-  bool trained(uint64_t token) const { return (mask_[token / 8] >> (token % 8) & 1) != 0; }
+  std::vector<uint8_t> mask_of(uint64_t begin, uint64_t end) const;
+  void check_id(int64_t document, TokenId id) const;
 
-  UniqueFd use_;
-  MappedFile file_;
+  UniqueFd fd_;
   TokenFileHeader header_;
-  std::span<const TokenId> ids_;
-  std::span<const uint8_t> mask_;
+  std::vector<uint64_t> checksums_;  // of the pieces
+  std::vector<std::byte> index_;     // the file's bytes from the document ends to the checksums
   std::span<const uint64_t> ends_;
   std::span<const OtherTarget> others_;
-  std::span<const uint64_t> checksums_;
   uint64_t fingerprint_ = 0;
-  std::unique_ptr<std::atomic<bool>[]> checked_;  // one for each piece
+  mutable Mutex keeping_;
+  mutable std::vector<Kept> kept_ LONGSHORE_GUARDED_BY(keeping_);
+  mutable uint64_t uses_ LONGSHORE_GUARDED_BY(keeping_) = 0;
 };
 
 }  // namespace longshore

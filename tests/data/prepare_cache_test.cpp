@@ -5,6 +5,7 @@
 #include <zstd.h>
 
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -310,6 +311,93 @@ TEST_F(PrepareCache, NoticesEveryFlippedByte) {
   for (const size_t bytes : {size_t{0}, size_t{10}, size_t{4096}, whole.size() - 1}) {
     files_.write("copy.tok", whole.substr(0, bytes));
     EXPECT_THROW(TokenFile(copy).verify(), DataError) << bytes;
+  }
+}
+
+// PrepareCacheInUse: a token file of several pieces, whose first pieces are read only on use.
+class PrepareCacheInUse : public PrepareCache {
+ protected:
+  PrepareCacheInUse() {
+    options_.data.max_tokens = 1024;
+    std::string rows;
+    for (int row = 0; row < 700; ++row) {
+      rows += "{\"text\": \"" + std::string(1000, static_cast<char>('a' + row % 26)) + "\"}\n";
+    }
+    options_.files = {files_.write("rows.jsonl", rows)};
+    path_ = prepare_or_open(options_).paths.at(0);
+    whole_ = read_whole_file(path_, kGiB);
+  }
+  static Ids all_tokens(const TokenFile& file) {
+    Ids tokens, targets;
+    for (int64_t document = 0; document < file.document_count(); ++document) {
+      file.append_document(document, tokens, targets);
+    }
+    return tokens;
+  }
+  // Returns the error of reading an open file after the change; "" if there is none.
+  std::string error_after(const std::function<void()>& change) const {
+    const TokenFile file(path_);
+    change();
+    std::string text;
+    try {
+      all_tokens(file);
+    } catch (const DataError& error) {
+      text = error.what();
+    }
+    write_all(create_file(path_), whole_);
+    return text;
+  }
+
+  std::string path_, whole_;
+};
+
+// A file that is cut or written to while it is open is an error that names it. A mapping ended the
+// program by a signal, or gave the other tokens.
+TEST_F(PrepareCacheInUse, AChangedFileIsADataError) {
+  ASSERT_GT(static_cast<Bytes>(whole_.size()), 2 * kTokenPieceBytes);
+  EXPECT_EQ(error_after([] {}), "");
+  for (const uintmax_t bytes : {uintmax_t{0}, uintmax_t{4096}, uintmax_t{1} << 20}) {
+    const std::string text = error_after([&] { std::filesystem::resize_file(path_, bytes); });
+    EXPECT_EQ(text.find(path_ + ": was cut to " + std::to_string(bytes) + " bytes"), 0u) << text;
+  }
+  std::string other = whole_;
+  char& id = other[static_cast<size_t>(kTokenHeaderBytes)];
+  id = static_cast<char>(id ^ 2);
+  for (const std::string& content : {other, std::string(whole_.size(), '\xff')}) {
+    const std::string text = error_after([&] { write_all(create_file(path_), content); });
+    EXPECT_EQ(text.find(path_ + ": damaged in the "), 0u) << text;
+  }
+}
+
+// A file whose name another file takes, or that is removed, stays as it was for its readers.
+TEST_F(PrepareCacheInUse, AReplacedFileKeepsItsTokens) {
+  const TokenFile file(path_);
+  const std::string aside = files_.path("aside.tok");
+  std::filesystem::copy_file(path_, aside);
+  const Ids expected = all_tokens(TokenFile(aside));
+  files_.write("other.tok", std::string(whole_.size(), '\xff'));
+  std::filesystem::rename(files_.path("other.tok"), path_);
+  EXPECT_EQ(all_tokens(file), expected);
+}
+
+// An id that the model does not have is an error where a batch is made, although the file is whole.
+TEST_F(PrepareCacheInUse, AnIdOutsideTheVocabularyIsADataError) {
+  const TokenFileHeader header = TokenFile(path_).header();
+  for (const TokenId id : {257, -1}) {
+    std::string forged = whole_;
+    std::memcpy(forged.data() + header.ids_offset, &id, sizeof id);
+    const uint64_t checksum =
+        hash64(std::string_view(forged).substr(kTokenHeaderBytes, kTokenPieceBytes));
+    std::memcpy(forged.data() + header.checksums_offset, &checksum, sizeof checksum);
+    const TokenFile file(files_.write("forged.tok", forged));
+    EXPECT_NO_THROW(file.verify());
+    try {
+      all_tokens(file);
+      ADD_FAILURE() << id;
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("has the token id " + std::to_string(id)), std::string::npos) << text;
+    }
   }
 }
 

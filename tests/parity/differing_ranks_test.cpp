@@ -169,7 +169,8 @@ TEST_F(DifferingRanks, InTheProgramAreRefused) {
   const std::string note("\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0", 16);
   const size_t at = program.find(note);
   ASSERT_NE(at, std::string::npos) << program_ << " has no build id";
-  program[at + note.size()] ^= 1;
+  char& first = program[at + note.size()];
+  first = static_cast<char>(first ^ 1);
   other_program_ = home(1) + "/longshore";
   std::ofstream(other_program_, std::ios::binary) << program;
   fs::permissions(other_program_, fs::perms::owner_all);

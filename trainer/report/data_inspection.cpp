@@ -129,8 +129,8 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   std::vector<std::shared_ptr<const Dataset>> sets;
   for (auto& file : prepared.files) {
     for (int64_t document = 0; document < file->document_count(); ++document) {
-      const std::span<const TokenId> ids = file->ids(document);
-      hashes.push_back(hash64(std::as_bytes(ids)));
+      const std::vector<TokenId> ids = file->ids(document);
+      hashes.push_back(hash64(std::as_bytes(std::span<const TokenId>(ids))));
       const auto length = static_cast<int64_t>(ids.size());
       const int64_t step = (length - 1) * static_cast<int64_t>(kLengthSteps) /
                            std::max<int64_t>(1, statistics.max_tokens);
