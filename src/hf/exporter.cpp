@@ -222,6 +222,10 @@ class ExportJob {
       return;
     }
     make_folder_of(name);
+    if (const std::string* text = source_.companion_text(name)) {
+      write_text(copy, *text);
+      return;
+    }
     const UniqueFd from = source_.open_companion(name);
     const UniqueFd to = create_file(path_of(copy));
     Hasher hasher;
@@ -385,7 +389,9 @@ Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
   Bytes bytes = plan.tensor_bytes + static_cast<Bytes>(plan.card.size());
   for (const auto& [name, text] : plan.texts) bytes += static_cast<Bytes>(text.size());
   for (const std::string& name : copied_files(source, plan)) {
-    bytes += file_bytes(source.open_companion(name));
+    const std::string* const text = source.companion_text(name);
+    bytes += text != nullptr ? static_cast<Bytes>(text->size())
+                             : file_bytes(source.open_companion(name));
   }
   return bytes;
 }

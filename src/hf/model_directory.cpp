@@ -1,5 +1,7 @@
 #include "hf/model_directory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -35,6 +37,14 @@ bool is_known_companion(std::string_view name) {
 
 Links links_of(std::string_view companion) {
   return is_known_companion(companion) ? Links::kAny : Links::kCache;
+}
+
+// Returns a text that changes with a file's content, in all but contrived cases.
+std::string state_of(const UniqueFd& fd) {
+  struct ::stat status{};
+  if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
+  return file_identity(fd) + " " + std::to_string(status.st_size) + " " +
+         std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
 }
 
 Json parse_object(const std::string& text, const std::string& origin) {
@@ -270,7 +280,7 @@ void ModelDirectory::list_companions() {
     if (!is_plain_file_name(name) || is_weight_file_name(name)) return;
     if (is_directory_entry(directory, name)) return;
     try {
-      open_entry(directory, name, links_of(prefix + name));
+      keep_companion(prefix + name, open_entry(directory, name, links_of(prefix + name)));
       companion_files_.push_back(prefix + name);
     } catch (const Error& error) {
       warnings_.push_back(std::string(error.what()) + " (an export leaves it out)");
@@ -286,9 +296,41 @@ void ModelDirectory::list_companions() {
   std::sort(companion_files_.begin(), companion_files_.end());
 }
 
+void ModelDirectory::keep_companion(const std::string& name, const UniqueFd& fd) {
+  const Bytes bytes = file_bytes(fd);
+  if (name == kConfigName) {
+    companion_texts_[name] = config_text_;
+  } else if (bytes <= kMaxKeptCompanion && kept_bytes_ + bytes <= kMaxKeptCompanions) {
+    companion_texts_[name] = read_text(fd, kMaxKeptCompanion);
+    kept_bytes_ += bytes;
+  } else {
+    companion_states_[name] = state_of(fd);
+  }
+}
+
+const std::string* ModelDirectory::companion_text(const std::string& name) const {
+  const auto found = companion_texts_.find(name);
+  return found == companion_texts_.end() ? nullptr : &found->second;
+}
+
 UniqueFd ModelDirectory::open_companion(const std::string& name) const {
   const bool listed = std::binary_search(companion_files_.begin(), companion_files_.end(), name);
   LONGSHORE_CHECK(listed) << name;
+  const std::string advice = "; put it back, or start again with the model as it is now";
+  UniqueFd fd;
+  try {
+    fd = open_named(name);
+  } catch (const IoError& error) {
+    throw DataError(path_of(name) + ": cannot be read any more (" + error.what() + ")" + advice);
+  }
+  const auto state = companion_states_.find(name);
+  if (state != companion_states_.end() && state->second != state_of(fd)) {
+    throw DataError(path_of(name) + ": changed since the model was read" + advice);
+  }
+  return fd;
+}
+
+UniqueFd ModelDirectory::open_named(const std::string& name) const {
   const size_t slash = name.find('/');
   if (slash != std::string::npos) {
     const UniqueFd folder = open_subdirectory(fd_, name.substr(0, slash));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,11 @@
 #include "hf/safetensors_reader.h"
 
 namespace longshore {
+
+// Companions up to this size, and this sum, are kept in memory, so that an export has those that
+// the model was read with.
+inline constexpr Bytes kMaxKeptCompanion = 4 * kMiB;
+inline constexpr Bytes kMaxKeptCompanions = 32 * kMiB;
 
 class ModelDirectory {
  public:
@@ -70,6 +76,10 @@ class ModelDirectory {
   // Returns the sorted files beside the weights: config.json, tokenizer, templates, licence and so
   // on; those of additional_chat_templates/ have that prefix. Weights of any format are excluded.
   const std::vector<std::string>& companion_files() const { return companion_files_; }
+  // Returns the text of a companion as it was when the directory was opened; nullptr for a file of
+  // more than kMaxKeptCompanion.
+  const std::string* companion_text(const std::string& name) const;
+  // Opens a companion. Throws DataError if it is gone, or another file than it was then.
   UniqueFd open_companion(const std::string& name) const;
 
   // Returns harmless oddities, one line each.
@@ -88,6 +98,8 @@ class ModelDirectory {
   void sort_names();
   void pair_mxfp4();
   void list_companions();
+  void keep_companion(const std::string& name, const UniqueFd& fd);
+  UniqueFd open_named(const std::string& name) const;
 
   UniqueFd fd_;
   std::string config_text_;
@@ -102,6 +114,9 @@ class ModelDirectory {
   std::vector<std::unique_ptr<Mxfp4Tensor>> packed_;
   Bytes weight_bytes_ = 0;
   std::vector<std::string> companion_files_;
+  std::map<std::string, std::string> companion_texts_;   // of small ones, by name
+  std::map<std::string, std::string> companion_states_;  // of large ones: size, time and identity
+  Bytes kept_bytes_ = 0;
   std::vector<std::string> warnings_;
 };
 

@@ -129,6 +129,34 @@ TEST_F(Exporter, WritesTrainedValuesAndKeepsFrozenOnesAndBuffers) {
   }
 }
 
+// Small files are exported as they were when the model was read, although they changed since.
+TEST_F(Exporter, HasTheSmallFilesThatTheModelWasReadWith) {
+  write_text(source_ / "generation_config.json", R"({"temperature": 0.5})");
+  const ModelDirectory source = open_source();
+  write_text(source_ / "config.json", R"({"model_type": "llama", "rms_norm_eps": 0.1})");
+  write_text(source_ / "generation_config.json", R"({"temperature": 2.0})");
+  std::filesystem::remove(source_ / "tokenizer.json");
+  export_model(source, spec(), target(), reader_of(source));
+  EXPECT_EQ(read_file(target() + "/config.json"), kConfig);
+  EXPECT_EQ(read_file(target() + "/generation_config.json"), R"({"temperature": 0.5})");
+  EXPECT_EQ(read_file(target() + "/tokenizer.json"), "{ \"as it\":\"is\" }");
+}
+
+// A large file is copied if it is still the one that lay beside the model, and refused otherwise.
+TEST_F(Exporter, RefusesALargeFileThatChanged) {
+  const std::string large(static_cast<size_t>(kMaxKeptCompanion) + 1, 'x');
+  write_text(source_ / "tokenizer.json", large);
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), reader_of(source));
+  EXPECT_TRUE(read_file(target() + "/tokenizer.json") == large);
+  write_text(source_ / "other", large + "y");
+  std::filesystem::rename(source_ / "other", source_ / "tokenizer.json");
+  const auto again = [&] { export_model(source, spec(), target("again"), reader_of(source)); };
+  expect_parts(error_of<DataError>(again), {"tokenizer.json: changed since the model was read"});
+  std::filesystem::remove(source_ / "tokenizer.json");
+  expect_parts(error_of<DataError>(again), {"tokenizer.json: cannot be read any more"});
+}
+
 // Values are rounded to the nearest, ties to even.
 TEST_F(Exporter, RoundsToNearestEven) {
   const auto ties = [](const std::string&, int64_t begin, std::span<float> out) {

@@ -259,11 +259,14 @@ int RunLoop::finish() {
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
   if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) {
+    const std::string saved =
+        "; " + run_.ledger.what_is_saved() + "; the same command exports it again";
     try {
       export_model();
     } catch (const IoError& error) {
-      throw IoError("the export failed: " + std::string(error.what()) + "; " +
-                    run_.ledger.what_is_saved() + "; the same command exports it again");
+      throw IoError("the export failed: " + std::string(error.what()) + saved);
+    } catch (const DataError& error) {
+      throw DataError("the export failed: " + std::string(error.what()) + saved);
     }
   }
   run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});

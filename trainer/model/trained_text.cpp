@@ -58,6 +58,12 @@ bool has_file(const ModelSource& source, const std::string& name) {
   return std::ranges::find(files, name) != files.end();
 }
 
+// Returns a file of the model's directory as it was when the run began.
+std::string text_of_companion(const ModelSource& source, const std::string& name) {
+  if (const std::string* text = source.directory().companion_text(name)) return *text;
+  return read_to_end(source.directory().open_companion(name), kMostTokenizerBytes);
+}
+
 void leave_out_templates(const ModelSource& source, ExportTexts& texts) {
   texts.left_out.insert(kProcessorTemplate);
   for (const std::string& name : source.directory().companion_files()) {
@@ -98,8 +104,7 @@ void put_template(const std::string& text, const ModelSource& source, ExportText
   if (own != texts.files.end()) {
     own->second = without_member(own->second, "chat_template");
   } else if (has_file(source, kTokenizerConfigName)) {
-    const std::string config =
-        read_whole_file(source.directory().path_of(kTokenizerConfigName), kMostTokenizerBytes);
+    const std::string config = text_of_companion(source, kTokenizerConfigName);
     const std::string edited = without_member(config, "chat_template");
     if (edited != config) texts.files[kTokenizerConfigName] = edited;
   }
@@ -118,8 +123,8 @@ void put_ends(const TextEnds& ends, const ModelSource& source, ExportTexts& text
   }
   const std::string list = list_of_ids(ids);
   if (source.directory().generation_config() != nullptr) {
-    texts.files[kGenerationName] = with_member(
-        read_whole_file(source.directory().path_of(kGenerationName), kMiB), "eos_token_id", list);
+    texts.files[kGenerationName] =
+        with_member(text_of_companion(source, kGenerationName), "eos_token_id", list);
   } else {
     std::string text = with_member("{}", "eos_token_id", list);
     // Without generation_config.json transformers takes these keys from config.json.
