@@ -111,6 +111,30 @@ TEST_F(Failure, AStoppedStoreServerIsNamedAfterTheTimeout) {
   expect_blame(0, "has not answered for");
 }
 
+// Goal: ranks that are all suspended for longer than the time-out, and continued, carry on.
+TEST_F(Failure, ARunThatWasSuspendedAsAWholeCarriesOn) {
+  for (const bool agent_store : {true, false}) {
+    ranks_.clear();
+    start(agent_store, kSilenceMs, {"count", "count", "count"});
+    for (const auto& rank : ranks_) rank->send(SIGSTOP);
+    // The slack of a call to the store comes on top of the time-out.
+    std::this_thread::sleep_for(std::chrono::milliseconds(kSilenceMs) + seconds(8));
+    std::vector<size_t> said;
+    for (const auto& rank : ranks_) said.push_back(rank->words().size());
+    for (const auto& rank : ranks_) rank->send(SIGCONT);
+    const auto end = steady_clock::now() + kHangGuard;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      // A hundred further steps take longer than a rank that blames another one needs to end.
+      while (ranks_[rank]->words().size() < said[rank] + 2000 && steady_clock::now() < end) {
+        ASSERT_FALSE(ranks_[rank]->wait_for_end(steady_clock::now())) << ranks_[rank]->words();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    ranks_[1]->send(SIGKILL);
+    expect_blame(1, "died");
+  }
+}
+
 // Goal: a process ends although its main thread is stuck in an operation.
 TEST_F(Failure, AThreadThatIsStuckDoesNotKeepTheProcess) {
   start(true, 60'000, {"train", "train", "stuck"});

@@ -43,8 +43,9 @@ int run_world(const RankInfo& info, const WorldOptions& options, const std::stri
   }
   if (behaviour == "once") return 0;
   if (behaviour == "die" && info.rank == 1) ::raise(SIGKILL);
-  for (;;) {
+  for (int64_t step = 1;; ++step) {
     if (behaviour == "stuck") ::pause();
+    if (behaviour == "count") log_info("step " + std::to_string(step));
     run_step(world->all(), values, scratch);
   }
 }

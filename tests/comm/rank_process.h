@@ -20,8 +20,10 @@ struct RankProcessOptions {
   uint16_t port = 0;
   bool agent_store = true;
   int64_t timeout_ms = 60'000;
-  std::string behaviour = "train";  // "train"; after the first step: "stuck", "once", "fail", "die"
-  std::string output;               // path of the file for its output
+  // "train"; after the first step: "stuck", "once", "fail", "die", or "count", which says each
+  // step.
+  std::string behaviour = "train";
+  std::string output;  // path of the file for its output
 };
 
 // A rank started in this mode finds its number in the launcher's variables.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/awake_clock.h"
 #include "base/errors.h"
 #include "base/mutex.h"
 #include "comm/operations/operation.h"
@@ -10,7 +11,7 @@
 namespace longshore {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 // The interval at which a wait checks for a failed run. A finished operation wakes it at once.

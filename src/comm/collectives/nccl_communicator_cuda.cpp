@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "base/awake_clock.h"
 #include "base/errors.h"
 #include "comm/operations/operation.h"
 #include "device/cuda_check.h"
@@ -19,7 +20,7 @@ namespace {
 // NcclCommunicator on NCCL's own interface: non-blocking communicators on a separate stream, waits
 // that check the watchdog, and an abort when the run has failed.
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 constexpr std::chrono::microseconds kLook(50);
 // The limit of multiprocessors that one collective uses. Each takes compute capacity and has

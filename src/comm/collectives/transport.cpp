@@ -17,6 +17,10 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
+// The communicator's own wait ends transfers (abort), by a clock that stands still while the
+// process is suspended. Gloo's limit would pass then.
+constexpr std::chrono::hours kNoLimit(24 * 3650);
+
 // c10d's tags are non-negative ints.
 int to_tag(uint32_t tag) {
   return static_cast<int>(tag & 0x7fffffffu);
@@ -77,7 +81,8 @@ class GlooTransfer : public PendingTransfer {
   void finish() override {
     for (size_t i = 0; i < works_.size(); ++i) {
       try {
-        if (!works_[i]->wait()) throw TransportError(peers_[i], "the transfer was cancelled");
+        if (!works_[i]->wait(kNoLimit))
+          throw TransportError(peers_[i], "the transfer was cancelled");
       } catch (const TransportError&) {
         throw;
       } catch (const std::exception& error) {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/awake_clock.h"
 #include "base/file.h"
 #include "base/mutex.h"
 #include "base/texts.h"
@@ -23,7 +24,7 @@
 namespace longshore {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 // A call to a stopped server ends this long after the time-out; the watchdog has named it by then.

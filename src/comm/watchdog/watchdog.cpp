@@ -34,8 +34,7 @@ constexpr double kSilentSeconds = 5.0;
 // The interval of exchanges while a rank waits for the other ranks' last heartbeats.
 constexpr milliseconds kAskPeriod(20);
 
-double seconds_between(std::chrono::steady_clock::time_point from,
-                       std::chrono::steady_clock::time_point to) {
+double seconds_between(AwakeClock::time_point from, AwakeClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -292,13 +291,17 @@ void Watchdog::talk(StoreConnection& store) {
 // ---- The monitor thread ----
 
 void Watchdog::run_guard() {
+  static_assert(kGuardPeriod * 5 <= kAwakeTick);
+  std::optional<AwakeClock::Ticking> ticking(std::in_place);
   MutexLock lock(mutex_);
   while (!closing_) {
     changed_.wait_for(lock, kGuardPeriod);
+    AwakeClock::tick();
     if (closing_) return;
     if (failure_) {
       if (Clock::now() - *failure_time_ < options_.grace) continue;
       lock.unlock();
+      ticking.reset();  // the waits of end_process are this thread's own
       end_process(message());
     }
     if (const auto found = look_around()) propose(*found);

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/awake_clock.h"
 #include "base/mutex.h"
 #include "comm/operations/operation.h"
 #include "comm/store/store.h"
@@ -78,7 +79,7 @@ class Watchdog {
   [[noreturn]] void end_process(const std::string& message);
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   struct Peer {
     RankHeartbeat heartbeat;
     Clock::time_point heard = Clock::now();

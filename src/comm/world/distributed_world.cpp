@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/awake_clock.h"
 #include "base/errors.h"
 #include "comm/collectives/group_communicator.h"
 #include "comm/collectives/nccl_communicator.h"
@@ -15,7 +16,7 @@
 namespace longshore {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook(20);
