@@ -206,5 +206,22 @@ TEST_F(TrainedTextOfARun, HasTheTokenizerThatTheRunWasGiven) {
   EXPECT_FALSE(fs::exists(path("run/hf/vocab.json"))) << "the other tokenizer's";
 }
 
+// Goal: the exported tokenizer is the one that texts were encoded with, although its files changed
+// since.
+TEST_F(TrainedTextOfARun, HasTheTokenizerAsItWasAtTheStart) {
+  fs::copy(path("model"), path("tokens"));
+  RunConfig config;
+  config.model.path = path("model");
+  config.tokenizer.path = path("tokens");
+  const ModelSource source(config);
+  const std::string before = text_in(path("tokens/tokenizer.json"));
+  write_text_to(path("tokens/tokenizer.json"), "{}");
+  fs::remove(path("tokens/tokenizer_config.json"));
+  ExportTexts texts;
+  add_trained_text(config, source, path("run"), texts);
+  EXPECT_EQ(texts.files.at("tokenizer.json"), before);
+  EXPECT_TRUE(texts.files.contains("tokenizer_config.json"));
+}
+
 }  // namespace
 }  // namespace longshore

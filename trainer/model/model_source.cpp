@@ -15,6 +15,7 @@
 #include "model/model_spec.h"
 #include "model/random_init.h"
 #include "model/unit_cut.h"
+#include "trainer/model/trained_text.h"
 
 namespace longshore {
 namespace {
@@ -160,6 +161,9 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
     files_.emplace(*directory_, &*loader_);
   }
   model_ = in_units(config.fsdp.units);
+  if (config.tokenizer.path != "auto") {
+    tokenizer_files_ = read_tokenizer_files(config.tokenizer.path);
+  }
 }
 
 // Reads the settings of the run file, or of the adapter that the run starts from, and adds the

@@ -57,6 +57,9 @@ class ModelSource {
   // Returns a text that is equal in two processes of one machine if they read the initial values
   // from the same open files; empty if no value is read from a file.
   std::string weight_files() const;
+  // Returns the files of tokenizer.path by name, as they were when this was made, for the export;
+  // none if the run uses the model's own tokenizer.
+  const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
   // Reads frozen parameters while a run trains; null for random or missing weights.
@@ -83,6 +86,7 @@ class ModelSource {
   ModelSpec whole_;  // undivided blocks
   std::map<std::string, std::string> copies_;
   std::shared_ptr<const Model> model_;
+  std::map<std::string, std::string> tokenizer_files_;
   std::optional<WeightLoader> loader_;  // empty: random or no weights
   std::optional<ModelFiles> files_;     // over loader_
   bool random_;

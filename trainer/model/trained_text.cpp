@@ -73,22 +73,10 @@ void leave_out_templates(const ModelSource& source, ExportTexts& texts) {
 
 // The run uses the tokenizer of another directory. The export takes its files, because the model's
 // tokenizer encodes text differently.
-void take_tokenizer(const std::string& directory, const ModelSource& source, ExportTexts& texts) {
+void take_tokenizer(const ModelSource& source, ExportTexts& texts) {
   leave_out_templates(source, texts);
-  std::error_code ignored;
-  const auto take = [&](const std::string& name) {
-    const std::string path = directory + "/" + name;
-    if (!fs::is_regular_file(path, ignored)) return;
-    texts.files[name] = read_whole_file(path, kMostTokenizerBytes);
-  };
-  for (const char* name : kTokenizerFiles) {
-    texts.left_out.insert(name);
-    take(name);
-  }
-  const std::string folder = kTemplatesFolder;
-  for (const auto& entry : fs::directory_iterator(directory + "/" + folder, ignored)) {
-    take(folder + "/" + entry.path().filename().string());
-  }
+  texts.left_out.insert(kTokenizerFiles.begin(), kTokenizerFiles.end());
+  for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
   texts.lines.emplace_back(
       "The tokenizer is the one that the run was given, not the base model's.");
 }
@@ -233,6 +221,22 @@ std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
   return notes;
 }
 
+std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  std::error_code ignored;
+  const auto take = [&](const std::string& name) {
+    const std::string path = directory + "/" + name;
+    if (!fs::is_regular_file(path, ignored)) return;
+    files[name] = read_whole_file(path, kMostTokenizerBytes);
+  };
+  for (const char* name : kTokenizerFiles) take(name);
+  const std::string folder = kTemplatesFolder;
+  for (const auto& entry : fs::directory_iterator(directory + "/" + folder, ignored)) {
+    take(folder + "/" + entry.path().filename().string());
+  }
+  return files;
+}
+
 std::string template_to_export(const RunConfig& config, const ChatTemplate* chat) {
   const std::string& asked = config.data.chat_template;
   if (chat == nullptr || asked == "auto" || asked == "training") return {};
@@ -241,7 +245,7 @@ std::string template_to_export(const RunConfig& config, const ChatTemplate* chat
 
 void add_trained_text(const RunConfig& config, const ModelSource& source,
                       const std::string& run_directory, ExportTexts& texts) {
-  if (config.tokenizer.path != "auto") take_tokenizer(config.tokenizer.path, source, texts);
+  if (config.tokenizer.path != "auto") take_tokenizer(source, texts);
   std::error_code ignored;
   const std::string kept = run_directory + "/" + kTemplateName;
   if (fs::exists(kept, ignored)) {

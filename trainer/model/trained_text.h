@@ -81,6 +81,10 @@ std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
 // tokenizer's own template, which the export contains anyway, and for a training variant of it.
 std::string template_to_export(const RunConfig& config, const ChatTemplate* chat);
 
+// Returns the texts of a tokenizer's files in a directory, with those of its chat templates, by
+// name. Missing files are left out.
+std::map<std::string, std::string> read_tokenizer_files(const std::string& directory);
+
 // ExportTexts are the files of an export that differ from the source's.
 struct ExportTexts {
   std::string card;                          // README.md; empty: the source's
