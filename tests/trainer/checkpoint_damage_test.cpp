@@ -268,6 +268,19 @@ TEST_F(CheckpointDamageTest, NothingIsChangedBehindALink) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 2u);
 }
 
+// Directories whose names are not those of checkpoints stay as they are.
+TEST_F(CheckpointDamageTest, OnlyLeftoversOfCheckpointsAreCleaned) {
+  for (const char* name : {"my-notes.replaced", "step--1234567.replaced", "mine.writing"}) {
+    std::filesystem::create_directories(folder_ + "/" + name);
+  }
+  std::filesystem::rename(newer_, newer_ + ".replaced");
+  clean_leftovers(folder_);
+  for (const char* name : {"my-notes.replaced", "step--1234567.replaced", "mine.writing"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder_ + "/" + name)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(newer_)) << "a kill between two renames is repaired";
+}
+
 // A checkpoint may be a link to another disk: it is read, and removing it removes only the link.
 TEST_F(CheckpointDamageTest, ACheckpointMayBeALinkAndWhatIsBehindItStays) {
   const std::string elsewhere = directory_.file("elsewhere");
@@ -420,8 +433,9 @@ TEST(CheckpointNames, AreTakenOnlyAsWritten) {
   EXPECT_EQ(checkpoint_name(Step(123)), "step-00000123");
   EXPECT_EQ(checkpoint_name(Step(1234567890)), "step-1234567890");
   const TemporaryDirectory directory;
-  for (const char* name : {"step-00000123", "step-123", "step-0000012x", "step-00000124.writing",
-                           "step--0000001", "step-99999999999999999999", "other"}) {
+  for (const char* name :
+       {"step-00000123", "step-123", "step-0000012x", "step-00000124.writing", "step--0000001",
+        "step--1234567", "step-99999999999999999999", "other"}) {
     std::filesystem::create_directories(directory.file(name));
   }
   std::ofstream(directory.file("step-00000500")) << "a file";

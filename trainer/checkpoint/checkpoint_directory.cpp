@@ -24,7 +24,9 @@ std::optional<Step> parse_checkpoint_name(std::string_view name) {
   const std::string_view digits = name.substr(kPrefix.size());
   int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0) {
+    return std::nullopt;
+  }
   if (checkpoint_name(Step(step)) != name) return std::nullopt;
   return Step(step);
 }
@@ -207,18 +209,16 @@ void clean_leftovers(const std::string& folder) {
   refuse_link(folder);
   for (const std::string& name : directories_of(folder)) {
     const std::string path = folder + "/" + name;
-    if (name.ends_with(kReplacedSuffix)) {
-      const std::string original = path.substr(0, path.size() - kReplacedSuffix.size());
-      if (!exists(original)) {
-        rename_path(path, original);
-        sync_directory(folder);
-        continue;
-      }
-    }
     for (const std::string_view suffix : {kWritingSuffix, kReplacedSuffix, kRemovingSuffix}) {
-      const bool ours = name.ends_with(suffix) &&
-                        parse_checkpoint_name(name.substr(0, name.size() - suffix.size()));
-      if (ours) remove_tree(path);
+      if (!name.ends_with(suffix)) continue;
+      const std::string original = name.substr(0, name.size() - suffix.size());
+      if (!parse_checkpoint_name(original)) continue;  // another's directory
+      if (suffix == kReplacedSuffix && !exists(folder + "/" + original)) {
+        rename_path(path, folder + "/" + original);
+        sync_directory(folder);
+      } else {
+        remove_tree(path);
+      }
     }
   }
 }
