@@ -235,6 +235,13 @@ TEST(ReportCommand, WritesThePageWhereItIsTold) {
   };
   EXPECT_EQ(run_command_line({"report", run.path()}), 0);
   expect_has(page_at(run.path() + "/report.html"), {"<title>mine</title>", "</html>"});
+  const std::string victim = directory.file("victim");
+  std::ofstream(victim) << "precious";
+  std::filesystem::remove(run.path() + "/report.html");
+  std::filesystem::create_symlink(victim, run.path() + "/report.html");
+  EXPECT_EQ(run_command_line({"report", run.path()}), 0);
+  EXPECT_EQ(page_at(victim), "precious") << "nothing is written through a link in run.dir";
+  expect_has(page_at(run.path() + "/report.html"), {"</html>"});
   EXPECT_EQ(run_command_line({"report", run.path(), run.path(), "--to", directory.file("page")}),
             0);
   expect_has(page_at(directory.file("page")), {"<title>Runs compared</title>"});

@@ -89,9 +89,14 @@ int run_report(const ReportCommandOptions& options) {
   for (const std::string& directory : options.directories) {
     runs.push_back(read_run_record(directory));
   }
-  const std::string path =
-      options.html.empty() ? options.directories.front() + "/report.html" : options.html;
-  write_output_file(path, report_page(runs));
+  const bool own = options.html.empty();
+  const std::string path = own ? options.directories.front() + "/report.html" : options.html;
+  if (own) {
+    // In a run's directory a link is replaced; nothing is written through it.
+    write_file_durably(path, report_page(runs));
+  } else {
+    write_output_file(path, report_page(runs));
+  }
   print_out("%s\n", path.c_str());
   return 0;
 }
