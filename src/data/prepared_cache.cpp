@@ -31,7 +31,9 @@ bool still_there(const UniqueFd& fd, const std::string& path) {
 
 // Returns a descriptor that holds the lock, or an invalid one.
 UniqueFd lock_now(const std::string& path) {
-  UniqueFd fd = create_file(path);
+  // The names of entries follow from the data, so that others can put links there. A link is
+  // refused, and a file that is there keeps its bytes.
+  UniqueFd fd = open_own_file(path, O_WRONLY | O_CREAT);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) throw IoError("lock", path, errno);
     return {};

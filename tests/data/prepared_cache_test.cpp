@@ -86,6 +86,18 @@ TEST_F(PreparedCache, LocksTheFileThatIsThere) {
   EXPECT_FALSE(EntryLock::try_lock(path));
 }
 
+// Goal: nobody who may write in a shared cache can have another's file emptied by a link there.
+TEST_F(PreparedCache, LocksChangeNothingBehindALink) {
+  const std::string victim = files_.write("victim", "precious");
+  const std::string link = files_.path("0000000000000001.lock");
+  fs::create_symlink(victim, link);
+  EXPECT_THROW(EntryLock::try_lock(link), IoError);
+  fs::remove(link);
+  fs::create_hard_link(victim, link);
+  EXPECT_TRUE(EntryLock::try_lock(link));
+  EXPECT_EQ(read_whole_file(victim, kKiB), "precious");
+}
+
 // A deleted entry is made again.
 TEST_F(PreparedCache, MakesAnEntryAnewThatWasCleaned) {
   const std::string path = entry("again", 1);

@@ -341,7 +341,7 @@ std::optional<std::vector<ProbeSample>> SampleCache::find(const std::string& key
 void SampleCache::keep(const std::string& key, const std::vector<ProbeSample>& samples) const {
   if (directory_.empty()) return;
   try {
-    make_directories(directory_);
+    make_own_directory(directory_);  // no link, behind which the files would be another's
     write_file_durably(path_of(key), samples_to_text(key, samples));
   } catch (const Error&) {
     // A full or read-only disk only costs a new probe at the next start.
