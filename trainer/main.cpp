@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -12,6 +13,16 @@
 #include "trainer/commands/command_line.h"
 
 namespace {
+
+// A program that is started without standard streams would open a file of the run in their place,
+// and what is meant for the terminal would be written into it.
+void fill_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest free number is this one.
+    if (::open("/dev/null", O_RDWR) != fd) std::abort();
+  }
+}
 
 // LibTorch's OpenMP threads spin at every barrier unless told otherwise. Whatever else wants a core
 // then stops the whole computation: beside one compiler, training on two cores ran at 120 tokens/s
@@ -61,6 +72,7 @@ int leave(int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
   end_with_the_launcher();
   outlive_file_limits();
   ask_name_servers_briefly();

@@ -431,6 +431,17 @@ class Faults(unittest.TestCase):
                 self.assertEqual({**found, "checkpoints": []}, {**expected, "checkpoints": []})
         self.assertGreaterEqual(failed, 3)
 
+    def test_a_program_without_standard_streams_writes_into_no_file_of_the_run(self):
+        for command in ((), ("launch", "--nproc", "2", "--")):
+            with self.subTest(command=command), Disk(self.disk_path) as disk:
+                words = [LONGSHORE, *command, "train", self.file]
+                done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words],
+                                      env=self.environment(), check=False)
+                self.assertEqual(done.returncode, 0)
+                [lock] = (disk.run / "lock").read_text().splitlines()
+                self.assertRegex(lock, "^process [0-9]+ on ")
+                self.assertEqual(len(lines_of(disk.run, "step")), NEW_STEPS)
+
     def test_a_clock_that_jumps_changes_nothing(self):
         with Disk(self.disk_path) as disk:
             self.trained("--train.steps=3")
