@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A run on a disk that fills up at many places, refuses a write once, becomes read-only or
-vanishes, and under a clock that jumps: it says what happened, nothing that was good is lost, and with room again the same
-command ends with the bits of a run that nothing befell.
+vanishes, and under a clock that jumps: it says what happened, nothing that was good is lost, and
+with room again the same command ends with the bits of a run that nothing befell.
 
     faults_test.py LONGSHORE JUMPING_CLOCK FAILING_WRITE [Faults.TEST ...]
 

@@ -24,7 +24,7 @@ std::array<float, 3> values_of(const Files& files, int32_t shard) {
   return {value, files.other_shard == shard ? value + 0.5f : value + 1.0f, value + 2.0f};
 }
 
-// What came of a comparison over all ranks.
+// The outcome of a comparison over all ranks.
 struct Outcome {
   std::string error;       // of all ranks; empty: none
   std::string also_reads;  // by rank, the shard that it reads as well or "-"

@@ -140,7 +140,7 @@ class MetricsFile {
   void sync();
   // The reason why lines are still in memory; empty if none are.
   const std::string& failure() const { return failure_; }
-  // The same for the TensorBoard file.
+  // The reason why values for TensorBoard are still in memory; empty if none are.
   std::string events_failure() const { return events_ ? events_->failure() : std::string(); }
   const std::string& path() const { return fd_.path(); }
 
