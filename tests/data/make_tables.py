@@ -71,6 +71,23 @@ def write_same_rows():
     duckdb.sql("copy (from 'tables/snappy.parquet') to 'tables/duckdb.parquet' (compression zstd)")
 
 
+def write_empty_groups():
+    """Row groups of 0 rows are first, between others and last; their columns have no pages."""
+    schema = pyarrow.schema([("text", pyarrow.string()), ("id", pyarrow.int64()),
+                             ("tags", pyarrow.list_(pyarrow.string()))])
+    rows = [{"text": letter * 3, "id": i, "tags": ["x"] * i} for i, letter in enumerate("abcd")]
+
+    def write(name, groups, **options):
+        with pyarrow.parquet.ParquetWriter(HERE / f"{name}.parquet", schema, **options) as writer:
+            for group in groups:
+                writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
+
+    write("empty_groups", [[], rows[:2], [], rows[2:], []])
+    write("empty_groups_plain", [[], rows[:2], [], rows[2:], []], use_dictionary=False,
+          compression="none")
+    write("no_rows", [[]])
+
+
 def zigzag(value):
     value <<= 1
     out = b""
@@ -115,5 +132,6 @@ def write_bombs():
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     write_same_rows()
+    write_empty_groups()
     write_zero_dictionary()
     write_bombs()

@@ -53,6 +53,18 @@ TEST(Tables, RowsOfEveryWriterAreThoseOfTheJsonl) {
   }
 }
 
+// A row group of 0 rows has no pages, wherever it stands in the file.
+TEST(Tables, RowGroupsWithoutRowsArePassedOver) {
+  for (const std::string name : {"empty_groups", "empty_groups_plain"}) {
+    std::string texts;
+    for (const Json& row : rows_of(table(name + ".parquet"))) {
+      texts += row.at("text").get<std::string>() + std::to_string(row.at("tags").size()) + " ";
+    }
+    EXPECT_EQ(texts, "aaa0 bbb1 ccc2 ddd3 ") << name;
+  }
+  EXPECT_TRUE(rows_of(table("no_rows.parquet")).empty());
+}
+
 // A codec that is not supported is named, with the codecs to use.
 TEST(Tables, WhatIsNotReadSaysWhatToDo) {
   const std::string said = reason(table("brotli.parquet"));

@@ -94,6 +94,8 @@ impl Rows {
         .into()
     }
 
+    /// Opens the next row group; returns false behind the last one. A group of 0 rows has no pages
+    /// and is passed over.
     fn open_group(&mut self) -> Result<bool, Failure> {
         if self.next_group == self.metadata.num_row_groups() {
             return Ok(false);
@@ -108,6 +110,9 @@ impl Rows {
         self.next_group += 1;
         self.rows_read = 0;
         self.rows_of_group = group.metadata.num_rows() as u64;
+        if self.rows_of_group == 0 {
+            return Ok(true);
+        }
         let schema = self.metadata.file_metadata().schema_descr_ptr();
         let rows = TreeBuilder::new()
             .with_batch_size(ROWS_AT_ONCE)
