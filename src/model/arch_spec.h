@@ -164,6 +164,9 @@ struct ArchSpec {
   NormPlacement norm_placement = NormPlacement::kBefore;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   bool qk_norm_after_rope = false;
+  // Limits the values of queries, keys and value heads to -clip .. clip before the rope; 0 means
+  // none (OLMoE).
+  double qkv_clip = 0.0;
   bool sinks = false;  // each head has one more score, which takes weight and adds no value
   MoeSpec moe;         // used by sparse layers
   AdapterSpec adapter;

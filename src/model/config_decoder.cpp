@@ -43,11 +43,15 @@ void read_data_type(ConfigReader& config, ArchSpec& arch) {
 }
 
 void read_tokens(ConfigReader& config, ArchSpec& arch) {
-  arch.eos_tokens = config.integers({"eos_token_id"}, 0, kMostToken);
-  arch.bos_token = config.integer({"bos_token_id"}, 0, kMostToken);
   // Some files use -1 for "none".
-  const auto pad = config.integer({"pad_token_id"}, -1, kMostToken);
-  if (pad && *pad >= 0) arch.pad_token = pad;
+  arch.eos_tokens = config.integers({"eos_token_id"}, -1, kMostToken);
+  std::erase(arch.eos_tokens, -1);
+  const auto token = [&config](std::string_view key) {
+    const auto id = config.integer({key}, -1, kMostToken);
+    return id && *id >= 0 ? id : std::nullopt;
+  };
+  arch.bos_token = token("bos_token_id");
+  arch.pad_token = token("pad_token_id");
 }
 
 void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& arch) {
@@ -82,7 +86,7 @@ void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& ar
   if (arch.heads * arch.head_dim > kMostToken) {
     config.problem("head_dim", "is too large for " + std::to_string(arch.heads) + " heads");
   }
-  arch.initializer_range = config.real({"initializer_range"}, 0.0, 1.0).value_or(0.02);
+  arch.initializer_range = config.real({"initializer_range"}, 0.0, kMostReal).value_or(0.02);
   read_data_type(config, arch);
   read_tokens(config, arch);
 }
@@ -106,7 +110,8 @@ void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
       }
     }
     if (slides && window == 0) {
-      config.problem("layer_types", "has sliding layers but there is no sliding window");
+      config.problem("layer_types",
+                     "has sliding layers but there is no sliding window; set sliding_window");
       return;
     }
     arch.layers[i].window = slides ? window : 0;
@@ -133,10 +138,11 @@ void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSp
 
 void read_qwen_windows(ConfigReader& config, ArchSpec& arch) {
   const bool use = config.boolean({"use_sliding_window"}).value_or(false);
-  const int64_t given = config.size_or({"sliding_window"}, 4096);
+  // transformers writes a window of 0 or null where the switch is off, and reads no window then.
+  const int64_t window = use ? read_window(config, 4096) : 0;
   const int64_t full_layers = config.integer({"max_window_layers"}, 0, kMostToken).value_or(28);
-  read_windows(config, use ? given : 0, arch,
-               [&](int64_t layer) { return use && layer >= full_layers; });
+  read_windows(config, window, arch,
+               [&](int64_t layer) { return window > 0 && layer >= full_layers; });
 }
 
 void read_biases(ConfigReader& config, bool attention, ArchSpec& arch) {
@@ -145,9 +151,13 @@ void read_biases(ConfigReader& config, bool attention, ArchSpec& arch) {
   arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
 }
 
+int64_t read_window(ConfigReader& config, int64_t absent) {
+  return config.integer({"sliding_window"}, 0, kMostToken)
+      .value_or(config.has("sliding_window") ? 0 : absent);
+}
+
 void read_window_of_all(ConfigReader& config, int64_t absent, ArchSpec& arch) {
-  const int64_t window =
-      config.size_or({"sliding_window"}, config.has("sliding_window") ? 0 : absent);
+  const int64_t window = read_window(config, absent);
   read_windows(config, window, arch, [&](int64_t) { return window > 0; });
 }
 

@@ -44,8 +44,10 @@ void read_biases(ConfigReader& config, bool attention, ArchSpec& arch);
 // `windowed(i)` decides which layers have a window if the file has no `layer_types`.
 void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
                   const std::function<bool(int64_t)>& windowed);
-// Gives every layer a sliding window unless `layer_types` differs. `absent` is the window if the
-// file lacks the key.
+// Returns the sliding window, or 0 for none, which files write as 0 or null. `absent` is the window
+// if the file lacks the key.
+int64_t read_window(ConfigReader& config, int64_t absent);
+// Gives every layer a sliding window unless `layer_types` differs; `absent` is as above.
 void read_window_of_all(ConfigReader& config, int64_t absent, ArchSpec& arch);
 void read_qwen_windows(ConfigReader& config, ArchSpec& arch);
 

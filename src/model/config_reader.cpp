@@ -11,40 +11,51 @@ namespace {
 
 constexpr int64_t kMostElements = (int64_t{1} << 31) - 1;
 
-// Keys with these names change a model's numbers in every family, so they must not be ignored.
-bool changes_numbers(std::string_view key) {
-  for (std::string_view part : {"softcap", "multiplier", "expert"}) {
-    if (key.find(part) != std::string_view::npos) return true;
-  }
-  for (std::string_view whole : {"quantization_config",
-                                 "qk_norm",
-                                 "use_qk_norm",
-                                 "qk_layernorm",
-                                 "clip_qkv",
-                                 "alibi",
-                                 "use_alibi",
-                                 "parallel_attn",
-                                 "use_parallel_residual",
-                                 "no_rope_layers",
-                                 "no_rope_layer_interval",
-                                 "query_pre_attn_scalar",
-                                 "logit_scale",
-                                 "scale_emb",
-                                 "scale_depth",
-                                 "embedding_scale",
-                                 "residual_scale",
-                                 "kv_lora_rank",
-                                 "q_lora_rank",
-                                 "first_k_dense_replace"}) {
+bool contains(std::string_view key, std::string_view part) {
+  return key.find(part) != std::string_view::npos;
+}
+
+// Keys with these names configure experts. They mean nothing to a model that has one MLP a layer.
+bool configures_experts(std::string_view key) {
+  return contains(key, "expert") || key.starts_with("moe_") || key.starts_with("router_") ||
+         key == "first_k_dense_replace";
+}
+
+// Keys with these names scale a tensor, so a value of 1 changes nothing.
+bool scales(std::string_view key) {
+  for (std::string_view whole : {"logit_scale", "scale_emb", "embedding_scale", "residual_scale"}) {
     if (key == whole) return true;
   }
-  return key.ends_with("_scaling") || key.starts_with("moe_") || key.starts_with("router_");
+  return contains(key, "multiplier") || key.ends_with("_scaling");
+}
+
+// Keys with these names change a model's numbers in every family, so they must not be ignored.
+bool changes_numbers(std::string_view key) {
+  for (std::string_view whole :
+       {"quantization_config", "qk_norm", "use_qk_norm", "qk_layernorm", "clip_qkv", "alibi",
+        "use_alibi", "parallel_attn", "use_parallel_residual", "no_rope_layers",
+        "no_rope_layer_interval", "query_pre_attn_scalar", "scale_depth", "kv_lora_rank",
+        "q_lora_rank"}) {
+    if (key == whole) return true;
+  }
+  return contains(key, "softcap") || scales(key) || configures_experts(key);
 }
 
 // True for the values that mean "off" in files of models without that feature.
-bool is_off(const Json& value) {
+bool is_off(std::string_view key, const Json& value) {
   return value.is_null() || value == false || value == 0 ||
-         (value.is_structured() && value.empty());
+         (value.is_structured() && value.empty()) || (scales(key) && value == 1);
+}
+
+// True if the file says that a layer has several experts to choose from, in any spelling.
+bool has_experts(const Json& config) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "num_moe_experts",
+                          "moe_num_experts", "moe_num_primary_experts"}) {
+    const auto it = config.find(key);
+    if (it == config.end() || it->is_null() || it->is_boolean()) continue;
+    if (!it->is_number() || *it > 1) return true;
+  }
+  return false;
 }
 
 std::string shown(const Json& value) {
@@ -324,8 +335,11 @@ int64_t ConfigReader::size_or(Keys keys, int64_t otherwise) {
 }
 
 void ConfigReader::refuse_unknown_numeric_keys() {
+  // A family with experts has read their number, whatever it is.
+  const bool sparse = has_experts(*object_) || known_.contains("num_experts");
   for (const auto& [key, value] : object_->items()) {
-    if (is_off(value) || known_.contains(key) || !changes_numbers(key)) continue;
+    if (is_off(key, value) || known_.contains(key) || !changes_numbers(key)) continue;
+    if (!sparse && configures_experts(key)) continue;
     problem(key, "= " + shown(value) + " is not supported and would change the numbers");
   }
 }

@@ -109,6 +109,7 @@ std::string DecoderBlock::signature() const {
                               static_cast<int64_t>(arch_.residual_scale != 1.0),
                               static_cast<int64_t>(arch_.query_growth_beta != 0.0),
                               static_cast<int64_t>(arch_.qk_norm_after_rope),
+                              static_cast<int64_t>(arch_.qkv_clip != 0.0),
                               static_cast<int64_t>(arch_.score_cap != 0.0),
                               static_cast<int64_t>(arch_.sinks),
                               rope.rotary_dim(arch_.head_dim),
@@ -202,12 +203,16 @@ std::vector<at::Tensor> DecoderBlock::query_key_value(UnitParameters parameters,
 
 at::Tensor DecoderBlock::position_head(UnitParameters parameters, Module head_norm,
                                        const at::Tensor& x, const MicroBatch& batch) const {
-  at::Tensor heads = arch_.qk_norm_after_rope ? x : norm(parameters, head_norm, x);
+  at::Tensor heads = clipped(arch_.qk_norm_after_rope ? x : norm(parameters, head_norm, x));
   if (rope_) {
     heads = rotate_heads(heads, batch.positions, rope_->rotation(batch.document_starts, x.device()),
                          arch_.head_dim);
   }
   return arch_.qk_norm_after_rope ? norm(parameters, head_norm, heads) : heads;
+}
+
+at::Tensor DecoderBlock::clipped(const at::Tensor& x) const {
+  return arch_.qkv_clip == 0.0 ? x : at::clamp(x, -arch_.qkv_clip, arch_.qkv_clip);
 }
 
 at::Tensor DecoderBlock::query_growth(const at::Tensor& positions, const at::Tensor& like) const {
@@ -222,6 +227,7 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
   std::vector<at::Tensor> qkv = query_key_value(parameters, x, batch);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
+  qkv[2] = clipped(qkv[2]);
   if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
   const AttentionShape shape{.heads = arch_.heads,
                              .kv_heads = arch_.kv_heads,

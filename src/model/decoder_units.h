@@ -97,6 +97,8 @@ class DecoderBlock : public Unit {
                                           const MicroBatch& batch) const;
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const;
+  // Returns x with its values limited, or x itself if the family does not clip.
+  at::Tensor clipped(const at::Tensor& x) const;
   // Returns the factor of the queries, [T, 1].
   at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,

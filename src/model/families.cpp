@@ -79,9 +79,9 @@ void read_smollm3(ConfigReader& config, ArchSpec& arch) {
         given.empty() ? (static_cast<int64_t>(i) + 1) % interval != 0 : given[i] != 0;
   }
   const bool use = config.boolean({"use_sliding_window"}).value_or(false);
-  const int64_t window = config.size_or({"sliding_window"}, 0);
-  read_windows(config, use ? window : 0, arch, [&](int64_t layer) {
-    return use && window > 0 && !arch.layers[static_cast<size_t>(layer)].rotates;
+  const int64_t window = use ? read_window(config, 0) : 0;
+  read_windows(config, window, arch, [&](int64_t layer) {
+    return window > 0 && !arch.layers[static_cast<size_t>(layer)].rotates;
   });
 }
 
@@ -104,7 +104,7 @@ void read_olmo3(ConfigReader& config, ArchSpec& arch) {
   read_rope_by_layer_type(config, 5e5, 5e5, "", arch);
   read_biases(config, false, arch);
   read_olmo_norms(arch);
-  const int64_t window = config.size_or({"sliding_window"}, 4096);
+  const int64_t window = read_window(config, 4096);
   read_windows(config, window, arch, [](int64_t layer) { return (layer + 1) % 4 != 0; });
   for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
 }
@@ -189,8 +189,7 @@ void read_gemma2(ConfigReader& config, ArchSpec& arch) {
   read_gemma(config, arch);
   arch.score_cap = read_cap(config, "attn_logit_softcapping", 50.0);
   arch.logit_cap = read_cap(config, "final_logit_softcapping", 30.0);
-  const int64_t window =
-      config.size_or({"sliding_window"}, config.has("sliding_window") ? 0 : 4096);
+  const int64_t window = read_window(config, 4096);
   read_windows(config, window, arch, [](int64_t layer) { return layer % 2 == 0; });
 }
 
@@ -210,7 +209,7 @@ void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
                    "is not supported: transformers computes gemma3 without it");
   }
   const int64_t pattern = config.size_or({"sliding_window_pattern"}, 6);
-  const int64_t window = config.size_or({"sliding_window"}, 4096);
+  const int64_t window = read_window(config, 4096);
   read_windows(config, window, arch, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
   for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
 }
@@ -286,6 +285,11 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
+// Files of families that normalise queries and keys may say so, although no family reads that.
+void know_qk_norm(const ArchSpec& arch, ConfigReader& reader) {
+  if (arch.qk_norm != QueryKeyNorm::kNone) reader.find({"qk_norm", "use_qk_norm", "qk_layernorm"});
+}
+
 // Reads the text tower of a wrapper. The wrapper supplies token ids and dtype that text_config
 // lacks.
 void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
@@ -302,6 +306,7 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
     reader.problem("model_type", "= '" + model_type + "' is not supported inside a wrapper");
   } else {
     family->read(reader, arch);
+    know_qk_norm(arch, reader);
     reader.refuse_unknown_numeric_keys();
     if (arch.logit_cap != 0.0) {
       reader.problem("final_logit_softcapping",
@@ -398,6 +403,7 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
     read_text_tower(reader, arch);
   }
   arch.family = *model_type;
+  know_qk_norm(arch, reader);
   reader.refuse_unknown_numeric_keys();
   reader.finish();
   return arch;
@@ -409,7 +415,7 @@ void read_qwen3_moe(ConfigReader& config, ArchSpec& arch) {
   arch.qk_norm = QueryKeyNorm::kHead;
   arch.qkv_bias = arch.output_bias = config.boolean({"attention_bias"}).value_or(false);
   if (config.boolean({"use_sliding_window"}).value_or(false)) {
-    const int64_t window = config.size_or({"sliding_window"}, 4096);
+    const int64_t window = read_window(config, 4096);
     for (LayerSpec& layer : arch.layers) layer.window = window;
   }
   read_qwen_experts(config, {.experts = 128, .top_k = 8}, 768, arch);
@@ -421,10 +427,11 @@ void read_qwen2_moe(ConfigReader& config, ArchSpec& arch) {
   read_rope(config, {}, arch);
   arch.qkv_bias = config.boolean({"qkv_bias"}).value_or(true);
   const bool use = config.boolean({"use_sliding_window"}).value_or(false);
-  const int64_t window = config.size_or({"sliding_window"}, 4096);
+  // transformers writes a window of 0 where the switch is off.
+  const int64_t window = use ? read_window(config, 4096) : 0;
   const int64_t most = config.integer({"max_window_layers"}, 0, kMostToken).value_or(28);
-  read_windows(config, use ? window : 0, arch,
-               [&](int64_t layer) { return use && layer % 2 == 0 && layer < most; });
+  read_windows(config, window, arch,
+               [&](int64_t layer) { return window > 0 && layer % 2 == 0 && layer < most; });
   read_qwen_experts(config, {.experts = 60, .top_k = 4}, 1408, arch);
   arch.moe.shared_width = config.size_or({"shared_expert_intermediate_size"}, 5632);
 }
@@ -441,12 +448,13 @@ void read_mixtral(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
-// OLMoE normalises queries and keys over all heads.
+// OLMoE normalises queries and keys over all heads, and may clip them and the values.
 void read_olmoe(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 4096, .sizes = {.heads = 16}, .norm_eps = 1e-5}, arch);
   read_rope(config, {}, arch);
   arch.qkv_bias = arch.output_bias = config.boolean({"attention_bias"}).value_or(false);
   arch.qk_norm = QueryKeyNorm::kWidth;
+  arch.qkv_clip = config.real({"clip_qkv"}, 1e-6, kMostReal).value_or(0.0);
   read_experts(config, {.experts = 64, .top_k = 8, .balance = 0.01}, arch);
   arch.moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(false);
 }
@@ -469,7 +477,7 @@ void read_gpt_oss(ConfigReader& config, ArchSpec& arch) {
   read_biases(config, true, arch);
   arch.norm = NormKind::kRmsWide;
   arch.sinks = true;
-  const int64_t window = config.size_or({"sliding_window"}, 128);
+  const int64_t window = read_window(config, 128);
   read_windows(config, window, arch, [](int64_t layer) { return layer % 2 == 0; });
   read_experts(config, {.experts = 128, .top_k = 4}, arch);
   MoeSpec& moe = arch.moe;

@@ -104,13 +104,50 @@ TEST(Families, QwenSlidesFromMaxWindowLayersOnWhenItSlidesAtAll) {
   EXPECT_EQ(listed.layers[3].window, 0);
 }
 
-// eos_token_id may be a number, a list, or absent.
+// A window of 0 or null is none. Where use_sliding_window is off the window is not read:
+// transformers saves every qwen2_moe with a window of 0.
+TEST(Families, AWindowOfZeroIsNone) {
+  for (const std::string family : {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3"}) {
+    for (const std::string window : {"0", "null", "-1"}) {
+      const Json config =
+          with(llama(), R"({"use_sliding_window": false, "model_type": ")" + family +
+                            R"(", "num_key_value_heads": 4, "sliding_window": )" + window + "}");
+      for (const LayerSpec& layer : read_arch_spec(config, "config.json").layers) {
+        EXPECT_EQ(layer.window, 0) << family << " " << window;
+      }
+    }
+  }
+  for (const std::string family : {"mistral", "mixtral", "phi3", "qwen2"}) {
+    for (const std::string window : {"0", "null"}) {
+      const Json config =
+          with(llama(), R"({"use_sliding_window": true, "max_window_layers": 1, "model_type": ")" +
+                            family + R"(", "num_key_value_heads": 4, "sliding_window": )" + window +
+                            "}");
+      for (const LayerSpec& layer : read_arch_spec(config, "config.json").layers) {
+        EXPECT_EQ(layer.window, 0) << family;
+      }
+    }
+  }
+  for (const std::string family : {"gemma2", "gemma3_text", "olmo3", "gpt_oss"}) {
+    const Json config =
+        with(llama(), R"({"sliding_window": 0, "num_key_value_heads": 4, "model_type": ")" +
+                          family + R"("})");
+    expect_problem(config, "there is no sliding window; set sliding_window");
+  }
+}
+
+// eos_token_id may be a number, a list, or absent; -1 means none for every special token.
 TEST(Families, EosMayBeAListOrAbsent) {
   EXPECT_TRUE(read_arch_spec(llama(), "config.json").eos_tokens.empty());
   EXPECT_EQ(read_arch_spec(with(llama(), R"({"eos_token_id": 7})"), "config.json").eos_tokens,
             std::vector<int64_t>{7});
   EXPECT_EQ(read_arch_spec(with(llama(), R"({"eos_token_id": [7, 8]})"), "config.json").eos_tokens,
             (std::vector<int64_t>{7, 8}));
+  const ArchSpec arch = read_arch_spec(
+      with(llama(), R"({"eos_token_id": -1, "bos_token_id": -1, "pad_token_id": -1})"),
+      "config.json");
+  EXPECT_TRUE(arch.eos_tokens.empty());
+  EXPECT_FALSE(arch.bos_token || arch.pad_token);
 }
 
 // An unknown model_type is refused with the supported list and the nearest name.
@@ -278,7 +315,30 @@ TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   expect_problem(with(llama(), R"({"num_experts": 4})"), "would change the numbers");
 }
 
-// Mixtral and OLMoE refuse options that they do not compute.
+// Keys that other programs write and no model of the family reads are no reason to refuse it.
+TEST(Families, NumbersThatChangeNothingAreNotRefused) {
+  for (const std::string unread :
+       {R"("num_experts": 1, "moe_topk": 1, "num_shared_expert": 1, "moe_layer_num_skipped": 0)",
+        R"("moe_topk": [1], "moe_intermediate_size": 3072, "router_aux_loss_coef": 0.001)",
+        R"("num_experts_per_tok": 8, "expert_parallel_size": 4)",
+        R"("logits_scaling": 1.0, "embedding_multiplier": 1, "logit_scale": 1.0, "scale_emb": 1)",
+        R"("initializer_range": 2.0, "router_aux_loss_coef": 0.9, "qk_norm": false)"}) {
+    EXPECT_TRUE(problems_of(with(llama(), "{" + unread + "}")).empty()) << unread;
+  }
+  const std::string normed = R"({"use_qk_norm": true, "qk_norm": true, "model_type": )";
+  for (const std::string family : {R"("qwen3"})", R"("hunyuan_v1_dense"})", R"("qwen3_moe"})"}) {
+    EXPECT_TRUE(
+        problems_of(with(with(llama(), R"({"num_key_value_heads": 4})"), normed + family)).empty())
+        << family;
+  }
+  for (const std::string read : {R"("use_qk_norm": true)", R"("embedding_multiplier": 12)",
+                                 R"("logit_scale": 0.0625)", R"("n_routed_experts": 64)",
+                                 R"("quantization_config": {"bits": 4})", R"("clip_qkv": 8.0)"}) {
+    expect_problem(with(llama(), "{" + read + "}"), "would change the numbers");
+  }
+}
+
+// Mixtral refuses options that it does not compute; OLMoE clips queries, keys and values if told.
 TEST(Families, MixtralAndOlmoeRefuseWhatTheyDoNotCompute) {
   const Json mixtral = with(llama(), R"({"model_type": "mixtral", "num_key_value_heads": 4})");
   const ArchSpec arch = read_arch_spec(mixtral, "config.json");
@@ -288,7 +348,9 @@ TEST(Families, MixtralAndOlmoeRefuseWhatTheyDoNotCompute) {
   expect_problem(with(mixtral, R"({"router_jitter_noise": 0.1})"), "other than 0");
   const Json olmoe = with(llama(), R"({"model_type": "olmoe", "clip_qkv": null})");
   EXPECT_EQ(read_arch_spec(olmoe, "config.json").moe.experts, 64);
-  expect_problem(with(olmoe, R"({"clip_qkv": 8.0})"), "would change the numbers");
+  EXPECT_EQ(read_arch_spec(olmoe, "config.json").qkv_clip, 0.0);
+  EXPECT_EQ(read_arch_spec(with(olmoe, R"({"clip_qkv": 8.0})"), "config.json").qkv_clip, 8.0);
+  expect_problem(with(olmoe, R"({"clip_qkv": -1})"), "'clip_qkv' must be a number");
 }
 
 // gpt-oss uses YaRN unless its file says otherwise.

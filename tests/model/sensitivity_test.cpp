@@ -106,6 +106,7 @@ const std::vector<Mistake>& mistakes_with_experts() {
       {"qwen3_moe-fused", "weights renormalised", [](auto& arch) { arch.moe.renormalise = true; }},
       {"qwen3_moe-fused", "gate and up alternate", [](auto& arch) { arch.moe.interleaved = true; }},
       {"mixtral", "weights not renormalised", [](auto& arch) { arch.moe.renormalise = false; }},
+      {"olmoe-clip", "nothing clipped", [](auto& arch) { arch.qkv_clip = 0.0; }},
       {"olmoe", "weights renormalised", [](auto& arch) { arch.moe.renormalise = true; }},
       {"qwen2_moe", "weights renormalised", [](auto& arch) { arch.moe.renormalise = true; }},
       {"gpt_oss", "softmax over all experts", [](auto& arch) { arch.moe.softmax_over_all = true; }},

@@ -74,6 +74,11 @@ def cases(llama):
                               num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
                               rope_theta=10000.0, pad_token_id=1),
             "idle": [(0, 1)]},
+        "olmoe-clip": {
+            "config": renamed(small, "olmoe", "OlmoeForCausalLM", num_experts=6,
+                              num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=0.75,
+                              rope_theta=10000.0, pad_token_id=1),
+            "idle": [(0, 1)]},
         # The clamp cuts often.
         "gpt_oss": {
             "config": renamed(small, "gpt_oss", "GptOssForCausalLM", head_dim=8,

@@ -323,6 +323,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},
+      {"olmoe-clip", [](ArchSpec& arch) { arch.qkv_clip *= 1.01; }},
       {"qwen2_moe", [](ArchSpec& arch) { arch.moe.shared_width = 0; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.sinks = false; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.moe.clamp *= 1.01; }},

@@ -255,6 +255,9 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
       qkv.push_back(layer.linear(module, x));
     }
   }
+  const auto clipped = [&](const at::Tensor& y) {
+    return arch_.qkv_clip == 0.0 ? y : y.clamp(-arch_.qkv_clip, arch_.qkv_clip);
+  };
   const auto heads = [&](const at::Tensor& y, int64_t count) {
     return y.reshape({positions, count, arch_.head_dim}).transpose(0, 1);
   };
@@ -264,6 +267,7 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     at::Tensor z = heads(wide ? layer.norm(head_norm, y) : y, count);
     const bool each = arch_.qk_norm == QueryKeyNorm::kHead;
     if (each && !arch_.qk_norm_after_rope) z = layer.norm(head_norm, z);
+    z = clipped(z);
     const bool turns = arch_.position == PositionKind::kRope && layer.spec().rotates;
     if (turns) z = rotate(z, layer.spec().local_rope ? arch_.local_rope : arch_.rope);
     return each && arch_.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
@@ -272,7 +276,7 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
   const int64_t shared = arch_.heads / arch_.kv_heads;
   const at::Tensor k =
       placed(qkv[1], Module::kKeyNorm, arch_.kv_heads).repeat_interleave(shared, 0);
-  const at::Tensor v = heads(qkv[2], arch_.kv_heads).repeat_interleave(shared, 0);
+  const at::Tensor v = heads(clipped(qkv[2]), arch_.kv_heads).repeat_interleave(shared, 0);
   if (arch_.query_growth_beta != 0.0) {
     const at::Tensor turns = at::floor(at::arange(positions, at::kDouble) /
                                        static_cast<double>(arch_.query_growth_positions));
