@@ -188,7 +188,14 @@ void sync_directory(const std::string& path) {
 }
 
 std::string read_whole_file(const std::string& path, Bytes max_bytes) {
-  return read_to_end(open_for_reading(path), max_bytes);
+  std::string text = read_to_end(open_for_reading(path), max_bytes);
+  refuse_lfs_pointer(text, path);
+  return text;
+}
+
+void refuse_lfs_pointer(std::string_view begin, const std::string& path) {
+  if (!begin.starts_with("version https://git-lfs.github.com/spec/")) return;
+  throw DataError(path + ": a Git LFS pointer, not the file itself; run git lfs pull");
 }
 
 std::string read_input(const std::string& path, Bytes max_bytes) {

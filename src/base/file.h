@@ -66,9 +66,12 @@ void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte>
 void sync_file(const UniqueFd& fd);
 void sync_directory(const std::string& path);
 
-// Reads a whole regular file. Throws DataError if it is longer than `max_bytes`, and never holds
-// more than that.
+// Reads a whole regular file. Throws DataError if it is a Git LFS pointer or longer than
+// `max_bytes`, and never holds more than that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
+// Throws DataError if a file begins as the pointer that a clone without Git LFS leaves in its
+// place.
+void refuse_lfs_pointer(std::string_view begin, const std::string& path);
 // Like read_whole_file, but the path may be a pipe: `plan <(make-run)`.
 std::string read_input(const std::string& path, Bytes max_bytes);
 // Like read_whole_file, from an open descriptor's position to its end (for example stdin).

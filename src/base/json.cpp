@@ -40,11 +40,14 @@ class TrackedIterator {
   const char** reached_;
 };
 
+enum class LargeIntegers { kRefused, kBinary };
+
 // Builds the value from the parser's events and refuses input that the parser accepts.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  StrictBuilder(std::string_view text, const JsonLimits& limits, const std::string& origin)
-      : text_(text), limits_(limits), origin_(origin), reached_(text.data()) {}
+  StrictBuilder(std::string_view text, const JsonLimits& limits, const std::string& origin,
+                LargeIntegers large)
+      : text_(text), limits_(limits), origin_(origin), large_(large), reached_(text.data()) {}
 
   const char** reached() { return &reached_; }
   Json take() { return std::move(root_); }
@@ -55,8 +58,10 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   bool number_unsigned(uint64_t value) override { return add(value) != nullptr; }
   bool number_float(double value, const std::string& spelling) override {
     // The parser falls back to a real where an integer does not fit 64 bits.
-    if (spelling.find_first_of(".eE") == std::string::npos) fail("an integer outside 64 bits");
-    return add(value) != nullptr;
+    if (spelling.find_first_of(".eE") != std::string::npos) return add(value) != nullptr;
+    if (large_ == LargeIntegers::kRefused) fail("an integer outside 64 bits");
+    return add(Json::binary(Json::binary_t::container_type(spelling.begin(), spelling.end()))) !=
+           nullptr;
   }
   bool string(std::string& value) override { return add(std::move(value)) != nullptr; }
   bool binary(Json::binary_t& /*value*/) override { return false; }
@@ -145,6 +150,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   std::string_view text_;
   const JsonLimits& limits_;
   const std::string& origin_;
+  LargeIntegers large_;
   const char* reached_;
   Json root_;
   std::vector<Open> open_;
@@ -169,8 +175,16 @@ bool is_of_number(char letter) {
          letter == '+' || letter == '-';
 }
 
-// Returns a spelling of the number that every reader accepts; nullopt if it can stay.
-std::optional<std::string> rewritten(std::string_view number) {
+// How numbers are written that JSON or 64 bits cannot hold: non-finite ones as strings and large
+// integers as reals, or non-finite ones as null and large integers as they are.
+enum class Dialect { kConfig, kRow };
+
+std::string not_finite(std::string_view spelling, Dialect dialect) {
+  return dialect == Dialect::kRow ? "null" : '"' + std::string(spelling) + '"';
+}
+
+// Returns a spelling of the number that the dialect's reader accepts; nullopt if it can stay.
+std::optional<std::string> rewritten(std::string_view number, Dialect dialect) {
   const char* const end = number.data() + number.size();
   const bool real = number.find_first_of(".eE") != std::string_view::npos;
   if (!real) {
@@ -186,19 +200,42 @@ std::optional<std::string> rewritten(std::string_view number) {
   if (error == std::errc::result_out_of_range) {
     const bool tiny =
         number.find("e-") != std::string_view::npos || number.find("E-") != std::string_view::npos;
-    return tiny ? "0.0" : '"' + std::string(number) + '"';
+    return tiny ? "0.0" : not_finite(number, dialect);
   }
-  if (real) return std::nullopt;
+  if (real || dialect == Dialect::kRow) return std::nullopt;
   return std::string(number) + ".0";
 }
 
-}  // namespace
+std::string rewritten_numbers(std::string_view text, Dialect dialect) {
+  constexpr std::array<std::string_view, 3> kWords = {"NaN", "Infinity", "-Infinity"};
+  std::string out;
+  out.reserve(text.size() + 16);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at + 1;
+    std::optional<std::string> other;
+    if (text[at] == '"') {
+      end = end_of_string(text, at);
+    } else if ((text[at] >= '0' && text[at] <= '9') || text[at] == '-') {
+      while (end < text.size() && is_of_number(text[end])) ++end;
+      other = rewritten(text.substr(at, end - at), dialect);
+    }
+    for (const std::string_view word : kWords) {
+      if (text[at] == '"' || !text.substr(at).starts_with(word)) continue;
+      end = at + word.size();
+      other = not_finite(word, dialect);
+    }
+    out += other ? std::string_view(*other) : text.substr(at, end - at);
+    at = end;
+  }
+  return out;
+}
 
-Json parse_json(std::string_view text, const JsonLimits& limits, const std::string& origin) {
+Json parse(std::string_view text, const JsonLimits& limits, const std::string& origin,
+           LargeIntegers large) {
   if (static_cast<Bytes>(text.size()) > limits.max_bytes) {
     throw DataError(origin + ": longer than the limit of " + format_bytes(limits.max_bytes));
   }
-  StrictBuilder builder(text, limits, origin);
+  StrictBuilder builder(text, limits, origin, large);
   // The parser treats NUL as the end of the text.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
@@ -212,32 +249,28 @@ Json parse_json(std::string_view text, const JsonLimits& limits, const std::stri
   return builder.take();
 }
 
+}  // namespace
+
+Json parse_json(std::string_view text, const JsonLimits& limits, const std::string& origin) {
+  return parse(text, limits, origin, LargeIntegers::kRefused);
+}
+
+Json parse_python_json(std::string_view text, const JsonLimits& limits, const std::string& origin) {
+  try {
+    return parse(text, limits, origin, LargeIntegers::kBinary);
+  } catch (const DataError&) {
+    const std::string finite = rewritten_numbers(text, Dialect::kRow);
+    if (finite == text) throw;
+    return parse(finite, limits, origin, LargeIntegers::kBinary);
+  }
+}
+
 Json read_json_file(const std::string& path, const JsonLimits& limits) {
   return parse_json(read_whole_file(path, limits.max_bytes), limits, path);
 }
 
 std::string python_numbers(std::string_view text) {
-  constexpr std::array<std::string_view, 3> kWords = {"NaN", "Infinity", "-Infinity"};
-  std::string out;
-  out.reserve(text.size() + 16);
-  for (size_t at = 0; at < text.size();) {
-    size_t end = at + 1;
-    std::optional<std::string> other;
-    if (text[at] == '"') {
-      end = end_of_string(text, at);
-    } else if ((text[at] >= '0' && text[at] <= '9') || text[at] == '-') {
-      while (end < text.size() && is_of_number(text[end])) ++end;
-      other = rewritten(text.substr(at, end - at));
-    }
-    for (const std::string_view word : kWords) {
-      if (text[at] == '"' || !text.substr(at).starts_with(word)) continue;
-      end = at + word.size();
-      other = '"' + std::string(word) + '"';
-    }
-    out += other ? std::string_view(*other) : text.substr(at, end - at);
-    at = end;
-  }
-  return out;
+  return rewritten_numbers(text, Dialect::kConfig);
 }
 
 }  // namespace longshore

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "base/errors.h"
@@ -168,6 +169,36 @@ void ExpansionLimit::add(size_t bytes, Bytes position) {
                   ", which no text does; decompress the file if that is what it should hold");
 }
 
+// Refuses files of other kinds, which readers of text would call damaged. Parquet and compressed
+// files pass.
+void refuse_other_kinds(const UniqueFd& fd) {
+  using namespace std::string_view_literals;
+  struct Kind {
+    std::string_view magic;
+    const char* text;
+  };
+  constexpr const char* kArrow =
+      "an Arrow file, as datasets.save_to_disk writes; write its directory as Parquet once: "
+      "datasets.load_from_disk(DIRECTORY).to_parquet(\"rows.parquet\")";
+  constexpr const char* kTable =
+      "; write its rows as Parquet or JSONL once, for example with pandas: "
+      "DataFrame.to_parquet(\"rows.parquet\")";
+  static constexpr std::array<Kind, 6> kKinds = {{{"ARROW1"sv, kArrow},
+                                                  {"\xFF\xFF\xFF\xFF"sv, kArrow},
+                                                  {"PK\x03\x04"sv, "a zip archive or workbook"},
+                                                  {"SQLite format 3\0"sv, "an SQLite database"},
+                                                  {"\x89HDF"sv, "an HDF5 file"},
+                                                  {"Obj\x01"sv, "an Avro file"}}};
+  std::array<char, 64> begin{};
+  const ssize_t got = ::pread(fd.get(), begin.data(), begin.size(), 0);
+  const std::string_view front(begin.data(), got > 0 ? static_cast<size_t>(got) : 0);
+  refuse_lfs_pointer(front, fd.path());
+  for (const Kind& kind : kKinds) {
+    if (!front.starts_with(kind.magic)) continue;
+    throw DataError(fd.path() + ": " + kind.text + (kind.text == kArrow ? "" : kTable));
+  }
+}
+
 UniqueFd open_data_file(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
@@ -188,6 +219,7 @@ UniqueFd open_data_file(const std::string& path) {
     throw DataError(path + ": nothing was written from byte " + std::to_string(hole) +
                     " on; the file was cut off, or is no text");
   }
+  refuse_other_kinds(fd);
   return fd;
 }
 

@@ -1,6 +1,7 @@
 // Conversations: converts the forms of data sets to the one that chat templates read.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
@@ -108,7 +109,11 @@ Json read_arguments(const Json& arguments, const std::string& place) {
   try {
     Json parsed = parse_json(text, {}, {});
     if (parsed.is_object()) return parsed;
-  } catch (const DataError&) {
+  } catch (const DataError& error) {
+    // The position in an unnamed text starts with ":1: ", its line.
+    std::string reason = error.what();
+    reason.erase(0, reason.find(": ") + 2);
+    throw RowProblem(place + ": the string is no JSON object: " + reason);
   }
   throw RowProblem(place + ": the string is no JSON object");
 }
@@ -297,6 +302,42 @@ void read_parameters(Json& tool, const std::string& place) {
   if (parameters.is_string()) parameters = read_arguments(parameters, place + ".parameters");
 }
 
+// Returns the path within `value` of an integer outside 64 bits; nullopt if there is none.
+std::optional<std::string> large_integer_in(const Json& value) {
+  if (value.is_binary()) return "";
+  if (!value.is_structured()) return std::nullopt;
+  for (auto it = value.begin(); it != value.end(); ++it) {
+    const std::optional<std::string> rest = large_integer_in(*it);
+    if (!rest) continue;
+    if (value.is_object()) return "." + it.key() + *rest;
+    return place_of("", static_cast<size_t>(it - value.begin())) + *rest;
+  }
+  return std::nullopt;
+}
+
+// Refuses an integer outside 64 bits that a template could write, since no template can.
+void refuse_large_integers(const Json& value, const std::string& place) {
+  const std::optional<std::string> path = large_integer_in(value);
+  if (path) {
+    throw RowProblem(place + *path + ": an integer outside 64 bits; write it as a string");
+  }
+}
+
+// Removes the definitions of parameters that a tool lacks: a table gives every tool the parameters
+// of all, which are null where they are another tool's.
+void remove_absent_parameters(Json& schema) {
+  if (!schema.is_structured()) return;
+  for (Json& inner : schema) remove_absent_parameters(inner);
+  if (!schema.is_object() || !schema.contains("properties")) return;
+  Json& properties = schema["properties"];
+  if (!properties.is_object()) return;
+  Json defined = Json::object();
+  for (const auto& [name, definition] : properties.items()) {
+    if (!definition.is_null()) defined[name] = definition;
+  }
+  properties = std::move(defined);
+}
+
 Json read_tools(const Json& row, const RowFormatOptions& options) {
   const std::string key = options.name_of("tools");
   const auto member = row.find(key);
@@ -320,7 +361,9 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
                        article_and_type(tools[i]));
     }
     read_parameters(tools[i], place_of(key, i));
+    remove_absent_parameters(tools[i]);
   }
+  refuse_large_integers(tools, key);
   return tools.empty() ? Json(nullptr) : tools;
 }
 
@@ -357,6 +400,7 @@ Json read_arguments(const Json& row) {
   for (const auto& [name, value] : found->items()) {
     if (!value.is_null()) given[name] = value;
   }
+  refuse_large_integers(given, "chat_template_kwargs");
   return given;
 }
 
@@ -393,6 +437,7 @@ Conversation read_conversation(const Json& row, const RowFormatOptions& options,
     const std::string place = place_of(name, i);
     messages.push_back(share_gpt ? read_turn(list[i], place) : read_message(list[i], place));
     note_message(list[i], name, options, notes);
+    refuse_large_integers(messages.back(), place);
   }
   check_order(messages, name);
   const auto system = row.find("system");

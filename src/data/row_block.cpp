@@ -93,7 +93,7 @@ Json parse_row(std::string_view text, bool too_long, bool ended) {
     throw RowProblem("the line is longer than the limit of " + format_bytes(kMaxLineBytes));
   }
   try {
-    return parse_json(text, {}, {});
+    return parse_python_json(text, {}, {});
   } catch (const DataError& error) {
     // The position in an unnamed text starts with ":1: ", its only line.
     std::string reason = error.what();

@@ -250,6 +250,7 @@ std::string article_and_type(const Json& value) {
   if (value.is_number_integer()) return "an integer";
   if (value.is_number()) return "a real number";
   if (value.is_string()) return "a string";
+  if (value.is_binary()) return "an integer outside 64 bits";
   return value.is_array() ? "an array" : "an object";
 }
 

@@ -138,6 +138,7 @@ std::string read_text(const UniqueFd& fd, Bytes max_bytes) {
   }
   std::string text(static_cast<size_t>(bytes), '\0');
   read_exact_at(fd, 0, std::as_writable_bytes(std::span<char>(text)));
+  refuse_lfs_pointer(text, fd.path());
   return text;
 }
 

@@ -97,6 +97,24 @@ TEST(Json, RefusesNumbersThatDoNotFit) {
   EXPECT_NE(error_of("1e400").find("a number outside fp64"), std::string::npos);
 }
 
+// In rows as Python writes them, numbers that are not finite are null, and an integer that does not
+// fit is a value of no other kind.
+TEST(Json, RowsMayHoldNumbersThatPythonWrites) {
+  const Json row = parse_python_json(
+      R"({"a": NaN, "b": [-Infinity, Infinity], "c": 1e400, "d": "NaN 1e400", "e": 1e-400,
+          "f": -123456789012345678901234567890, "g": 18446744073709551615, "h": 0.5})",
+      {}, "a.json");
+  EXPECT_TRUE(row["a"].is_null() && row["b"][0].is_null() && row["b"][1].is_null());
+  EXPECT_TRUE(row["c"].is_null());
+  EXPECT_EQ(row["d"], "NaN 1e400");
+  EXPECT_EQ(row["e"], 0.0);
+  EXPECT_TRUE(row["f"].is_binary());
+  EXPECT_EQ(row["g"].get<uint64_t>(), UINT64_MAX);
+  EXPECT_EQ(row["h"], 0.5);
+  EXPECT_THROW(parse_python_json("{\"a\": NaN, \"b\": nan}", {}, "a.json"), DataError);
+  EXPECT_THROW(parse_python_json("{\"a\": 1", {}, "a.json"), DataError);
+}
+
 // Limits on depth, number of values and bytes hold exactly.
 TEST(Json, KeepsItsLimits) {
   EXPECT_EQ(error_of("[[[]]]", {.max_depth = 3}), "accepted");

@@ -81,6 +81,33 @@ TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
             "[{\"name\": \"f\", \"parameters\": {}}]<user>q<assistant>a");
 }
 
+// A column that nobody reads may hold numbers that Python writes and JSON or 64 bits cannot.
+TEST_F(Rows, NumbersOfUnreadColumnsAreNoReasonToRefuse) {
+  for (const std::string number :
+       {"NaN", "-Infinity", "1e999", "[123456789012345678901234567890]"}) {
+    const std::string more = ", \"id\": " + number + ", \"system\": NaN";
+    EXPECT_EQ(text_of(tokens_of(load(dialog(kQuestion + "," + kAnswer, more)), 0)),
+              "<user>q\n<assistant>a</s>\n")
+        << number;
+  }
+}
+
+// Tables give a tool the parameters of all tools, null where they are another tool's. They are not
+// written, as from Parquet, which has no nulls.
+TEST_F(Rows, ParametersThatAToolLacksAreNotWritten) {
+  const ChatTemplate tells = ChatTemplate::from_text(
+      "{{ (tools or []) | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      letters(), "2024-07-26", "tells");
+  options_.chat = &tells;
+  const std::string tool =
+      ", \"tools\": [{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"default\": "
+      "null}, \"b\": null}}}]";
+  EXPECT_EQ(text_of(tokens_of(load(dialog(kQuestion + "," + kAnswer, tool)), 0)),
+            "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"default\": null}}}}]"
+            "<user>q<assistant>a");
+}
+
 // A row's chat_template_kwargs are variables of the template.
 TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
   const ChatTemplate asks = ChatTemplate::from_text(
@@ -247,7 +274,18 @@ std::vector<Hostile> hostile_calls() {
        "messages[1].tool_calls[0].name: expected a string, found an integer"},
       {"arguments broken",
        dialog(call_head + "[{\"function\": {\"name\": \"f\", \"arguments\": \"{x\"}}]}"),
-       "messages[1].tool_calls[0].arguments: the string is no JSON object"},
+       "messages[1].tool_calls[0].arguments: the string is no JSON object: not JSON: "},
+      {"large integer in a call",
+       dialog(call_head + "[{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": [1, "
+                          "123456789012345678901234567890]}}}]}"),
+       "messages[1].tool_calls[0].function.arguments.a[1]: an integer outside 64 bits; write it "
+       "as"},
+      {"large integer in a tool",
+       dialog(kQuestion + "," + kAnswer,
+              ", \"tools\": [{\"name\": 123456789012345678901234567890}]"),
+       "tools[0].name: an integer outside 64 bits"},
+      {"not a number", dialog(message("user", "NaN") + "," + kAnswer),
+       "messages[0].content: expected a string, found null"},
       {"arguments list",
        dialog(call_head + "[{\"function\": {\"name\": \"f\", \"arguments\": [1]}}]}"),
        "messages[1].tool_calls[0].arguments: expected an object, found an array"},
@@ -310,6 +348,8 @@ std::vector<Hostile> hostile_prompts() {
        "context: expected a string, found an integer"},
       {"no messages inside", "{\"prompt\": [], \"completion\": []}",
        "messages: the array is empty"},
+      {"large integer", "{\"prompt\": 123456789012345678901234567890, \"completion\": \"a\"}",
+       "prompt: expected a string, found an integer outside 64 bits"},
       {"instruction alone", "{\"instruction\": \"a\"}",
        "expected a key \"output\", found instruction"},
       {"a word", "word", "not JSON: "},

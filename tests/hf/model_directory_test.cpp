@@ -154,6 +154,8 @@ TEST_F(SingleDirectory, RefusesConfigsThatAreNotJsonObjects) {
     write_text(directory_ / "config.json", text);
     expect_parts(open_error<DataError>(), {directory_ / "config.json"});
   }
+  write_text(directory_ / "config.json", "version https://git-lfs.github.com/spec/v1\noid 0\n");
+  expect_parts(open_error<DataError>(), {directory_ / "config.json", "a Git LFS pointer"});
   write_text(directory_ / "config.json", kConfig);
   write_text(directory_ / "generation_config.json", "[1]");
   expect_parts(open_error<DataError>(), {directory_ / "generation_config.json", "JSON object"});
