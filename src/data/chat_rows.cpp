@@ -209,6 +209,10 @@ class PromptFormat : public RowFormat {
     } catch (const DataError& error) {
       throw RowProblem(error.what());
     }
+    if (begins_twice(encoded.ids, *options_.tokenizer)) {
+      encoded.ids.erase(encoded.ids.begin());
+      encoded.spans.erase(encoded.spans.begin());
+    }
     document.tokens = std::move(encoded.ids);
     document.labels.assign(document.tokens.size(), kNotTrained);
     for (size_t t = 0; t < document.tokens.size(); ++t) {

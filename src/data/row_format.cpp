@@ -151,6 +151,7 @@ void stream_text(std::string_view text, const RowFormatOptions& options,
   std::optional<TokenId> last;
   const auto take = [&](std::span<const TokenId> ids) {
     check_ids_of_text(ids, options);
+    if (!last && begins_twice(ids, *options.tokenizer)) ids = ids.subspan(1);
     if (!ids.empty()) last = ids.back();
     use(ids);
   };
@@ -288,6 +289,11 @@ void note_unread(const Json& object, const std::vector<std::string>& read,
     if (value.is_null() || std::ranges::find(read, name) != read.end()) continue;
     ++notes->unread[prefix + printable(name, kMaxNameBytes)];
   }
+}
+
+bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer) {
+  const std::optional<TokenId> bos = tokenizer.bos();
+  return bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos;
 }
 
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options) {

@@ -1,4 +1,6 @@
 // Rows of conversations and prompts: what is read and trained, and the errors for other rows.
+#include <algorithm>
+
 #include "base/texts.h"
 #include "tests/data/prepare_fixture.h"
 
@@ -79,6 +81,24 @@ TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
       ", \"tools\": \"[{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": \\\"{}\\\"}]\"";
   EXPECT_EQ(text_of(tokens_of(load(dialog(talk, tool)), 0)),
             "[{\"name\": \"f\", \"parameters\": {}}]<user>q<assistant>a");
+}
+
+// A text that was rendered before has the begin token, and the tokenizer adds one: one is trained.
+TEST_F(Rows, ATextThatWasRenderedBeforeBeginsOnce) {
+  const TrainedTokenizer trained =
+      byte_tokenizer({.bos_token = "<s>", .eos_token = "</s>", .bos_starts_text = true});
+  const Tokenizer begins = Tokenizer::from_files(
+      {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
+      "begins");
+  options_.tokenizer = &begins;
+  options_.model_vocabulary_size = 258;
+  const Ids plain = tokens_of(load("{\"text\": \"ab\"}"), 0);
+  ASSERT_EQ(std::count(plain.begin(), plain.end(), *begins.bos()), 1);
+  for (const char* row :
+       {"{\"text\": \"<s>ab\"}", "{\"prompt\": \"a\", \"completion\": \"b\"}",
+        "{\"prompt\": \"<s>a\", \"completion\": \"b\"}"}) {
+    EXPECT_EQ(tokens_of(load(row), 0), plain) << row;
+  }
 }
 
 // A column that nobody reads may hold numbers that Python writes and JSON or 64 bits cannot.
