@@ -150,9 +150,8 @@ class Rules {
     }
     const int64_t steps = config_.train.steps;
     if (steps == 0) return;  // the trainer checks it when the data is known
-    if (schedule.warmup_steps > steps) {
-      report("schedule.warmup_steps", "train.steps", "is more than", "");
-    } else if (wsd && schedule.decay_steps > steps - schedule.warmup_steps) {
+    // The trainer shortens a warm-up that is longer than the run.
+    if (wsd && schedule.decay_steps > steps - schedule.warmup_steps) {
       report("schedule.decay_steps", "train.steps",
              "and " + other("schedule.warmup_steps") + " are together more than", "");
     }

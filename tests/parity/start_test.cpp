@@ -130,6 +130,17 @@ TEST_F(StartOfARun, FromASavedPlanWithoutWeightsIsRefused) {
       << "here they are needed";
 }
 
+// Goal: a run file is tried with a few steps, although its warm-up is longer; the run says so.
+TEST_F(StartOfARun, WithAWarmUpLongerThanTheRunShortensIt) {
+  const Ended tried = run_command(
+      again({"--schedule.warmup_steps=10", "--train.steps=2", "--run.dir=" + path("try")}));
+  EXPECT_EQ(tried.exit_code, 0) << tried.err;
+  EXPECT_TRUE(says(tried.err,
+                   "schedule.warmup_steps = 10 is longer than the run; it is shortened "
+                   "to the run's 2 steps"))
+      << tried.err;
+}
+
 // Goal: a start from random weights is announced, with the weights that the directory has.
 TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   const Ended beside = run_command(again({"--model.init=random", "--run.dir=" + path("noise")}));

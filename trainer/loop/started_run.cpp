@@ -53,8 +53,17 @@ void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
   world.agree("the evaluation data", hash_text(run.eval_data->dataset->fingerprint()) + "\n");
 }
 
-// Throws if the schedule is longer than the run; a length in epochs needs the data.
-void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
+// Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Warns
+// of a warm-up that is longer than the run, which is shortened: a short run is how a file is tried.
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool first) {
+  if (schedule.name != ScheduleSection::Name::kWsd) {
+    if (first && schedule.warmup_steps > total_steps) {
+      log_warning("schedule.warmup_steps = " + std::to_string(schedule.warmup_steps) +
+                  " is longer than the run; it is shortened to the run's " +
+                  std::to_string(total_steps) + " steps");
+    }
+    return;
+  }
   if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
   throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
                     std::to_string(schedule.warmup_steps + schedule.decay_steps) +
@@ -344,7 +353,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
     resume_from_checkpoint(*this);
   }
   const RunProgress& progress = ledger.progress;
-  check_schedule(setup.config.schedule, data.total_steps());
+  check_schedule(setup.config.schedule, data.total_steps(), ranks().first());
   begin_record(*this, begin);
   if (kept) {
     ledger.note_committed(progress.step);
