@@ -118,7 +118,11 @@ std::string unknown_key(const Section& section, const std::string& name) {
 // Loader collects the values of files and overrides, with all problems.
 class Loader {
  public:
-  void read_file(const std::string& file) {
+  // The directory of a run stands for the configuration that the run recorded.
+  void read_file(const std::string& given) {
+    std::error_code ignored;
+    const std::string recorded = given + "/config.toml";
+    const std::string& file = std::filesystem::exists(recorded, ignored) ? recorded : given;
     const std::string origin = file == "-" ? "stdin" : file;
     if (places_.run_file.empty()) places_.run_file = origin;
     if (file == "-" && stdin_read_) {
@@ -291,6 +295,11 @@ std::string toml_of(const RunConfig& config, bool changed_only) {
 }
 
 }  // namespace
+
+std::string key_meant_by(const std::string& name) {
+  const std::string other = key_of_other_trainers(name);
+  return other.empty() ? full_name_elsewhere(name) : other;
+}
 
 CheckedConfig check_run_config(const std::vector<std::string>& files,
                                const std::vector<Override>& overrides, const LoadOptions& options) {

@@ -277,9 +277,14 @@ CheckedConfig check_run_config(const std::vector<std::string>& files,
                                const std::vector<Override>& overrides,
                                const LoadOptions& options = {});
 
-// Reads run files ("-" is standard input) and overrides over the defaults: a later file overrides
-// earlier ones key by key, and the command line overrides files. Throws ConfigError with every
-// problem, each with file:line:column or the argument. Expands "~"; relative paths stay relative.
+// Returns the full name of the key that `name` means without its section, by its own name or by
+// that of Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed; empty if there is none.
+std::string key_meant_by(const std::string& name);
+
+// Reads run files ("-" is standard input; the directory of a run is its config.toml) and overrides
+// over the defaults: a later file overrides earlier ones key by key, and the command line overrides
+// files. Throws ConfigError with every problem, each with file:line:column or the argument. Expands
+// "~"; relative paths stay relative.
 RunConfig load_run_config(const std::vector<std::string>& files,
                           const std::vector<Override>& overrides, const LoadOptions& options = {});
 

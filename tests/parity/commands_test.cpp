@@ -102,6 +102,17 @@ TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
   EXPECT_NE(read(path("out/model.safetensors")), read(path("model/model.safetensors")));
 }
 
+// Goal: a run without a checkpoint, such as a misspelt run.dir, is not exported as the model it
+// would begin with, unless that is asked for.
+TEST_F(Commands, ExportNeedsACheckpointOrAWord) {
+  const Ended refused = run_command(with("export", {"--to", path("out"), "--run.dir=nowhere"}));
+  EXPECT_EQ(refused.exit_code, 6) << refused.err;
+  EXPECT_TRUE(has(refused.err, "\"nowhere\" has no checkpoint; --from model exports"))
+      << refused.err;
+  EXPECT_FALSE(fs::exists(path("out")));
+  EXPECT_EQ(run_command(with("export", {"--to", path("out"), "--from", "model"})).exit_code, 0);
+}
+
 // Goal: an export has a model card with its origin, and the command prints the next steps.
 TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
   const std::string card = read(path("run/hf/README.md"));
@@ -234,6 +245,9 @@ TEST_F(Commands, GenerateSaysWhoseWeightsAndWhatDoesNotFit) {
   const Ended model =
       run_command(with("generate", {"--prompt", "a", "--max-new-tokens", "2", "--from", "model"}));
   EXPECT_TRUE(has(model.err, "as it was before training")) << model.err;
+  const Ended other = run_command(
+      with("generate", {"--prompt", "a", "--max-new-tokens", "2", "--from", path("run/hf")}));
+  EXPECT_TRUE(has(other.err, "weights of " + path("run/hf") + "\n")) << other.err;
   const Ended longer = run_command(with("generate", {"--prompt", std::string(60, 'a')}));
   EXPECT_EQ(longer.exit_code, 2);
   EXPECT_TRUE(has(longer.err, "raise data.max_tokens")) << longer.err;
@@ -551,6 +565,28 @@ TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
   // A mistyped old name gets the new one.
   EXPECT_TRUE(has(run_command({"validat"}).err, "did you mean 'check run'?"));
   EXPECT_TRUE(has(run_command({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
+}
+
+// An unknown option that is a key's name, or other trainers' name of a key, gets the key.
+TEST_F(Commands, AnOptionThatIsAKeyWithoutItsSectionGetsTheKey) {
+  const Ended key = run_command({"train", path("run.toml"), "--lr", "1e-4"});
+  EXPECT_EQ(key.exit_code, 2);
+  EXPECT_TRUE(has(key.err, "did you mean --optimizer.lr=VALUE?")) << key.err;
+  EXPECT_TRUE(has(run_command({"train", path("run.toml"), "--max_seq_length=9"}).err,
+                  "did you mean --data.max_tokens=VALUE?"));
+  EXPECT_FALSE(has(run_command({"train", path("run.toml"), "--nothing"}).err, "did you mean"));
+  EXPECT_TRUE(has(run_command({"launch", "--nproc", "2", "train", path("run.toml")}).err,
+                  "put -- before the command of the ranks"));
+  EXPECT_TRUE(has(run_command({"ckpt", "list"}).err, "(longshore ckpt --help lists them)"));
+  EXPECT_FALSE(has(run_command({"version", "--help"}).out, "longshore generate run.toml"));
+}
+
+// A run's directory stands for the run file that the run recorded.
+TEST_F(Commands, TheDirectoryOfARunIsItsRunFile) {
+  const Ended by_file = run_command({"ckpt", "ls", path("run/config.toml"), "--json"});
+  const Ended by_directory = run_command({"ckpt", "ls", path("run"), "--json"});
+  EXPECT_EQ(by_directory.exit_code, 0) << by_directory.err;
+  EXPECT_EQ(by_directory.out, by_file.out);
 }
 
 // Help and version have their usual spellings.

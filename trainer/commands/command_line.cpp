@@ -15,6 +15,7 @@
 #include "base/texts.h"
 #include "comm/ranks/rank_info.h"
 #include "config/describe.h"
+#include "config/run_config.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/command_list.h"
 #include "trainer/commands/command_tree.h"
@@ -29,7 +30,16 @@ constexpr std::string_view kSectionHelp = "--help=";
 std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] != "launch") return {};
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
-  if (dashes == arguments.end()) return {};
+  if (dashes == arguments.end()) {
+    const auto is_command = [](const std::string& word) {
+      return std::ranges::any_of(all_commands(),
+                                 [&word](const Command* command) { return command->name == word; });
+    };
+    const auto command = std::find_if(arguments.begin() + 1, arguments.end(), is_command);
+    if (command == arguments.end()) return {};
+    throw ConfigError("launch: put -- before the command of the ranks: launch --nproc 2 -- " +
+                      *command + " run.toml");
+  }
   std::vector<std::string> command(dashes + 1, arguments.end());
   arguments.erase(dashes, arguments.end());
   return command;
@@ -110,6 +120,7 @@ std::string meant_command(const std::string& word, std::vector<std::string> name
 // Throws for an unknown command and suggests the nearest name.
 void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
+  std::string path = "longshore";
   for (const size_t place : command_places(words)) {
     const std::string& word = words[place];
     std::vector<std::string> names;
@@ -122,11 +133,26 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
     if (next == nullptr) {
       const std::string meant = meant_command(word, names, at == &app);
       throw ConfigError("unknown command '" + printable(word) + "'" +
-                        (meant.empty() ? "" : ", did you mean '" + meant + "'?") +
-                        " (longshore --help lists them)");
+                        (meant.empty() ? "" : ", did you mean '" + meant + "'?") + " (" + path +
+                        " --help lists them)");
     }
+    path += " " + word;
     at = next;
   }
+}
+
+// Returns advice for an option of `problem` that is the last part of a run-file key, as `--lr` is
+// of
+// `--optimizer.lr`, or another trainer's name of one; "" if there is none.
+std::string meant_key(const std::vector<std::string>& words, const std::string& problem) {
+  for (const std::string& word : words) {
+    if (!word.starts_with("--")) continue;
+    const std::string name = word.substr(2, word.find('=') - 2);
+    const std::string meant = key_meant_by(name);
+    if (problem.find("--" + name) != std::string::npos && !meant.empty())
+      return ", did you mean --" + meant + "=VALUE?";
+  }
+  return "";
 }
 
 // Returns whether this rank runs the command: all ranks, rank 0 only, or, for tokenising, the first
@@ -166,7 +192,10 @@ int parse_and_run(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     apply_log();
     if (error.get_exit_code() != 0) {
-      throw ConfigError(std::string(error.what()) + " (--help explains)");
+      const bool unknown = error.get_name() == "ExtrasError";
+      throw ConfigError(std::string(error.what()) +
+                        (unknown ? meant_key(split.rest, error.what()) : "") +
+                        " (--help explains)");
     }
     std::ostringstream help, none;
     app.exit(error, help, none);

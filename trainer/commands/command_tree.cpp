@@ -89,10 +89,10 @@ examples:
 void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
   app.description("Longshore: fine-tunes models that are larger than the GPU.");
   app.name("longshore");
-  app.footer(kExamples);
   app.require_subcommand(1);
   add_log_options(app, log);  // commands inherit its fallthrough
   add_commands(app, line);
+  app.footer(kExamples);  // set last, because commands inherit it
 }
 
 bool CommandHelp::takes_keys() const {

@@ -1,6 +1,9 @@
 // The `export` command writes a run's weights as a Hugging Face directory.
+#include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "config/run_config.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/model/export_run.h"
@@ -18,7 +21,17 @@ struct ExportCommandOptions {
   bool json = false;
 };
 
+// Refuses to export the model as it was where a run was meant: its run.dir may be misspelt.
+void refuse_run_without_checkpoint(const RunArguments& run) {
+  const RunConfig config = load_run_config(run.files, run.overrides, {.complete = false});
+  if (!list_checkpoints(config.run.dir + "/checkpoints").empty()) return;
+  throw CheckpointError("run.dir = \"" + config.run.dir +
+                        "\" has no checkpoint; --from model exports the model as it was before "
+                        "training");
+}
+
 int run_export(const ExportCommandOptions& options) {
+  if (options.source == "auto") refuse_run_without_checkpoint(options.run);
   const LoadedRun run = load_run(options.run, options.source);
   if (options.choice.merged && !run.setup.source->has_adapter()) {
     throw ConfigError("--merged: this run has no adapters (adapter.kind = \"none\")");

@@ -24,9 +24,11 @@ struct GenerateOptions {
   bool json = false;
 };
 
-std::string describe_origin(const LoadedRun& run) {
-  return run.origin + (run.step.value > 0 ? ", step " + std::to_string(run.step.value)
-                                          : ", as it was before training");
+// A directory that --from names may hold any model, so nothing is said of its training.
+std::string describe_origin(const LoadedRun& run, const std::string& source) {
+  if (run.step.value > 0) return run.origin + ", step " + std::to_string(run.step.value);
+  const bool own = source == "auto" || source == "model";
+  return run.origin + (own ? ", as it was before training" : "");
 }
 
 int run_generate(const GenerateOptions& options) {
@@ -43,7 +45,7 @@ int run_generate(const GenerateOptions& options) {
                              .top_k = options.top_k,
                              .top_p = options.top_p,
                              .seed = static_cast<uint64_t>(config.run.seed)}});
-  log_info("weights of " + describe_origin(run));
+  log_info("weights of " + describe_origin(run, options.source));
   for (const Generated& result : results) {
     if (options.json) {
       const Json object = {

@@ -112,13 +112,21 @@ int run_search(const PlanOptions& options, PlanForecast& forecast) {
   const std::vector<PlanPoint> points = search.frontier();
   if (options.json) {
     print_json(points_to_json(points));
-  } else {
+  } else if (!points.empty()) {
     print_out("%s%zu plans were compared; no other plan is better in every column than one shown\n",
               format_points(points).c_str(), search.plans_drafted());
   }
   if (!options.save.empty()) save_points(options, points);
-  if (points.empty()) throw DoesNotFitError("no plan of the search fits, or a rate is missing");
-  return 0;
+  if (!points.empty()) return 0;
+  if (!forecast.known()) {
+    throw DoesNotFitError(
+        "the rates of this machine are unknown, so no plan has a time: measure them with "
+        "`longshore check machine --rates`, or name a machine with --machine");
+  }
+  throw DoesNotFitError("none of the " + std::to_string(search.plans_drafted()) +
+                        " plans fits; `longshore plan` without --search names keys that help. "
+                        "--formats also searches optimizer states of fewer bytes, and "
+                        "offload.nvme with offload.optimizer = \"nvme\" plans with drives");
 }
 
 int print_schedules(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
