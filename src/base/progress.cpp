@@ -64,6 +64,10 @@ void want_progress(bool wanted) {
   g_unwanted = !wanted;
 }
 
+bool progress_is_wanted() {
+  return !g_unwanted;
+}
+
 void clear_progress_line() {
   if (g_drawn.exchange(false)) draw("\r\x1b[K");
 }

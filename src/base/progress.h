@@ -45,6 +45,7 @@ void hush_progress();
 
 // Enables or disables progress; the log level decides.
 void want_progress(bool wanted);
+bool progress_is_wanted();
 
 // Returns whether stderr is a terminal that can redraw a line. A dumb terminal knows no escape
 // sequences and gets plain lines.

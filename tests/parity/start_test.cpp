@@ -141,6 +141,21 @@ TEST_F(StartOfARun, WithAWarmUpLongerThanTheRunShortensIt) {
       << tried.err;
 }
 
+// Goal: a checkpoint on the way is named, and the end says how long the run took, its last loss and
+// where its checkpoint is. --quiet shows no steps.
+TEST_F(StartOfARun, SaysWhatItSavedAndHowItEnded) {
+  const Ended ended = run_command(again({"--run.dir=" + path("new")}));
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(says(ended.err, "checkpoint saved: " + path("new/checkpoints/step-00000001")))
+      << ended.err;
+  EXPECT_TRUE(says(ended.err, "trained 2 steps in ")) << ended.err;
+  EXPECT_TRUE(says(ended.err, "checkpoint: " + path("new/checkpoints/step-00000002"))) << ended.err;
+  EXPECT_TRUE(says(ended.err, "step 2/2")) << ended.err;
+  const Ended quiet = run_command(joined({"-q"}, again({"--run.dir=" + path("quiet")})));
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_FALSE(says(quiet.err, "step 2/2")) << quiet.err;
+}
+
 // Goal: a start from random weights is announced, with the weights that the directory has.
 TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   const Ended beside = run_command(again({"--model.init=random", "--run.dir=" + path("noise")}));

@@ -90,6 +90,8 @@ StepOutcome RunLoop::run_step() {
                      .skipped_total = progress.skipped_total},
                     outcome);
   count_skipped(outcome);
+  ++steps_run_;
+  last_loss_ = outcome.loss;
   return outcome;
 }
 
@@ -131,8 +133,15 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   warn_of_events();
   run_.ledger.note_status(run_.reporter, run_.signals);
   give_back_heap();
+  // The last step stays on the terminal, above what is said of the run's end.
+  if (last || stopping_) run_.reporter.finish_display();
   if (run_.eval_data && !stopping_ && (last || due(config_.eval.every_steps))) evaluate_now();
-  if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) save();
+  if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) {
+    save();
+    if (!last && run_.ranks().first()) {
+      log_info("checkpoint saved: " + run_.ledger.saved_path());
+    }
+  }
 }
 
 // Returns free heap memory to the system, which takes 25 ms. Experts have other rows in each step,
@@ -258,6 +267,7 @@ int RunLoop::finish() {
   if (!run_.ledger.is_saved()) save();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
+  say_end();
   if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) {
     const std::string saved =
         "; " + run_.ledger.what_is_saved() + "; the same command exports it again";
@@ -272,6 +282,14 @@ int RunLoop::finish() {
   run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});
   check_metrics();
   return 0;
+}
+
+void RunLoop::say_end() const {
+  if (steps_run_ == 0) return;
+  log_info(formatted("trained %lld steps in %s; the last loss is %.4f; checkpoint: %s",
+                     static_cast<long long>(steps_run_),
+                     format_duration(seconds_since(begun_)).c_str(), last_loss_,
+                     run_.ledger.saved_path().c_str()));
 }
 
 // Exports the last step's checkpoint, which holds all ranks' parts, without communication.

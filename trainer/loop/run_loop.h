@@ -35,6 +35,8 @@ class RunLoop {
   void save();
   int stop();
   int finish();
+  // Says how long this process trained, the last loss, and where the checkpoint is. On rank 0.
+  void say_end() const;
   void export_model();
   bool record_failed();
   void warn_of_events();
@@ -43,6 +45,9 @@ class RunLoop {
   StartedRun& run_;
   const RunConfig& config_;
   std::chrono::steady_clock::time_point heap_given_back_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  int64_t steps_run_ = 0;   // by this process
+  double last_loss_ = 0.0;  // of the newest step
   bool passed_ = false;     // this process has run a train pass
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
   std::string stop_cause_;  // the first failure of the record that stops the run; on rank 0

@@ -197,6 +197,7 @@ LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
   options.fd = STDERR_FILENO;
   options.terminal = stderr_redraws();
   options.colour = log_uses_colour();
+  options.quiet = !progress_is_wanted();
   options.every_steps = std::max<int64_t>(every_steps, 1);
   return options;
 }
@@ -216,6 +217,7 @@ std::string LiveLine::back_to_its_begin() const {
 }
 
 void LiveLine::show(const LiveStatus& status) {
+  if (options_.quiet) return;
   if (options_.terminal) {
     // The last column stays free, because a full line would wrap before "\r" returns.
     const Size size = size_now();

@@ -45,7 +45,8 @@ struct LiveLineOptions {
   int fd = 2;
   bool terminal = false;  // redraw in place
   bool colour = false;
-  int columns = 80;  // used if the terminal reports no size; `rows` too
+  bool quiet = false;  // show nothing
+  int columns = 80;    // used if the terminal reports no size; `rows` too
   int rows = 24;
   int64_t every_steps = 1;  // steps between two plain lines
 };
