@@ -102,8 +102,8 @@ const std::string& required_text(const Json& value, const std::string& place,
 // count.
 void note_unread(const Json& object, const std::vector<std::string>& read,
                  const std::string& prefix, RowNotes* notes);
-// Returns true if the ids begin with the begin token twice: a text that was rendered before has one,
-// and the tokenizer added another. The first is left out then.
+// Returns true if the ids begin with the begin token twice: a text that was rendered before has
+// one, and the tokenizer added another. The first is left out then.
 bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer);
 // Throws RowProblem if the model lacks an id.
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);

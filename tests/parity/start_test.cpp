@@ -141,6 +141,38 @@ TEST_F(StartOfARun, WithAWarmUpLongerThanTheRunShortensIt) {
       << tried.err;
 }
 
+// Goal: an adapter beside the model's weights, which transformers would apply, is not passed over
+// in silence.
+TEST_F(StartOfARun, WithAnAdapterBesideTheModelSaysThatItIsNotUsed) {
+  put_text(path("model/adapter_config.json"), R"({"peft_type": "LORA"})");
+  const Ended ended = run_command(again({"--run.dir=" + path("new")}));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(says(ended.err, "an adapter lies beside the model's weights and is not used"))
+      << ended.err;
+}
+
+// Goal: of data that is split, the held-out part is named once, and not as the whole files.
+TEST_F(StartOfARun, WithASplitNamesTheHeldOutPart) {
+  const Ended ended = run_command(again({"--run.dir=" + path("new"), "--eval.split=0.25"}));
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(says(ended.err, "held out for evaluation: ")) << ended.err;
+}
+
+// Goal: a pass that does not fill its last step says what fills it.
+TEST_F(StartOfARun, OfEpochsSaysWhatFillsTheLastStep) {
+  const Arguments epoch = {"--train.steps=0", "--train.epochs=1", "--data.packing=false",
+                           "--checkpoint.export=never", "--checkpoint.every_steps=0"};
+  const Ended uneven = run_command(
+      again(joined(epoch, {"--train.sequences_per_step=5", "--run.dir=" + path("uneven")})));
+  ASSERT_EQ(uneven.exit_code, 0) << uneven.err;
+  EXPECT_TRUE(says(uneven.err, "of the last step's 5 sequences 1 are from the next pass"))
+      << uneven.err;
+  const Ended even = run_command(
+      again(joined(epoch, {"--train.sequences_per_step=6", "--run.dir=" + path("even")})));
+  ASSERT_EQ(even.exit_code, 0) << even.err;
+  EXPECT_FALSE(says(even.err, "next pass")) << even.err;
+}
+
 // Goal: a checkpoint on the way is named, and the end says how long the run took, its last loss and
 // where its checkpoint is. --quiet shows no steps.
 TEST_F(StartOfARun, SaysWhatItSavedAndHowItEnded) {

@@ -40,6 +40,9 @@ class InputCheck {
     if (checked_.source && ends_) {
       checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
     }
+    if (checked_.source && !checked_.source->adapter_note().empty()) {
+      checked_.notes.push_back(checked_.source->adapter_note());
+    }
     check_rate();
     check_directories();
     return std::move(checked_);

@@ -59,6 +59,12 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
       data.report.files, [](const FileReport& file) { return file.format == "messages"; });
   if (training && used.tokenizer != nullptr) data.ends = ends_of(*data.dataset, *used.tokenizer);
   if (training && data.conversations) data.chat_template = template_to_export(config, used.chat);
+  if (split && !training) {
+    // The lines and warnings are about whole files, which the training data has named.
+    log_info("held out for evaluation: " + std::to_string(data.part->documents) + " documents, " +
+             std::to_string(data.part->trained_tokens) + " trained tokens");
+    return data;
+  }
   for (const std::string& line : data.report.lines()) log_info(line);
   for (const std::string& warning : data.report.warnings()) log_warning(warning);
   return data;

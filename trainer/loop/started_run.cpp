@@ -1,11 +1,13 @@
 #include "trainer/loop/started_run.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/texts.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -71,6 +73,19 @@ void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool f
                     " steps; lower them or raise train.epochs");
 }
 
+// Says how many sequences of the next pass fill the last step of a run of epochs.
+void say_last_step(const StartedRun& run) {
+  const RunConfig& config = run.setup.config;
+  if (config.train.steps > 0 || !run.ranks().first()) return;
+  const double seen = run.data.epochs_after(Step(run.data.total_steps()));
+  const auto sequences = static_cast<double>(run.data.sequence_count());
+  const int64_t more = std::llround((seen - config.train.epochs) * sequences);
+  if (more <= 0) return;
+  log_info("train.epochs = " + formatted("%g", config.train.epochs) + ": of the last step's " +
+           std::to_string(config.train.sequences_per_step) + " sequences " + std::to_string(more) +
+           " are from the next pass over the data");
+}
+
 // Returns why the run cannot resume from `saved`, found at `path`; empty if it can.
 std::string difference_from(const StartedRun& run, const RunProgress& saved,
                             const std::string& path) {
@@ -124,6 +139,8 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   for (const std::string& note : end_notes(trained.ends, trained.conversations, source)) {
     if (run.ranks().first()) log_warning(note);
   }
+  const std::string adapter_note = source.adapter_note();
+  if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
   if (run.eval_data && !config.eval.prompts.empty()) {
     run.tokenizer = Tokenizer::load(tokenizer_directory(config, source.directory().path()));
     check_prompts(config, *run.tokenizer, plan.step.positions);
@@ -354,6 +371,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
   }
   const RunProgress& progress = ledger.progress;
   check_schedule(setup.config.schedule, data.total_steps(), ranks().first());
+  say_last_step(*this);
   begin_record(*this, begin);
   if (kept) {
     ledger.note_committed(progress.step);

@@ -1,6 +1,7 @@
 #include "trainer/model/model_source.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -238,6 +239,15 @@ void ModelSource::check_adapter_tensors() const {
     throw DataError(adapter_path_ + ": the tensor of " + printable(*unused.begin()) +
                     " is not among what adapter_config.json says is trained");
   }
+}
+
+std::string ModelSource::adapter_note() const {
+  std::error_code ignored;
+  const std::string beside = directory_->path() + "/" + std::string(kAdapterConfigName);
+  if (!adapter_path_.empty() || !std::filesystem::exists(beside, ignored)) return {};
+  return beside +
+         ": an adapter lies beside the model's weights and is not used, although transformers "
+         "with PEFT applies both; to train it set adapter.path to this directory, or remove it";
 }
 
 std::string ModelSource::published_name(const std::string& parameter) const {
