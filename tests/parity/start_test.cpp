@@ -149,6 +149,8 @@ TEST_F(StartOfARun, WithAnAdapterBesideTheModelSaysThatItIsNotUsed) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(says(ended.err, "an adapter lies beside the model's weights and is not used"))
       << ended.err;
+  EXPECT_TRUE(fs::exists(path("new/hf/config.json")));
+  EXPECT_FALSE(fs::exists(path("new/hf/adapter_config.json"))) << "its weights are not exported";
 }
 
 // Goal: of data that is split, the held-out part is named once, and not as the whole files.
