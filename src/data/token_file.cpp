@@ -20,7 +20,7 @@ constexpr size_t kNumbersOffset = 16;
 constexpr size_t kHeaderChecksumOffset = kNumbersOffset + sizeof(TokenFileHeader);
 
 // The pieces that a file keeps in memory: 4 million tokens, so that small data is read once.
-constexpr size_t kKeptPieces = 16;
+constexpr size_t kKeptPieces = 256;
 
 uint64_t pieces_of(uint64_t body_bytes) {
   return (body_bytes + kTokenPieceBytes - 1) / kTokenPieceBytes;

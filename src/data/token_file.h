@@ -1,12 +1,12 @@
 // TokenFile: the prepared form of a data file: token ids, one bit per token that says whether its
 // target is learned, and the ends of documents. Immutable; any thread may read.
 //
-// Integers are little-endian. Checksums of 1 MiB pieces cover all but the header. A piece is read
+// Integers are little-endian. Checksums of 64 KiB pieces cover all but the header. A piece is read
 // into memory and checked there, each time it is read: a file that is cut or written to while a run
 // uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
 // the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (2), u32 0        80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (3), u32 0        80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -34,8 +34,8 @@
 namespace longshore {
 
 inline constexpr Bytes kTokenHeaderBytes = 4096;
-inline constexpr Bytes kTokenPieceBytes = kMiB;
-inline constexpr uint32_t kTokenFileVersion = 2;
+inline constexpr Bytes kTokenPieceBytes = 64 * kKiB;
+inline constexpr uint32_t kTokenFileVersion = 3;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 
 // TokenFileHeader: the numbers of the header from offset 16 on, in order.
