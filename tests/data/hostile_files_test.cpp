@@ -102,7 +102,7 @@ TEST_F(HostileFiles, OtherKindsOfFilesHaveTheirOwnMessages) {
          "rows.jsonl:1: begins with two byte order marks; remove both");
   expect("\xEF\xBB\xBF\xEF\xBB\xBFtext", "a.txt", "a.txt:1: begins with two byte order marks");
   expect("\xEF\xBB\xBF\xFF\xFE", "rows.jsonl", "is UTF-16");
-  for (const std::string begin :
+  for (const std::string& begin :
        {std::string("ARROW1\0\0", 8), std::string("\xFF\xFF\xFF\xFF\xA0")}) {
     expect(begin + "rows", "rows.arrow", "rows.arrow: an Arrow file, as datasets.save_to_disk");
     expect(begin + "rows", "a.txt", "datasets.load_from_disk(DIRECTORY).to_parquet");
