@@ -94,9 +94,8 @@ TEST_F(Rows, ATextThatWasRenderedBeforeBeginsOnce) {
   options_.model_vocabulary_size = 258;
   const Ids plain = tokens_of(load("{\"text\": \"ab\"}"), 0);
   ASSERT_EQ(std::count(plain.begin(), plain.end(), *begins.bos()), 1);
-  for (const char* row :
-       {"{\"text\": \"<s>ab\"}", "{\"prompt\": \"a\", \"completion\": \"b\"}",
-        "{\"prompt\": \"<s>a\", \"completion\": \"b\"}"}) {
+  for (const char* row : {"{\"text\": \"<s>ab\"}", "{\"prompt\": \"a\", \"completion\": \"b\"}",
+                          "{\"prompt\": \"<s>a\", \"completion\": \"b\"}"}) {
     EXPECT_EQ(tokens_of(load(row), 0), plain) << row;
   }
 }

@@ -49,8 +49,8 @@ class ModelSource {
   // Returns the settings of the adapters as adapter_config.json has them: those of the adapter that
   // the run starts from, or those of new ones.
   const AdapterSettings& adapter_settings() const { return adapter_settings_; }
-  // Returns a sentence about an adapter beside the model's weights, which the run does not use; empty
-  // if there is none.
+  // Returns a sentence about an adapter beside the model's weights, which the run does not use;
+  // empty if there is none.
   std::string adapter_note() const;
   // Returns the name that transformers gives to a parameter of the files: gpt2's files may lack its
   // "transformer." in front.
