@@ -23,7 +23,9 @@ std::string adapter_with_dropout(const std::string& dropout) {
   const std::string from = adapter_golden_directory("llama") + "/adapter";
   const std::string to = scratch_directory("adapter-dropout-" + dropout);
   std::filesystem::create_directories(to);
-  std::filesystem::copy(from, to, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy(
+      from, to,
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   Json config = read_json_file(from + "/adapter_config.json", JsonLimits{});
   config["lora_dropout"] = Json::parse(dropout);
   std::ofstream(to + "/adapter_config.json") << config.dump();

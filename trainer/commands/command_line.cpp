@@ -192,7 +192,7 @@ int parse_and_run(std::vector<std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     apply_log();
     if (error.get_exit_code() != 0) {
-      const bool unknown = error.get_name() == "ExtrasError";
+      const bool unknown = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
       throw ConfigError(std::string(error.what()) +
                         (unknown ? meant_key(split.rest, error.what()) : "") +
                         " (--help explains)");
