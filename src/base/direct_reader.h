@@ -24,8 +24,6 @@ class DirectReader {
 
   // Returns whether reads bypass the page cache.
   bool direct() const { return direct_.valid(); }
-  // Returns the bytes to whose multiples offsets, sizes and memory are aligned.
-  Bytes block_bytes() const { return block_bytes_; }
 
   // Fills `out` from `offset`. Throws IoError as read_exact_at does.
   void read(Bytes offset, std::span<std::byte> out) const;
@@ -34,8 +32,8 @@ class DirectReader {
   Bytes read_window(Bytes begin, std::span<std::byte> window) const;
 
   const UniqueFd* buffered_;
-  UniqueFd direct_;  // invalid: the file system has no direct I/O
-  Bytes block_bytes_ = 4 * kKiB;
+  UniqueFd direct_;               // invalid: the file system has no direct I/O
+  Bytes block_bytes_ = 4 * kKiB;  // offsets, sizes and memory are multiples of it
 };
 
 }  // namespace longshore

@@ -10,7 +10,6 @@
 #include <fstream>
 
 #include "base/json.h"
-#include "hf/model_directory.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
@@ -538,18 +537,6 @@ TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
                                    "--parameters", "65536", "--rounds", "2", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(Json::parse(ended.out).dump(), "fp32")) << ended.out;
-}
-
-// bench files reads every tensor of the model, and names a directory without weights.
-TEST_F(Commands, BenchFilesReadsTheModel) {
-  const std::string model = golden_directory("llama");
-  const Ended ended = run_command(
-      {"bench", "files", model, "--threads", "2", "--rounds", "1", "--seconds", "0.05", "--json"});
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  const Json found = Json::parse(ended.out);
-  EXPECT_EQ(found.at("bytes").get<Bytes>(), ModelDirectory::open(model).weight_bytes());
-  EXPECT_GT(found.at("gb_per_second").get<double>(), 0.0);
-  EXPECT_EQ(run_command({"bench", "files", path("nowhere")}).exit_code, 2);
 }
 
 // ---- the command line itself ----

@@ -1,5 +1,5 @@
 // Uses of a model through the command line (eval, generate, export) and views of a run: plan
-// --schedule, train --trace, report --terminal, bench optimizer.
+// --schedule, train --trace, report --terminal, bench optimizer and files.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/errors.h"
+#include "hf/model_directory.h"
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/parity/edited_model.h"
@@ -345,6 +346,18 @@ TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
   for (const char* format : {"\"fp32\"", "\"split\"", "\"split-bf16\"", "\"split-int8\""}) {
     EXPECT_NE(text.find(format), std::string::npos) << text;
   }
+}
+
+// bench files reads every tensor of the model, and refuses a directory without one.
+TEST(UseModel, BenchFilesReadsTheModel) {
+  const std::string model = golden_directory("llama");
+  const Ended ended = run_command(
+      {"bench", "files", model, "--threads", "2", "--rounds", "1", "--seconds", "0.05", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const Json found = Json::parse(ended.out);
+  EXPECT_EQ(found.at("bytes").get<Bytes>(), ModelDirectory::open(model).weight_bytes());
+  EXPECT_GT(found.at("gb_per_second").get<double>(), 0.0);
+  EXPECT_EQ(run_command({"bench", "files", model + "/nowhere"}).exit_code, 2);
 }
 
 // check run accepts the run file and refuses mistakes.

@@ -73,7 +73,7 @@ Bytes ModelFiles::read(const std::string& name, int64_t begin, DType compute,
     } else {
       read_converted(ref, reader, stored, begin, compute, out);
     }
-    // What was read counts only if the file is still the one that was opened.
+    // The values count only if the file is still the one that was opened.
     if (!file.unchanged()) {
       throw DataError(place_of(name) +
                       ": the file changed since the run opened it, and a frozen model must stay as "

@@ -269,8 +269,8 @@ def measure(job, run):
     bound, walls = roofline(run.size, machine, run.rows, run.adapter)
     seconds, planned = train(job, run)
     share, tokens = bound / seconds, run.rows * ROW_TOKENS
-    row = {"model": run.size + (" LoRA" if run.adapter else ""), "device_gib": planned / GIB, "tokens_per_step": tokens,
-           "micro_batch": run.micro_batch,
+    row = {"model": run.size + (" LoRA" if run.adapter else ""), "device_gib": planned / GIB,
+           "tokens_per_step": tokens, "micro_batch": run.micro_batch,
            "seconds_per_step": seconds, "tokens_per_second": tokens / seconds,
            "roofline_seconds": bound, "share_of_roofline": share, **walls}
     reached = share >= GOAL_OF_ROOFLINE
@@ -286,8 +286,8 @@ def compare(job, peer, size, rows_of_peer):
     found = job.setup.scratch / f"{peer}-{size}.json"
     found.unlink(missing_ok=True)
     job.must([sys.executable, job.setup.bench / "peers" / PEERS[peer], "--config",
-              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--rows-at-once", rows_of_peer, "--cap-gib", run.cap,
-              "--out", found], f"{peer}-{size}")
+              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--rows-at-once",
+              rows_of_peer, "--cap-gib", run.cap, "--out", found], f"{peer}-{size}")
     theirs = json.loads(found.read_text())
     share = ours / theirs["tokens_per_second"]
     measured = [{"model": size, "cap_gib": run.cap, "system": "Longshore",
