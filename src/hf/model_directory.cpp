@@ -1,7 +1,5 @@
 #include "hf/model_directory.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -37,14 +35,6 @@ bool is_known_companion(std::string_view name) {
 
 Links links_of(std::string_view companion) {
   return is_known_companion(companion) ? Links::kAny : Links::kCache;
-}
-
-// Returns a text that changes with a file's content, in all but contrived cases.
-std::string state_of(const UniqueFd& fd) {
-  struct ::stat status{};
-  if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
-  return file_identity(fd) + " " + std::to_string(status.st_size) + " " +
-         std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
 }
 
 Json parse_object(const std::string& text, const std::string& origin) {
@@ -306,7 +296,7 @@ void ModelDirectory::keep_companion(const std::string& name, const UniqueFd& fd)
     companion_texts_[name] = read_text(fd, kMaxKeptCompanion);
     kept_bytes_ += bytes;
   } else {
-    companion_states_[name] = state_of(fd);
+    companion_states_[name] = identity_of(fd);
   }
 }
 
@@ -326,7 +316,7 @@ UniqueFd ModelDirectory::open_companion(const std::string& name) const {
     throw DataError(path_of(name) + ": cannot be read any more (" + error.what() + ")" + advice);
   }
   const auto state = companion_states_.find(name);
-  if (state != companion_states_.end() && state->second != state_of(fd)) {
+  if (state != companion_states_.end() && state->second != identity_of(fd)) {
     throw DataError(path_of(name) + ": changed since the model was read" + advice);
   }
   return fd;

@@ -114,8 +114,8 @@ class ModelDirectory {
   std::vector<std::unique_ptr<Mxfp4Tensor>> packed_;
   Bytes weight_bytes_ = 0;
   std::vector<std::string> companion_files_;
-  std::map<std::string, std::string> companion_texts_;   // of small ones, by name
-  std::map<std::string, std::string> companion_states_;  // of large ones: size, time and identity
+  std::map<std::string, std::string> companion_texts_;    // of small ones, by name
+  std::map<std::string, FileIdentity> companion_states_;  // of large ones
   Bytes kept_bytes_ = 0;
   std::vector<std::string> warnings_;
 };
