@@ -188,7 +188,7 @@ class OperationTimes {
   }
 
   // All ranks of the node read the model's files from one drive. Reads keep no core busy, but for
-  // the copy from the page cache, which counts as part of them.
+  // the copy to the slot, which counts as part of them.
   OpSeconds file_seconds(double bytes) {
     if (bytes == 0.0) return {};
     const double rate = known(rates_.files_read, "reading the model's files");

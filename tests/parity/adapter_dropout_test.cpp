@@ -120,14 +120,6 @@ TEST(AdapterDropout, DiffersFromEpochToEpoch) {
   }
 }
 
-double eval_loss(const Arguments& arguments) {
-  testing::internal::CaptureStdout();
-  const int exit_code = run_command_line(joined({"eval", "--json"}, arguments));
-  const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(exit_code, 0) << text;
-  return exit_code == 0 ? Json::parse(text).at("loss").get<double>() : 0.0;
-}
-
 // An adapter that has dropout is trained with it and evaluated without, and its export has it.
 TEST(AdapterDropout, IsReadUsedInTrainingAloneAndWritten) {
   const std::string with = adapter_with_dropout("0.5"), without = adapter_with_dropout("0.0");

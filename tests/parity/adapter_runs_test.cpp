@@ -227,14 +227,6 @@ TEST(AdapterRuns, RefuseAnAdapterOfTheOtherKind) {
   }
 }
 
-double eval_loss(const Arguments& arguments) {
-  testing::internal::CaptureStdout();
-  const int exit_code = run_command_line(joined({"eval", "--json"}, arguments));
-  const std::string text = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(exit_code, 0) << text;
-  return exit_code == 0 ? Json::parse(text).at("loss").get<double>() : 0.0;
-}
-
 void expect_exports_of(const std::string& kind) {
   const Arguments own = {"--adapter.kind=" + kind};
   const std::string rows = golden_directory("llama") + "/train.jsonl";

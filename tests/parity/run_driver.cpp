@@ -284,4 +284,12 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
   return std::sqrt(difference / std::max(size, 1e-30));
 }
 
+double eval_loss(const Arguments& arguments) {
+  testing::internal::CaptureStdout();
+  const int exit_code = run_command_line(joined({"eval", "--json"}, arguments));
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, 0) << text;
+  return exit_code == 0 ? Json::parse(text).at("loss").get<double>() : 0.0;
+}
+
 }  // namespace longshore

@@ -91,4 +91,7 @@ std::map<std::string, std::vector<float>> read_tensors(const std::string& path);
 // Returns |a - b| / |b| over all elements.
 double relative_error(const std::vector<float>& a, const std::vector<float>& b);
 
+// Runs `eval` with these arguments and returns its loss. The test fails if the command does.
+double eval_loss(const Arguments& arguments);
+
 }  // namespace longshore

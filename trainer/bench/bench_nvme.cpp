@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/median.h"
 #include "device/copy_speed.h"
 #include "hf/model_directory.h"
 #include "nvme/probe/drive_probe.h"
@@ -176,11 +177,6 @@ double best_fio(const std::string& path, double seconds) {
   return best;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Sizes from one parameter of a small model to a block of a large one.
 const std::vector<Bytes> kCopyBytes = {4 * kMiB, 32 * kMiB, 256 * kMiB};
 constexpr int kCopyRounds = 7;
@@ -218,7 +214,7 @@ int run_bench_files(const BenchFilesOptions& options) {
     ours.push_back(sweep.gb_per_second());
     if (with_fio) theirs.push_back(best_fio(sweep.largest_file(), options.seconds));
   }
-  const double speed = median(ours), fio = with_fio ? median(theirs) : 0.0;
+  const double speed = median_of(ours), fio = with_fio ? median_of(theirs) : 0.0;
   Json json = {{"bytes", sweep.bytes()},
                {"threads", threads},
                {"direct", sweep.direct()},

@@ -141,9 +141,8 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   }
 }
 
-// Returns advice for an option of `problem` that is the last part of a run-file key, as `--lr` is
-// of
-// `--optimizer.lr`, or another trainer's name of one; "" if there is none.
+// Returns advice for an option of `problem` that is the last part of a run-file key (`--lr` of
+// `--optimizer.lr`), or another trainer's name of one; "" if there is none.
 std::string meant_key(const std::vector<std::string>& words, const std::string& problem) {
   for (const std::string& word : words) {
     if (!word.starts_with("--")) continue;

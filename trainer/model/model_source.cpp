@@ -159,7 +159,8 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
-    files_.emplace(*directory_, &*loader_);
+    const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
+    if (in_files) files_.emplace(*directory_, &*loader_);
   }
   model_ = in_units(config.fsdp.units);
   if (config.tokenizer.path != "auto") {

@@ -65,7 +65,7 @@ class ModelSource {
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Reads frozen parameters while a run trains; null for random or missing weights.
+  // Reads frozen parameters while a run trains; null unless offload.parameters = "files".
   const FrozenSource* frozen() const { return files_ ? &*files_ : nullptr; }
   // Returns the dtype in which the files store each frozen parameter, by name.
   std::map<std::string, DType> frozen_dtypes() const;
@@ -91,7 +91,7 @@ class ModelSource {
   std::shared_ptr<const Model> model_;
   std::map<std::string, std::string> tokenizer_files_;
   std::optional<WeightLoader> loader_;  // empty: random or no weights
-  std::optional<ModelFiles> files_;     // over loader_
+  std::optional<ModelFiles> files_;     // over loader_; empty: no tier reads from it
   bool random_;
   uint64_t seed_;
 };

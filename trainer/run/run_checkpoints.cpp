@@ -125,18 +125,17 @@ void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
   const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
   // A frozen model that stays in its files is not loaded, so it is read once more for a comparison.
   const bool loads_all = !engine.plan().frozen_in_files;
+  const bool compares = comparison != nullptr && comparison->needed();
   {
     Progress progress("loading weights", model.fp32_bytes(loads_all));
     engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
       source.read_initial(name, begin, out);
       check.take(name, out);
-      if (loads_all && comparison != nullptr && comparison->needed()) {
-        comparison->take(name, begin, out);
-      }
+      if (loads_all && compares) comparison->take(name, begin, out);
       progress.add(static_cast<Bytes>(out.size_bytes()));
     });
   }
-  if (!loads_all && comparison != nullptr && comparison->needed()) {
+  if (!loads_all && compares) {
     engine.read_shard(engine.groups().shard(),
                       [&](const std::string& name, int64_t begin, std::span<float> out) {
                         source.read_initial(name, begin, out);
