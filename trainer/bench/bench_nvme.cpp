@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/median.h"
 #include "device/copy_speed.h"
+#include "device/cuda_device.h"
 #include "hf/model_directory.h"
 #include "nvme/probe/drive_probe.h"
 #include "offload/plan/machine.h"
@@ -236,6 +237,7 @@ int run_bench_files(const BenchFilesOptions& options) {
 }
 
 int run_bench_copies(const BenchCopiesOptions& options) {
+  prepare_cuda(options.gpu);
   const auto speeds = measure_copy_speeds(options.gpu, kCopyBytes, kCopyRounds);
   Json rows = Json::array();
   for (const CopySpeed& speed : speeds) {

@@ -63,25 +63,25 @@ def counts(size):
     return body, head, body + head * (1 if shape["tie"] else 2) + (2 * layers + 1) * h, q
 
 
-def roofline(size, machine, rows=ROWS, adapter=False):
+def roofline(size, machine, rows=ROWS, adapter=False, clipping=True):
     """Seconds of a step at least, as docs/measurements/gpu_roofline.md counts: one GPU, block
-    inputs on the device, the update deferred into forward. A step that trains an adapter computes
-    no gradients of weights, moves none and updates next to nothing."""
+    inputs on the device, the update deferred into forward, or in backward without clipping. A step
+    that trains an adapter computes no gradients of weights, moves none and updates next to
+    nothing."""
     body, head, parameters, q = counts(size)
     tokens, layers = rows * ROW_TOKENS, SHAPES[size]["num_hidden_layers"]
     attended = ROW_TOKENS / 2  # keys of a position, on average: attention is causal
     flops, up, down, dram = (machine["flops"], machine["h2d"], machine["d2h"], machine["dram"])
     update_bytes = 18  # split-bf16
     forward = {"compute": (2 * body + 4 * attended * q * layers) * tokens / flops,
-               "h2d": 2 * parameters / up,
-               "dram": parameters * update_bytes / dram}
-    if adapter:
-        del forward["dram"]
+               "h2d": 2 * parameters / up}
+    update = {} if adapter else {"dram": parameters * update_bytes / dram}
     backward = {"compute": ((4 if adapter else 6) * body + (4 if adapter else 6) * head +
                             14 * attended * q * layers) * tokens / flops,
                 "h2d": 2 * parameters / up}
     if not adapter:
         backward["d2h"] = 2 * parameters / down
+    (forward if clipping else backward).update(update)
     return max(forward.values()) + max(backward.values()), {
         "forward_wall": max(forward, key=forward.get),
         "backward_wall": max(backward, key=backward.get)}
@@ -96,13 +96,16 @@ class Run:
     steps: int = STEPS
     micro_batch: int = 1  # rows
     adapter: bool = False  # LoRA of rank 16 on every matrix of a block
+    clipping: bool = True  # without it the update runs in backward
+    activations: str = "device"  # where activation checkpoints are kept
 
     @property
     def name(self):
         cap = "tight" if self.cap is None else self.cap
         return (f"{self.size}-{cap}" + ("" if self.rows == ROWS else f"-{self.rows}-rows")
                 + ("" if self.micro_batch == 1 else f"-by-{self.micro_batch}")
-                + ("-lora" if self.adapter else ""))
+                + ("-lora" if self.adapter else "") + ("" if self.clipping else "-unclipped")
+                + ("" if self.activations == "device" else f"-inputs-{self.activations}"))
 
 
 ADAPTER = """[adapter]
@@ -130,10 +133,14 @@ shuffle = false
 steps = {MORE_STEPS}
 sequences_per_step = {run.rows}
 micro_batch = {run.micro_batch}
+{"" if run.clipping else "max_grad_norm = 0"}
+[optimizer]
+overlap = "{"forward" if run.clipping else "backward"}"
 [precision]
 compute = "bf16"
 [offload]
 state_format = "split-bf16"
+activations = "{run.activations}"
 device_memory = "{memory}"
 [checkpoint]
 every_steps = 1000000
@@ -266,11 +273,12 @@ def measured_machine(job):
 
 def measure(job, run):
     machine = measured_machine(job)
-    bound, walls = roofline(run.size, machine, run.rows, run.adapter)
+    bound, walls = roofline(run.size, machine, run.rows, run.adapter, run.clipping)
     seconds, planned = train(job, run)
     share, tokens = bound / seconds, run.rows * ROW_TOKENS
     row = {"model": run.size + (" LoRA" if run.adapter else ""), "device_gib": planned / GIB,
            "tokens_per_step": tokens, "micro_batch": run.micro_batch,
+           "clipping": run.clipping, "activations": run.activations,
            "seconds_per_step": seconds, "tokens_per_second": tokens / seconds,
            "roofline_seconds": bound, "share_of_roofline": share, **walls}
     reached = share >= GOAL_OF_ROOFLINE
