@@ -92,7 +92,9 @@ Section train_section() {
             .unit = "sequences"});
   rows.add("micro_batch", KeyType::kInteger, &TrainSection::micro_batch,
            {.description =
-                "sequences on one device at a time; the last micro-batch of a step may be smaller",
+                "sequences on one device at a time; the last micro-batch of a step may be smaller; "
+                "\"auto\": the fastest that fits, chosen at the run's first start and kept in its "
+                "config.toml",
             .bounds = between(1, 1 << 16),
             .unit = "sequences"});
   rows.add(

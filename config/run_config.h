@@ -80,10 +80,11 @@ struct DataSection {
 };
 
 struct TrainSection {
-  int64_t steps = 0;                      // 0 = set by `epochs`; exactly one of the two is above 0
-  double epochs = 0.0;                    // 0 = set by `steps`
-  int64_t sequences_per_step = 8;         // over all ranks and micro-batches
-  int64_t micro_batch = 1;                // sequences on one device at a time
+  int64_t steps = 0;               // 0 = set by `epochs`; exactly one of the two is above 0
+  double epochs = 0.0;             // 0 = set by `steps`
+  int64_t sequences_per_step = 8;  // over all ranks and micro-batches
+  // Sequences on one device at a time; nullopt = auto: MeasuredRun chooses a number.
+  std::optional<int64_t> micro_batch = 1;
   double max_grad_norm = 1.0;             // 0 = no clipping
   std::vector<std::string> freeze;        // globs of parameter names
   std::optional<double> router_aux_loss;  // coefficient; nullopt = auto: from config.json

@@ -75,7 +75,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   }
   inputs.steps = config.train.steps;
   inputs.sequences_per_step = config.train.sequences_per_step;
-  inputs.micro_batch = config.train.micro_batch;
+  inputs.micro_batch = config.train.micro_batch.value_or(1);
   inputs.max_tokens = config.data.max_tokens;
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;

@@ -116,13 +116,13 @@ TEST_F(RunFileErrors, SectionsAreTables) {
 TEST_F(RunFileErrors, TypesAreStrict) {
   expect_each({
       {"[train]\nmicro_batch = \"1\"",
-       "run.toml:2:15: train.micro_batch: expected an integer, found the string \"1\""},
+       "run.toml:2:15: train.micro_batch: expected an integer or \"auto\", found the string \"1\""},
       {"[train]\nmicro_batch = 1.0",
-       "run.toml:2:15: train.micro_batch: expected an integer, found the real 1"},
+       "run.toml:2:15: train.micro_batch: expected an integer or \"auto\", found the real 1"},
       {"[train]\nmicro_batch = [1]",
-       "run.toml:2:15: train.micro_batch: expected an integer, found an array of 1"},
+       "run.toml:2:15: train.micro_batch: expected an integer or \"auto\", found an array of 1"},
       {"[train]\nmicro_batch = 2024-01-01",
-       "run.toml:2:15: train.micro_batch: expected an integer, found a date or time"},
+       "run.toml:2:15: train.micro_batch: expected an integer or \"auto\", found a date or time"},
       {"[data]\npacking = 1",
        "run.toml:2:11: data.packing: expected true or false, found the integer 1"},
       {"[data]\npacking = \"true\"",
@@ -363,10 +363,12 @@ TEST_F(RunFileErrors, WrongOverridesNameTheArgument) {
             "--ofload.threads: unknown section 'ofload', did you mean 'offload'? (longshore config "
             "keys)"},
            {{"train.micro_batch", "many"},
-            "--train.micro_batch: train.micro_batch: expected an integer, found the string "
+            "--train.micro_batch: train.micro_batch: expected an integer or \"auto\", found the "
+            "string "
             "\"many\""},
            {{"train.micro_batch", ""},
-            "--train.micro_batch: train.micro_batch: expected an integer, found the string \"\""},
+            "--train.micro_batch: train.micro_batch: expected an integer or \"auto\", found the "
+            "string \"\""},
            {{"offload.host_memory", "24"},
             "--offload.host_memory: offload.host_memory: expected a size with a unit such as "
             "\"24GiB\", or \"auto\", found the string \"24\""},

@@ -95,16 +95,17 @@ std::vector<std::string> words(const DraftFacts& facts) {
 // The steps of a draft are tried from the fastest on.
 TEST(RunFileDraft, TriesTheFastestFirst) {
   DraftFacts facts = example();
-  EXPECT_EQ(words(facts), (std::vector<std::string>{
-                              "micro-batches of 4 sequences", "micro-batches of 2 sequences",
-                              "micro-batches of one sequence", "activation checkpoints on the host",
-                              "8-bit moments"}));
+  EXPECT_EQ(words(facts),
+            (std::vector<std::string>{"", "activation checkpoints on the host", "8-bit moments"}));
+  EXPECT_EQ(config_of(first_draft(facts)).train.micro_batch, std::nullopt) << "chosen by the run";
   facts.gpu = false;
   facts.goal = DraftGoal::kExact;
   facts.drives = {"/nvme"};
-  EXPECT_EQ(words(facts), (std::vector<std::string>{
-                              "micro-batches of one sequence", "activation checkpoints on the host",
-                              "optimizer state on drives", "parameters on drives too"}));
+  EXPECT_EQ(words(facts),
+            (std::vector<std::string>{"", "activation checkpoints on the host",
+                                      "optimizer state on drives", "parameters on drives too"}));
+  facts.goal = DraftGoal::kSmall;
+  EXPECT_EQ(config_of(first_draft(facts)).train.micro_batch, 1) << "the least memory";
 }
 
 // The keys of a run file are read with their text and comments.
@@ -185,6 +186,7 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   const RunConfig config = load_run_config({file_}, {});
   EXPECT_EQ(config.model.path, model_);
   EXPECT_EQ(config.run.dir, dir);
+  EXPECT_EQ(config.train.micro_batch, std::nullopt) << "auto";
   EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
   EXPECT_EQ(run_command({"check", "run", file_}).exit_code, 0);
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);

@@ -27,7 +27,7 @@ int run_eval(const EvalOptions& options) {
   const SequenceData data =
       load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop);
   const Evaluation result =
-      evaluate(*run.engine, data, config.eval.sequences, config.train.micro_batch, no_stop);
+      evaluate(*run.engine, data, config.eval.sequences, config.train.micro_batch.value(), no_stop);
   if (options.json) {
     const Json object = {{"model", run.origin},      {"step", run.step.value},
                          {"loss", result.loss},      {"perplexity", result.perplexity},

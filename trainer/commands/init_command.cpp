@@ -163,6 +163,13 @@ MeasuredRun set_up(const RunFileDraft& draft, const InitPlace& place) {
   return MeasuredRun(OpenedRun(read_run({.files = {}, .overrides = draft.overrides()}, assumed)));
 }
 
+// Returns what the attempt is, and the micro-batch that the plan has.
+std::string words_of(const DraftStep& step, const MeasuredRun& setup) {
+  const int64_t size = setup.inputs.micro_batch;
+  return (step.words.empty() ? "" : step.words + ", ") + "micro-batches of " +
+         (size == 1 ? "one sequence" : std::to_string(size) + " sequences");
+}
+
 // Applies the draft's steps in order and returns the first result whose plan fits.
 FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
   RunFileDraft draft = first_draft(facts);
@@ -171,7 +178,7 @@ FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
     for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
     MeasuredRun setup = set_up(draft, place);
     TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
-    if (plan.fits()) return {draft, step.words, std::move(plan)};
+    if (plan.fits()) return {draft, words_of(step, setup), std::move(plan)};
     why = explain_misfit(setup.inputs, setup.machine);
   }
   throw DoesNotFitError("init: nothing that was tried fits this machine" +
@@ -198,6 +205,9 @@ FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitP
                                     : "the longest, by doubling, that fits");
     setup = set_up(fitted.draft, place);
   }
+  // The search compares plans with this micro-batch, so the run file says its number.
+  fitted.draft.set("train", "micro_batch", std::to_string(setup.inputs.micro_batch),
+                   "sequences on the device at a time");
   const std::optional<PlanPoint> point = best_point(facts.goal, setup, place.machine);
   if (!point) throw DoesNotFitError("init: no plan of the search fits");
   const bool fast = facts.goal != DraftGoal::kSmallest;

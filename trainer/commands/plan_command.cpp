@@ -92,22 +92,28 @@ void print_screen(const PlanOptions& options, const MeasuredRun& setup, const Ti
   }
 }
 
-// Writes for each point a complete run file with the point's keys.
-void save_points(const PlanOptions& options, const std::vector<PlanPoint>& points) {
+// Sets the key, which may be given already.
+void replace(std::vector<Override>& overrides, const std::string& key, const std::string& value) {
+  std::erase_if(overrides, [&](const Override& other) { return other.key == key; });
+  overrides.push_back({key, value});
+}
+
+// Writes for each point a complete run file with the point's keys, and with the micro-batch that
+// the search started from where the run file says "auto".
+void save_points(const PlanOptions& options, int64_t micro_batch,
+                 const std::vector<PlanPoint>& points) {
   make_directories(options.save);
   for (size_t i = 0; i < points.size(); ++i) {
     std::vector<Override> overrides = options.run.overrides;
-    for (const KeyChange& change : points[i].changes) {
-      std::erase_if(overrides, [&](const Override& other) { return other.key == change.key; });
-      overrides.push_back({change.key, change.value});
-    }
+    replace(overrides, "train.micro_batch", std::to_string(micro_batch));
+    for (const KeyChange& change : points[i].changes) replace(overrides, change.key, change.value);
     const std::string path = options.save + "/plan-" + std::to_string(i + 1) + ".toml";
     write_output_file(path, to_toml(load_run_config(options.run.files, overrides)));
     log_info(path);
   }
 }
 
-int run_search(const PlanOptions& options, PlanForecast& forecast) {
+int run_search(const PlanOptions& options, const MeasuredRun& setup, PlanForecast& forecast) {
   PlanSearch search = forecast.search(options.scope);
   const std::vector<PlanPoint> points = search.frontier();
   if (options.json) {
@@ -116,7 +122,7 @@ int run_search(const PlanOptions& options, PlanForecast& forecast) {
     print_out("%s%zu plans were compared; no other plan is better in every column than one shown\n",
               format_points(points).c_str(), search.plans_drafted());
   }
-  if (!options.save.empty()) save_points(options, points);
+  if (!options.save.empty()) save_points(options, setup.inputs.micro_batch, points);
   if (!points.empty()) return 0;
   if (!forecast.known()) {
     throw DoesNotFitError(
@@ -160,7 +166,7 @@ int run_plan(const PlanOptions& given) {
   const MeasuredRun setup(OpenedRun(read_run(options.run, options.assumed)));
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
-  if (options.search) return run_search(options, forecast);
+  if (options.search) return run_search(options, setup, forecast);
   if (options.schedule || !options.svg.empty()) {
     return print_schedules(options, setup, plan, forecast);
   }

@@ -95,7 +95,7 @@ TrainingData::TrainingData(const RunConfig& config, SequenceData data)
                 .sequences = data_.table.sequence_count(),
                 .shuffle = config.data.shuffle}),
       sequences_per_step_(config.train.sequences_per_step),
-      micro_batch_(config.train.micro_batch),
+      micro_batch_(config.train.micro_batch.value()),
       seed_(static_cast<uint64_t>(config.run.seed)),
       epochs_(config.train.steps > 0 ? 0.0 : config.train.epochs),
       total_steps_(config.train.steps > 0

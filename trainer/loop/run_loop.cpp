@@ -168,7 +168,7 @@ void RunLoop::evaluate_now() {
       run_.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run_.signals);
   try {
     const Evaluation result = evaluate(run_.engine, *run_.eval_data, config_.eval.sequences,
-                                       config_.train.micro_batch, stop);
+                                       config_.train.micro_batch.value(), stop);
     const bool best = run_.evaluations.record(result.loss);
     reporter.write(EvalRecord{.step = step(),
                               .loss = result.loss,

@@ -1,4 +1,6 @@
-// MeasuredRun: resolves and measures a run's units, and the stripes of its state over drives.
+// MeasuredRun: resolves and measures a run's units and its micro-batch, and the stripes of its
+// state over drives.
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>
@@ -15,6 +17,8 @@
 #include "offload/engine/probe/measured_workspace.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
+#include "trainer/setup/micro_batch_choice.h"
+#include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {
@@ -129,16 +133,118 @@ UnitsChoice::Kind take_coarsest(MeasuredRun& run) {
   return kCuts.back();
 }
 
-// Resolves fsdp.units, and lists the other cuts for the plan's comparison and its refusal.
+bool speaks(const MeasuredRun& run) {
+  return !run.ranks || run.ranks->first();
+}
+
+// Resolves and measures fsdp.units.
 void resolve_units(MeasuredRun& run) {
   if (run.config.fsdp.units.kind != UnitsChoice::Kind::kAuto) {
     measure_workspace(run);
   } else if (!take_held(run)) {
     const UnitsChoice::Kind kind = take_coarsest(run);
-    if (kind != kCuts.front() && (!run.ranks || run.ranks->first())) {
+    if (kind != kCuts.front() && speaks(run)) {
       log_info("fsdp.units: \"" + std::string(name_of(kind)) + "\", because blocks do not fit");
     }
   }
+}
+
+// Returns the first rank's text on every rank. Collective.
+std::string of_first_rank(const MeasuredRun& run, const std::string& what, std::string mine) {
+  return run.ranks ? run.ranks->world().exchange(what, mine).front() : std::move(mine);
+}
+
+void say_micro_batch(const MeasuredRun& run, const std::string& why) {
+  if (!speaks(run)) return;
+  log_info("train.micro_batch: " + std::to_string(run.inputs.micro_batch) + ", " + why);
+}
+
+// Takes the micro-batch of the run that this start continues; false if there is none. The other
+// ranks may not see the run's directory. Collective.
+bool keep_micro_batch(MeasuredRun& run) {
+  const int64_t begun = speaks(run) ? begun_micro_batch(run.config).value_or(0) : 0;
+  run.inputs.micro_batch =
+      std::stoll(of_first_rank(run, "the micro-batch of the run", std::to_string(begun)));
+  if (run.inputs.micro_batch > 0) {
+    say_micro_batch(run, "as the run began");
+    return true;
+  }
+  run.inputs.micro_batch = 1;
+  return false;
+}
+
+PlanInputs with_micro_batch(const MeasuredRun& run, int64_t size) {
+  PlanInputs inputs = run.inputs;
+  inputs.micro_batch = size;
+  return inputs;
+}
+
+// Removes the sizes whose plans do not fit on every rank by costs that are fitted to the measured
+// ones. The first stays. Collective.
+void keep_fitting(const MeasuredRun& run, std::vector<int64_t>& sizes) {
+  std::string mine;
+  for (const int64_t size : sizes) {
+    const bool fits = draft_tier_plan(with_micro_batch(run, size), run.machine).fits();
+    mine += fits ? '1' : '0';
+  }
+  std::vector<std::string> all = {mine};
+  if (run.ranks) all = run.ranks->world().exchange("micro-batches that fit", mine);
+  for (size_t i = sizes.size() - 1; i > 0; --i) {
+    const auto fits = [i](const std::string& answers) { return answers.at(i) == '1'; };
+    if (!std::ranges::all_of(all, fits)) sizes.erase(sizes.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+// Returns the forecasts of a step with each size; empty if they would not tell sizes apart.
+std::vector<double> seconds_of_sizes(const MeasuredRun& run, const std::vector<int64_t>& sizes) {
+  PlanForecast forecast(&run);
+  if (!forecast.tells_micro_batches_apart()) return {};
+  std::vector<double> seconds;
+  for (const int64_t size : sizes) {
+    const PlanInputs inputs = with_micro_batch(run, size);
+    const StepForecast step = forecast.step(inputs, draft_tier_plan(inputs, run.machine));
+    if (!step.known()) return {};
+    seconds.push_back(step.seconds);
+  }
+  return seconds;
+}
+
+// Resolves train.micro_batch = "auto" after the units were measured with one sequence. Sizes that
+// fit by that are measured one by one until one fits as measured; nearly always it is the first,
+// because fitted costs are upper bounds. Rates may differ between ranks, so the first decides.
+// Collective.
+void choose_micro_batch(MeasuredRun& run) {
+  const UnitCosts of_one = run.inputs.costs;
+  std::vector<int64_t> sizes = micro_batch_sizes(run.inputs.sequences_per_step,
+                                                 run.inputs.topology.ranks, run.inputs.max_tokens);
+  if (sizes.size() > 1) keep_fitting(run, sizes);
+  bool timed = false;
+  while (sizes.size() > 1) {
+    std::string chosen;
+    if (speaks(run)) {
+      const std::vector<double> seconds = seconds_of_sizes(run, sizes);
+      timed = !seconds.empty();
+      chosen = std::to_string(preferred_micro_batch(sizes, seconds, run.inputs.device));
+    }
+    const int64_t size = std::stoll(of_first_rank(run, "the micro-batch", chosen));
+    if (size == 1) break;
+    run.inputs.micro_batch = size;
+    measure_workspace(run);
+    const bool mine = draft_tier_plan(run.inputs, run.machine).fits();
+    if (everywhere(run, "whether the micro-batch fits", mine)) break;
+    std::erase_if(sizes, [size](int64_t other) { return other >= size; });
+    run.inputs.micro_batch = 1;
+    run.inputs.costs = of_one;
+  }
+  const bool gpu = run.inputs.device == DeviceKind::kCuda;
+  say_micro_batch(run, timed ? "the fastest that fits, by the measured rates of this machine"
+                       : gpu ? "the largest that fits, of at most " +
+                                   std::to_string(kMostPositions) + " positions"
+                             : "which keeps the cores of a CPU busy");
+}
+
+// Lists the other cuts for the plan's comparison and its refusal.
+void list_other_units(MeasuredRun& run) {
   run.inputs.units.clear();
   std::vector<OtherUnits>& others = run.inputs.other_units;
   for (const UnitsChoice::Kind kind : kCuts) {
@@ -222,7 +328,11 @@ void resolve_drive_geometry(MeasuredRun& run) {
 
 MeasuredRun::MeasuredRun(OpenedRun opened) : OpenedRun(std::move(opened)) {
   if (!ranks && !elsewhere) read_drive_geometry(*this);
+  const bool chooses = !config.train.micro_batch && !keep_micro_batch(*this);
   resolve_units(*this);
+  if (chooses) choose_micro_batch(*this);
+  config.train.micro_batch = inputs.micro_batch;
+  list_other_units(*this);
   if (ranks) resolve_drive_geometry(*this);
 }
 

@@ -127,6 +127,13 @@ ForecastInputs PlanForecast::inputs_of(const PlanInputs& inputs) {
   return found;
 }
 
+bool PlanForecast::tells_micro_batches_apart() {
+  if (!machine_ || !here_ || setup_->elsewhere) return false;
+  return std::ranges::all_of(of_cut(setup_->inputs.units).units, [](const UnitFlops& unit) {
+    return unit.products == 0.0 || unit.measured.size() > 1;
+  });
+}
+
 StepForecast PlanForecast::step(const PlanInputs& inputs, const TierPlan& plan) {
   if (!machine_) return {.unknown = {"everything"}};
   return forecast_step(plan, *inputs.model, inputs_of(inputs), machine_->rates);

@@ -25,6 +25,9 @@ class PlanForecast {
 
   // Returns whether the machine's rates are known.
   bool known() const { return machine_.has_value(); }
+  // Returns whether forecasts differ by micro-batch as steps do: where the run's units were timed
+  // on this machine with micro-batches of two sizes.
+  bool tells_micro_batches_apart();
   StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
   // Returns the seconds of each operation of the train pass; empty if a rate is missing.
   std::vector<double> operations(const TierPlan& plan);

@@ -54,6 +54,11 @@ bool is_small(const DraftFacts& facts) {
   return facts.data_bytes < kSmallData;
 }
 
+// Returns whether the run file is for the least memory.
+bool is_least(const DraftFacts& facts) {
+  return facts.goal == DraftGoal::kSmall || facts.goal == DraftGoal::kSmallest;
+}
+
 // Returns a power of two from 2 to 16 that leaves the run about kFewSteps steps or more.
 int64_t sequences_per_step(const DraftFacts& facts) {
   const int64_t sequences = facts.data_bytes * (is_small(facts) ? 3 : 1) / kBytesPerToken /
@@ -175,7 +180,10 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   }
   add_data(draft, facts);
   add_length(draft, facts);
-  draft.set("train", "micro_batch", "1", "");
+  // A file for the least memory has the least micro-batch.
+  draft.set("train", "micro_batch", is_least(facts) ? "1" : "\"auto\"",
+            is_least(facts) ? "sequences on the device at a time"
+                            : "the fastest that fits; changes speed, not results");
   draft.set("optimizer", "lr", facts.adapter ? "2e-4" : learning_rate(facts.parameters),
             facts.adapter ? "usual for adapters; tune it first"
                           : "usual for a model of this size; tune it first");
@@ -189,7 +197,7 @@ RunFileDraft first_draft(const DraftFacts& facts) {
 
 std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
   if (facts.recipe != nullptr) return {{"the recipe's keys", {}}};
-  const bool small = facts.goal == DraftGoal::kSmall || facts.goal == DraftGoal::kSmallest;
+  const bool small = is_least(facts);
   const bool exact = facts.goal == DraftGoal::kExact;
   const DraftKey state = exact   ? DraftKey{"offload", "state_format", "\"split\"",
                                           "fp32 master and moments, bit for bit"}
@@ -197,18 +205,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
                                             "8-bit moments: 8 host bytes a parameter"}
                                  : DraftKey{"offload", "state_format", "\"split-bf16\"",
                                             "bf16 moments: 10 host bytes a parameter"};
-  std::vector<DraftStep> steps;
-  if (facts.gpu && !small) {
-    for (const int64_t rows : {4, 2}) {
-      if (rows > sequences_per_step(facts)) continue;
-      steps.push_back({"micro-batches of " + std::to_string(rows) + " sequences",
-                       {state,
-                        {"train", "micro_batch", std::to_string(rows),
-                         "the most that the device has room for; changes speed, not results"}}});
-    }
-  }
-  steps.push_back({"micro-batches of one sequence",
-                   {state, {"train", "micro_batch", "1", "sequences on the device at a time"}}});
+  std::vector<DraftStep> steps = {{"", {state}}};
   steps.push_back({"activation checkpoints on the host",
                    {{"offload", "activations", "\"host\"", "the device has no room for them"}}});
   if (!small && !exact) {

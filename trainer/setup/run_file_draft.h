@@ -69,7 +69,7 @@ RunFileDraft first_draft(const DraftFacts& facts);
 
 // A step of a draft. Steps apply in order, each on top of the previous ones, until the plan fits.
 struct DraftStep {
-  std::string words;  // description of the attempt
+  std::string words;  // description of the attempt; empty for the first
   std::vector<DraftKey> keys;
 };
 std::vector<DraftStep> draft_steps(const DraftFacts& facts);

@@ -59,7 +59,9 @@ struct OpenedRun : ReadRun {
 };
 
 // A run with measured units. Resolves fsdp.units ("auto": the cut on the drives, else the coarsest
-// that fits on every rank) and the stripes. Collective: all ranks get the same units and costs.
+// that fits on every rank), train.micro_batch ("auto": that of the run to continue, else
+// micro_batch_choice.h) and the stripes. Collective: all ranks get the same units, micro-batch and
+// costs.
 struct MeasuredRun : OpenedRun {
   explicit MeasuredRun(OpenedRun opened);
 

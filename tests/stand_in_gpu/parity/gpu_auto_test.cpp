@@ -3,12 +3,14 @@
 
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/cpu_branches.h"
 #include "tests/parity/run_driver.h"
 #include "tests/stand_in_gpu/stand_in.h"
 #include "trainer/device/gpu_check.h"
+#include "trainer/directory/config_change.h"
 
 namespace longshore {
 namespace {
@@ -70,6 +72,17 @@ TEST_F(GpuAuto, TakesTheGpuAndRemembersThatItPassed) {
   EXPECT_FALSE(std::filesystem::is_empty(run.directory() + "/cache/gpu"));
   const auto lines = run.metrics("step");
   EXPECT_EQ(lines.size(), 2u);
+}
+
+// Goal: train.micro_batch = "auto" is the whole step where it fits on the GPU, and is recorded.
+TEST_F(GpuAuto, TakesTheLargestMicroBatchThatFits) {
+  RunDriver run("gpu-auto-micro-batch");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"),
+                             {"--device.kind=cuda", "--train.steps=1", "--train.micro_batch=auto",
+                              "--train.sequences_per_step=4"})),
+            0);
+  const std::string config = read_own_file(run.directory() + "/config.toml", kMiB);
+  EXPECT_EQ(config_values(config).at("train.micro_batch"), "4");
 }
 
 // A run that began on the CPU stays there when it resumes.
