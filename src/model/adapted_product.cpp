@@ -34,7 +34,7 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 // Adds scaling * (x A^T) B^T. `x` is the one that A reads.
 void add_adapter(const at::Tensor& out, const at::Tensor& x, const Lora& lora) {
-  out.addmm_(at::mm(x, lora.a.t()), lora.b.t(), /*beta=*/1.0, /*alpha=*/lora.scaling);
+  out.addmm_(lora.inner_of(x), lora.b.t(), /*beta=*/1.0, /*alpha=*/lora.scaling);
 }
 
 // Returns the product inside of DoRA's factors. `x` is the one that A reads.
@@ -95,6 +95,23 @@ std::vector<at::Tensor> Lora::tensors_of(const LinearWeights& weights) {
   std::vector<at::Tensor> tensors{weights.lora_a, weights.lora_b};
   if (weights.lora_magnitude.defined()) tensors.push_back(weights.lora_magnitude);
   return tensors;
+}
+
+bool join_inner(const at::Tensor& x, std::span<Lora> loras) {
+  std::vector<at::Tensor> joined;
+  for (const Lora& lora : loras) {
+    if (lora.dropout.drops()) return false;
+    if (lora.a.defined()) joined.push_back(lora.a);
+  }
+  if (joined.size() < 2) return false;
+  const at::Tensor inner = at::mm(x, at::cat(joined).t());
+  int64_t begin = 0;
+  for (Lora& lora : loras) {
+    if (!lora.a.defined()) continue;
+    lora.inner = inner.narrow(1, begin, lora.a.size(0));
+    begin += lora.a.size(0);
+  }
+  return true;
 }
 
 at::Tensor Lora::norms_of(const at::Tensor& weight, bool transposed) const {
@@ -170,7 +187,7 @@ LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Te
     result[place] = weight_gradient(lora.a, kept, own.inner, /*transposed=*/false);
   }
   if (ctx->needs_input_grad(place + 1)) {
-    const at::Tensor inner = at::mm(kept, lora.a.t()).mul_(lora.scaling);
+    const at::Tensor inner = lora.inner_of(kept).mul(lora.scaling);
     result[place + 1] = weight_gradient(lora.b, inner, own.product, /*transposed=*/false);
   }
   if (lora.magnitude.defined() && lora.dropout.drops()) {

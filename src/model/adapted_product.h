@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "model/differentiable_ops.h"
@@ -23,14 +24,15 @@ at::Tensor row_sum(const at::Tensor& values);
 at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
                            bool transposed);
 
-// The adapter of one matrix, which is undefined if `a` is. Its product x A^T is computed again in
-// backward, where it is [T, rank]. With a magnitude it is DoRA: each output of W x + scaling * B A
-// x is multiplied by its magnitude / norm, before the bias. The norms are constants in backward.
+// The adapter of one matrix, which is undefined if `a` is. Its product x A^T, [T, rank], is
+// computed again in backward. With a magnitude it is DoRA: each output of W x + scaling * B A x is
+// multiplied by its magnitude / norm, before the bias. The norms are constants in backward.
 struct Lora {
   at::Tensor a, b, magnitude;
   double scaling = 1.0;
   at::Tensor norms = {};      // fp32 [out]; must be set before a product if there is a magnitude
   InputDropout dropout = {};  // of the x that A reads
+  at::Tensor inner = {};      // x A^T, if join_inner() computed it
 
   // `tensors` holds A and B, and the magnitude if there is one, or nothing.
   static Lora of(at::TensorList tensors, double scaling);
@@ -44,9 +46,18 @@ struct Lora {
   at::Tensor norms_of(const at::Tensor& weight, bool transposed) const;
   // Returns the x that A reads; x itself without dropout.
   at::Tensor input(const at::Tensor& x) const { return dropout.drops() ? dropout.applied(x) : x; }
+  // Returns x A^T for the x that A reads.
+  at::Tensor inner_of(const at::Tensor& x) const {
+    return inner.defined() ? inner : at::mm(x, a.t());
+  }
   // Returns DoRA's factors of the outputs.
   at::Tensor factors() const { return magnitude.to(at::kFloat) / norms; }
 };
+
+// Computes x A^T of all adapters that read this x as one product, so that the wide x is read once
+// and not once for each adapter, and sets their `inner`. Returns false, and does nothing, if fewer
+// than two adapters are defined or they drop elements of x, each other ones.
+bool join_inner(const at::Tensor& x, std::span<Lora> loras);
 
 // Returns x times the matrix, with its adapter and bias if it has them.
 at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

@@ -168,13 +168,11 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     const at::Tensor in = norm.empty() || unread ? x : rule.forward(x, norm);
     variable_list out;
     std::vector<at::Tensor> norms;  // those of DoRA, which backward reads
-    size_t lora_at = first_lora;
+    std::vector<Lora> loras = loras_of(rest, adapted, lora_tensors, scaling, dropout, streams);
+    if (!unread) join_inner(in, loras);
     for (size_t i = 0; i < static_cast<size_t>(matrices); ++i) {
       const at::Tensor& weight = parameters[i];
-      const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
-      Lora lora = Lora::of(parameters.slice(lora_at, tensors), scaling);
-      lora.dropout = {dropout.keys, dropout.share, streams[i]};
-      lora_at += tensors;
+      Lora& lora = loras[i];
       if (lora.magnitude.defined()) norms.push_back(lora.norms = lora.norms_of(weight, transposed));
       if (unread) {
         out.push_back(unread_values(x.size(0), output_width(weight, transposed), x.options()));
@@ -188,7 +186,21 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     return out;
   }
 
-  static bool has_lora(int64_t adapted, size_t matrix) { return ((adapted >> matrix) & 1) != 0; }
+  // Returns the adapter of each matrix, undefined ones included. `tensors` begins with theirs.
+  static std::vector<Lora> loras_of(at::TensorList tensors, int64_t adapted, int64_t lora_tensors,
+                                    double scaling, const InputDropout& dropout,
+                                    const std::vector<int64_t>& streams) {
+    std::vector<Lora> loras;
+    size_t at = 0;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const bool has = ((adapted >> i) & 1) != 0;
+      const size_t count = has ? static_cast<size_t>(lora_tensors) : 0;
+      loras.push_back(Lora::of(tensors.slice(at, count), scaling));
+      loras.back().dropout = {dropout.keys, dropout.share, streams[i]};
+      at += count;
+    }
+    return loras;
+  }
   static size_t lora_count(int64_t adapted, int64_t lora_tensors) {
     return static_cast<size_t>(lora_tensors) *
            static_cast<size_t>(std::popcount(static_cast<uint64_t>(adapted)));
@@ -204,31 +216,38 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     const std::vector<at::Tensor> norms = ctx->saved_data["norms"].toTensorVector();
     const std::vector<int64_t> streams = ctx->saved_data["streams"].toIntVector();
     const size_t matrices = grads.size();
-    const size_t loras = lora_count(adapted, lora_tensors);
-    const variable_list norm(saved.begin() + static_cast<int64_t>(1 + matrices + loras),
+    const size_t lora_parameters = lora_count(adapted, lora_tensors);
+    const variable_list norm(saved.begin() + static_cast<int64_t>(1 + matrices + lora_parameters),
                              saved.end());
     // Backward recomputes this with the code of forward: the bits are equal and no graph keeps it.
     at::Tensor in = norm.empty() ? saved[0] : NormRule::from(ctx).forward(saved[0], norm);
-    variable_list result(1 + matrices + biases + loras);
+    variable_list result(1 + matrices + biases + lora_parameters);
     // The norm's parameters need the gradient of its output even where x needs none.
     bool through = ctx->needs_input_grad(0);
     for (size_t i = 0; i < norm.size(); ++i) {
       through = through || ctx->needs_input_grad(result.size() + i);
     }
-    size_t lora_at = 0;  // A's place among the adapters' tensors
+    std::vector<Lora> loras = loras_of(at::TensorList(saved).slice(1 + matrices), adapted,
+                                       lora_tensors, scaling, saved_dropout(ctx, 0), streams);
+    const bool joined = join_inner(in, loras);
+    std::vector<at::Tensor> inner, a;        // of joined adapters: what flows to x through A
+    size_t lora_at = 1 + matrices + biases;  // A's place in the result
+    size_t magnitudes = 0;
     for (size_t i = 0; i < matrices; ++i) {
-      const size_t tensors = has_lora(adapted, i) ? static_cast<size_t>(lora_tensors) : 0;
-      Lora lora = Lora::of(at::TensorList(saved).slice(1 + matrices + lora_at, tensors), scaling);
-      if (lora.magnitude.defined()) lora.norms = norms.at(lora_at / tensors);
-      lora.dropout = saved_dropout(ctx, streams.at(i));
+      Lora& lora = loras[i];
+      if (lora.magnitude.defined()) lora.norms = norms.at(magnitudes++);
       const at::Tensor& weight = saved[i + 1];
-      const LoraGradients own = lora_gradients(ctx, grads[i], in, weight, lora, transposed,
-                                               1 + matrices + biases + lora_at, result);
-      lora_at += tensors;
+      const LoraGradients own =
+          lora_gradients(ctx, grads[i], in, weight, lora, transposed, lora_at, result);
+      if (lora.a.defined()) lora_at += static_cast<size_t>(lora_tensors);
       const at::Tensor matrix = transposed ? weight.t() : weight;
       if (through) {
         result[0] = i == 0 ? at::mm(own.product, matrix) : result[0].addmm_(own.product, matrix);
-        own.add_to_input(result[0], weight, lora, transposed);
+        if (!joined) own.add_to_input(result[0], weight, lora, transposed);
+      }
+      if (joined && lora.a.defined()) {
+        inner.push_back(own.inner);
+        a.push_back(lora.a);
       }
       if (ctx->needs_input_grad(1 + i)) {
         result[1 + i] = own.weight_gradient_of(weight, in, lora, transposed);
@@ -238,6 +257,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       }
     }
     in.reset();
+    if (joined && through) result[0].addmm_(at::cat(inner, 1), at::cat(a));
     if (!norm.empty() && !through) result.resize(result.size() + norm.size());
     if (!norm.empty() && through) {
       variable_list own =

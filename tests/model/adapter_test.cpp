@@ -1,13 +1,16 @@
 // Low-rank adapters: the products with them, which matrices get one, and what is trained.
 #include "model/adapter.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <set>
+#include <string>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -110,6 +113,64 @@ TEST(AdaptedProducts, OfAGroupFollowTheFormula) {
       }
     }
   }
+}
+
+// Counts the products of which a factor is in the memory of a tensor, while it exists.
+class ProductsOf {
+ public:
+  explicit ProductsOf(const at::Tensor& tensor) {
+    data() = tensor.const_data_ptr();
+    count() = 0;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&ProductsOf::note)
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ProductsOf(const ProductsOf&) = delete;
+  ProductsOf& operator=(const ProductsOf&) = delete;
+  ~ProductsOf() { at::removeCallback(handle_); }
+  static int& count() {
+    static int count = 0;
+    return count;
+  }
+
+ private:
+  static const void*& data() {
+    static const void* data = nullptr;
+    return data;
+  }
+  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
+    const std::set<std::string> products = {"aten::mm", "aten::addmm", "aten::addmm_"};
+    if (!products.contains(function.name())) return nullptr;
+    for (const c10::IValue& input : function.inputs()) {
+      if (input.isTensor() && input.toTensor().const_data_ptr() == data()) ++count();
+    }
+    return nullptr;
+  }
+
+  at::CallbackHandle handle_;
+};
+
+// Goal: adapters that read the same x multiply it by their matrices A once and not one by one. In
+// forward it is a factor of three products with W and one with A, in backward of one with A and of
+// the three gradients of A.
+TEST(AdaptedProducts, OfAGroupReadTheInputOnce) {
+  at::manual_seed(7);
+  const at::Tensor x = leaf({kRows, kIn});
+  const std::array weights{adapted(kIn, kOut, false), adapted(kIn, 8, false),
+                           adapted(kIn, 4, false)};
+  std::vector<at::Tensor> inputs = {x}, out, grads;
+  for (const LinearWeights& weight : weights) {
+    for (const at::Tensor& tensor : trained(weight)) inputs.push_back(tensor);
+  }
+  {
+    const ProductsOf products(x);
+    out = linear_group(x, {}, weights, false);
+    EXPECT_EQ(products.count(), 4);
+  }
+  for (const at::Tensor& one : out) grads.push_back(at::randn(one.sizes()));
+  const ProductsOf products(x);
+  torch::autograd::grad(out, inputs, grads);
+  EXPECT_EQ(products.count(), 4);
 }
 
 // Adapters in the first unit, below which nothing is trained: the frozen norm gets no gradient.
