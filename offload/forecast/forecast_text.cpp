@@ -241,7 +241,9 @@ std::string compute_line(const ComputeRates& rates) {
     text += (i > 0 ? ", " : "") + flops_text(product.flops) + " (width " +
             std::to_string(static_cast<int64_t>(product.width)) + ")";
   }
-  return text + (rates.attention > 0.0 ? "; attention " + flops_text(rates.attention) : "") + "\n";
+  if (rates.attention > 0.0) text += "; attention " + flops_text(rates.attention);
+  if (rates.adapters > 0.0) text += "; adapters " + bytes_text(rates.adapters);
+  return text + "\n";
 }
 
 Json value_or_null(double value) {

@@ -70,6 +70,7 @@ struct ComputeRates {
   DType dtype = DType::kF32;
   std::vector<ProductRate> products;  // by width, ascending
   double attention = 0.0;             // operations on visible pairs of positions
+  double adapters = 0.0;              // bytes of rows that products with adapters read and write
   bool operator==(const ComputeRates&) const = default;
 };
 

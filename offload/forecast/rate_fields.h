@@ -48,6 +48,7 @@ inline constexpr std::array kDriveFields = {
 };
 inline constexpr std::array kComputeFields = {
     RateField<ComputeRates>{"attention", "attention", &ComputeRates::attention, kTera},
+    RateField<ComputeRates>{"adapters", "adapters", &ComputeRates::adapters},
 };
 inline constexpr std::array kProductFields = {
     RateField<ProductRate>{"width", "width", &ProductRate::width, 1.0},

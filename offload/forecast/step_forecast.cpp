@@ -209,13 +209,22 @@ class OperationTimes {
       const double spared = repeats ? 0.0 : seconds.forward;
       return positions_ * (seconds.backward - spared);
     }
-    double products = 1.0, attention = 1.0;
+    double products = 1.0, attention = 1.0, adapters = adapter_elements(unit, backward);
     if (backward) {
       products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0);
       attention = kAttentionBackward + (repeats ? 1.0 : 0.0);
+      adapters += repeats ? adapter_elements(unit, false) : 0.0;
     }
-    return positions_ * (products * over(unit.products, product_rate(unit)) +
-                         attention * over(unit.attention, attention_rate(unit)));
+    return positions_ *
+           (products * over(unit.products, product_rate(unit)) +
+            attention * over(unit.attention, attention_rate(unit)) +
+            over(adapters * static_cast<double>(width_of(inputs_.compute)), adapter_rate()));
+  }
+
+  // 0, which counts as no time, in descriptions of machines without this rate.
+  double adapter_rate() const {
+    const ComputeRates* rates = rates_.of(plan_.device.kind, inputs_.compute);
+    return rates == nullptr ? 0.0 : threads_share() * rates->adapters;
   }
 
   double product_rate(const UnitFlops& unit) {
@@ -291,6 +300,11 @@ int64_t times_in(int64_t steps, int64_t every) {
 }
 
 }  // namespace
+
+double adapter_elements(const UnitFlops& unit, bool backward) {
+  return backward ? 4.0 * unit.adapter_inputs + 2.0 * unit.adapter_outputs
+                  : unit.adapter_inputs + 2.0 * unit.adapter_outputs;
+}
 
 UnitSeconds unit_seconds(const std::vector<UnitPoint>& points, int64_t positions) {
   LONGSHORE_CHECK(!points.empty() && positions > 0) << points.size() << " " << positions;

@@ -40,15 +40,23 @@ UnitSeconds unit_seconds(const std::vector<UnitPoint>& points, int64_t positions
 // StepForecast: the duration of a step, from the plan's own schedule and a machine's rates. Values
 // and pure functions, without a device.
 
-// The operations of a unit's forward for one position.
+// The operations of a unit's forward for one position, and the elements that its adapters read and
+// write. Products with an adapter's few rows or columns are bound by memory, not by operations.
 struct UnitFlops {
   double products = 0.0;   // of its matrices
   double attention = 0.0;  // with documents of the run's longest length
   double width = 0.0;      // average width of its products
   double trained = 1.0;    // share of the products' matrix elements that have a gradient
+  double adapter_inputs = 0.0, adapter_outputs = 0.0;  // sums of the adapted matrices' widths
   // Measured at the run's shapes on this machine, for one or two micro-batch sizes; may be empty.
   std::vector<UnitPoint> measured = {};
 };
+
+// Returns the elements of rows that products with adapters read and write for one position, without
+// the few of the products with A. Forward reads x for A, and reads and writes the output to add B's
+// product. Backward reads the output's gradient twice (for A's and B's gradients), x twice (the
+// product with A again, and A's gradient), and reads and writes the gradient of x.
+double adapter_elements(const UnitFlops& unit, bool backward);
 
 using LaneFactors = std::array<double, kLaneCount>;
 inline constexpr LaneFactors kNoCorrection = {1, 1, 1, 1, 1, 1, 1, 1};

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/median.h"
+#include "model/adapter.h"
 #include "model/decoder_model.h"
 #include "model/model_spec.h"
 #include "offload/engine/probe/unit_probe.h"
@@ -25,6 +27,9 @@ constexpr size_t kMostRuns = 500;
 // Passes of a probe run: two forward passes, and the gradients of inputs and weights.
 constexpr double kProductPasses = 4.0;
 constexpr double kAttentionPasses = 4.5;
+// A difference of two times is at least this share of the longer one, so that noise makes no rate.
+constexpr double kLeastShare = 0.02;
+constexpr int64_t kRank = 16;  // of measured adapters
 // A second micro-batch size, far enough from 1 that noise does not dominate the fitted line.
 constexpr int64_t kMoreSequences = 4;
 constexpr int64_t kShortDocument = 64, kLongDocument = 2048;
@@ -69,15 +74,49 @@ struct Measured {
   UnitFlops flops;
 };
 
-Measured measure_block(DeviceKind device, DType dtype, int64_t hidden, int64_t positions,
-                       int64_t document, double seconds) {
-  const ArchSpec arch = block_of(hidden);
-  const DecoderModel model(arch, make_model_spec(arch, {}));
-  const UnitId block(1);
+// The block to measure. With `adapters`, the targets of adapters, it is frozen; otherwise it is
+// trained. The gradient of its input is computed in both cases.
+struct Block {
+  int64_t hidden = 0;
+  int64_t positions = 0;
+  int64_t document = 0;
+  std::string adapters = {};
+};
+
+Measured measure_block(DeviceKind device, DType dtype, const Block& measured, double seconds) {
+  ArchSpec arch = block_of(measured.hidden);
+  UnitId block(1);
+  if (!measured.adapters.empty()) {
+    // The block below has adapters too, so that gradients flow to it.
+    arch.layers.push_back(arch.layers.front());
+    block = UnitId(2);
+    arch.adapter =
+        choose_adapters(arch, {.rank = kRank, .targets = {measured.adapters}}, "a measurement");
+  }
+  ModelSpec spec = make_model_spec(arch, {});
+  if (!measured.adapters.empty()) freeze_base(spec, {}, "a measurement");
+  const DecoderModel model(arch, std::move(spec));
   const OneUnitModel one(model, block);
-  const double taken =
-      probe_seconds(one, {.kind = device, .compute = dtype}, positions, document, seconds);
-  return {taken / static_cast<double>(positions), flops_of_unit(model, block, document)};
+  const double taken = probe_seconds(one, {.kind = device, .compute = dtype}, measured.positions,
+                                     measured.document, seconds);
+  return {taken / static_cast<double>(measured.positions),
+          flops_of_unit(model, block, measured.document)};
+}
+
+// Returns the bytes per second of products with adapters: those that adapters on all matrices move
+// beyond those of attention alone, over the time that they take more.
+double measure_adapters(DeviceKind device, DType dtype, int64_t positions, double seconds) {
+  const int64_t hidden = device == DeviceKind::kCuda ? 4096 : 512;
+  const auto with = [&](const std::string& targets) {
+    return measure_block(device, dtype, {hidden, positions, kShortDocument, targets}, seconds);
+  };
+  // A probe run is forward, forward again and backward.
+  const auto elements = [](const UnitFlops& flops) {
+    return 2.0 * adapter_elements(flops, false) + adapter_elements(flops, true);
+  };
+  const Measured some = with("attention"), all = with("all-linear");
+  const double more = std::max(all.seconds - some.seconds, kLeastShare * all.seconds);
+  return (elements(all.flops) - elements(some.flops)) * static_cast<double>(width_of(dtype)) / more;
 }
 
 }  // namespace
@@ -96,17 +135,20 @@ ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds) {
                           kProductPasses * 14.0 * static_cast<double>(positions);
       if (next / rates.products.back().flops > (hurried ? 0.05 : 6.0)) break;
     }
-    const Measured block = measure_block(device, dtype, hidden, positions, kShortDocument, seconds);
+    const Measured block =
+        measure_block(device, dtype, {hidden, positions, kShortDocument}, seconds);
     const double passes = kProductPasses * block.flops.products;
     rates.products.push_back({block.flops.width, passes / block.seconds});
   }
   // The extra time of long documents over short ones is attention.
   const int64_t hidden = gpu ? 2048 : 256;
   const int64_t document = hurried ? 256 : kLongDocument;
-  const Measured shorter = measure_block(device, dtype, hidden, document, kShortDocument, seconds);
-  const Measured longer = measure_block(device, dtype, hidden, document, document, seconds);
-  const double more = std::max(longer.seconds - shorter.seconds, 0.02 * longer.seconds);
+  const Measured shorter =
+      measure_block(device, dtype, {hidden, document, kShortDocument}, seconds);
+  const Measured longer = measure_block(device, dtype, {hidden, document, document}, seconds);
+  const double more = std::max(longer.seconds - shorter.seconds, kLeastShare * longer.seconds);
   rates.attention = kAttentionPasses * (longer.flops.attention - shorter.flops.attention) / more;
+  rates.adapters = measure_adapters(device, dtype, positions, seconds);
   return rates;
 }
 

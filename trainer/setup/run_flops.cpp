@@ -24,14 +24,21 @@ bool multiplies(const UnitSpec& unit) {
   return !unit.name.starts_with("embedding");
 }
 
-// The matrices of a unit's products. Those of adapters have few elements and are not counted.
+// The matrices of a unit's products. Those of adapters have few elements and are not counted, but
+// the widths of the matrices that they adapt are: A is [rank, in] and B is [out, rank].
 struct UnitMatrices {
   int64_t count = 0;
   double elements = 0.0, trained = 0.0;
+  double adapter_inputs = 0.0, adapter_outputs = 0.0;
 
   double trained_share() const { return elements > 0.0 ? trained / elements : 1.0; }
   void add(const ParamSpec& parameter) {
     if (!parameter.is_matrix()) return;
+    if (parameter.adapter) {
+      const bool is_a = parameter.shape[0] < parameter.shape[1];
+      (is_a ? adapter_inputs : adapter_outputs) +=
+          static_cast<double>(is_a ? parameter.shape[1] : parameter.shape[0]);
+    }
     count += parameter.adapter ? 0 : 1;
     elements += static_cast<double>(parameter.elements());
     if (!parameter.frozen) trained += static_cast<double>(parameter.elements());
@@ -52,6 +59,8 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
   UnitFlops flops;
   const UnitMatrices matrices = matrices_of(model.spec(), unit);
   flops.trained = matrices.trained_share();
+  flops.adapter_inputs = matrices.adapter_inputs;
+  flops.adapter_outputs = matrices.adapter_outputs;
   if (multiplies(unit) && matrices.count > 0) {
     const UnitWork work = unit_work(model, id, document, DeviceKind::kCpu);
     flops.products = kFlopsOfElement * work.matrix_elements;
