@@ -22,62 +22,87 @@ std::vector<FlatLayout> trained_parts(const std::vector<FlatLayout>& layouts) {
   return parts;
 }
 
+bool is_resident(const FrozenFileStore::Resident& resident, size_t unit) {
+  return !resident.empty() && resident.at(unit);
+}
+
 // Returns the bytes of `elements` of the whole flat parameter in one rank's shard.
 Bytes shard_bytes(const FlatLayout& layout, int64_t elements, const StateOptions& options) {
   return elements / layout.shard_factor() * width_of(options.compute);
+}
+
+Bytes slots_and_residents(const std::vector<FlatLayout>& layouts,
+                          const FrozenFileStore::Resident& resident, const StateOptions& options) {
+  Bytes sum = FrozenFileStore::planned_slot_bytes(layouts, resident, options);
+  for (size_t u = 0; u < layouts.size(); ++u) {
+    if (!is_resident(resident, u)) continue;
+    sum += FrozenFileStore::planned_resident_bytes(layouts[u], options);
+  }
+  return sum;
 }
 
 }  // namespace
 
 class FrozenFileStore::Parameters final : public ParameterLease {
  public:
-  // The unit holds the slot, which its destructor frees.
-  Parameters(FrozenFileStore* store, UnitId unit, ParameterSlot slot,
+  // The unit holds the slot among `owners`, which its destructor frees.
+  Parameters(SlotOwners<ParameterSlot>* owners, UnitId unit, ParameterSlot slot,
              std::span<const std::byte> bytes)
-      : store_(store), unit_(unit), slot_(slot), bytes_(bytes) {}
-  ~Parameters() override { store_->owners_.free(slot_, unit_); }
+      : owners_(owners), unit_(unit), slot_(slot), bytes_(bytes) {}
+  ~Parameters() override { owners_->free(slot_, unit_); }
   std::span<const std::byte> bytes() const override { return bytes_; }
 
  private:
-  FrozenFileStore* store_;
+  SlotOwners<ParameterSlot>* owners_;
   UnitId unit_;
   ParameterSlot slot_;
   std::span<const std::byte> bytes_;
 };
 
 FrozenFileStore::FrozenFileStore(const ModelSpec& model, const std::vector<FlatLayout>& layouts,
-                                 const StateOptions& options, Rank shard, bool register_with_gpus,
-                                 const FrozenSource* files, WorkerPool* pool)
+                                 const Resident& resident, const StateOptions& options, Rank shard,
+                                 bool register_with_gpus, const FrozenSource* files,
+                                 WorkerPool* pool)
     : trained_layouts_(trained_parts(layouts)),
       trained_(trained_layouts_, options, register_with_gpus, pool),
       files_(files),
       pool_(pool),
-      arena_(planned_slot_bytes(layouts, options), register_with_gpus, *pool),
-      owners_("parameter slot", kSlots) {
+      arena_(slots_and_residents(layouts, resident, options), register_with_gpus, *pool),
+      owners_("parameter slot", kSlots),
+      places_("place of a resident unit", static_cast<int32_t>(layouts.size())) {
   LONGSHORE_CHECK(files != nullptr && model.units.size() == layouts.size());
-  const size_t slot_bytes = arena_.bytes().size() / kSlots;
-  for (size_t i = 0; i < kSlots; ++i) {
-    slots_.push_back(arena_.bytes().subspan(i * slot_bytes, slot_bytes));
-  }
+  std::span<std::byte> rest = arena_.bytes();
+  const auto take = [&rest](Bytes bytes) {
+    const std::span<std::byte> taken = rest.first(static_cast<size_t>(bytes));
+    rest = rest.subspan(taken.size());
+    return taken;
+  };
+  const Bytes slot_bytes = planned_slot_bytes(layouts, resident, options) / kSlots;
+  for (int32_t i = 0; i < kSlots; ++i) slots_.push_back(take(slot_bytes));
   for (size_t u = 0; u < layouts.size(); ++u) {
-    const FlatLayout& layout = layouts[u];
-    Unit unit;
-    unit.trained_bytes = shard_bytes(layout, layout.trainable_elements(), options);
-    unit.frozen_bytes = shard_bytes(layout, layout.segment(Segment::kFrozen).elements, options);
-    for (const ShardPiece& piece : layout.pieces(shard)) {
-      if (piece.segment != Segment::kFrozen) continue;
-      const ParamSpec& parameter =
-          model.units[u].parameters.at(static_cast<size_t>(piece.parameter));
-      for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
-        unit.chunks.push_back({.name = parameter.name,
-                               .begin = piece.parameter_begin + done,
-                               .elements = std::min(kChunkElements, piece.elements - done),
-                               .place = piece.shard_begin + done});
-      }
+    make_unit(model.units[u], layouts[u], shard);
+    if (is_resident(resident, u)) {
+      units_.back().resident = take(planned_resident_bytes(layouts[u], options));
     }
-    unit.sums = std::vector<std::atomic<uint64_t>>(unit.chunks.size());
-    units_.push_back(std::move(unit));
   }
+}
+
+void FrozenFileStore::make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard) {
+  Unit unit;
+  unit.trained_bytes = shard_bytes(layout, layout.trainable_elements(), options());
+  unit.frozen_bytes = shard_bytes(layout, layout.segment(Segment::kFrozen).elements, options());
+  for (const ShardPiece& piece : layout.pieces(shard)) {
+    if (piece.segment != Segment::kFrozen) continue;
+    const ParamSpec& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
+    for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
+      unit.chunks.push_back({.name = parameter.name,
+                             .begin = piece.parameter_begin + done,
+                             .elements = std::min(kChunkElements, piece.elements - done),
+                             .place = piece.shard_begin + done});
+    }
+  }
+  unit.sums = std::vector<std::atomic<uint64_t>>(unit.chunks.size());
+  units_.push_back(std::move(unit));
 }
 
 FrozenFileStore::~FrozenFileStore() = default;
@@ -88,18 +113,19 @@ Bytes FrozenFileStore::planned_trained_bytes(const std::vector<FlatLayout>& layo
 }
 
 Bytes FrozenFileStore::planned_slot_bytes(const std::vector<FlatLayout>& layouts,
-                                          const StateOptions& options) {
+                                          const Resident& resident, const StateOptions& options) {
   Bytes largest = 0;
-  for (const FlatLayout& layout : layouts) {
-    if (layout.segment(Segment::kFrozen).elements == 0) continue;
-    largest = std::max(largest, shard_bytes(layout, layout.flat_elements(), options));
+  for (size_t u = 0; u < layouts.size(); ++u) {
+    if (is_resident(resident, u)) continue;
+    largest = std::max(largest, planned_resident_bytes(layouts[u], options));
   }
-  return kSlots * align_up(largest, kSlotAlignment);
+  return kSlots * largest;
 }
 
-Bytes FrozenFileStore::planned_bytes(const std::vector<FlatLayout>& layouts,
-                                     const StateOptions& options) {
-  return planned_trained_bytes(layouts, options) + planned_slot_bytes(layouts, options);
+Bytes FrozenFileStore::planned_resident_bytes(const FlatLayout& layout,
+                                              const StateOptions& options) {
+  if (layout.segment(Segment::kFrozen).elements == 0) return 0;
+  return align_up(shard_bytes(layout, layout.flat_elements(), options), kSlotAlignment);
 }
 
 FrozenFileStore::Unit& FrozenFileStore::at(UnitId unit) {
@@ -142,6 +168,7 @@ void FrozenFileStore::read_chunk(const Chunk& chunk, std::atomic<uint64_t>& sum,
 
 void FrozenFileStore::read_parameters(UnitId id, ParameterSlot slot) {
   Unit& unit = at(id);
+  LONGSHORE_CHECK(unit.resident.empty()) << "unit " << id << " is resident";
   owners_.claim(slot, id);
   try {
     fill(unit, slots_[slot]);
@@ -151,30 +178,49 @@ void FrozenFileStore::read_parameters(UnitId id, ParameterSlot slot) {
   }
 }
 
-std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters_in(UnitId id,
-                                                                           ParameterSlot slot) {
+// Puts the trained parameters of now before the frozen ones in `memory`.
+std::span<const std::byte> FrozenFileStore::joined(UnitId id, std::span<std::byte> memory) {
   const Unit& unit = at(id);
-  owners_.check(slot, id);
-  const std::span<std::byte> memory = slots_[slot];
   if (unit.trained_bytes > 0) {
     const auto trained = trained_.parameters(id);
     LONGSHORE_CHECK(static_cast<Bytes>(trained->bytes().size()) == unit.trained_bytes)
         << "unit " << id;
     std::memcpy(memory.data(), trained->bytes().data(), trained->bytes().size());
   }
-  return std::make_unique<Parameters>(
-      this, id, slot, memory.first(static_cast<size_t>(unit.trained_bytes + unit.frozen_bytes)));
+  return memory.first(static_cast<size_t>(unit.trained_bytes + unit.frozen_bytes));
+}
+
+std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters_in(UnitId id,
+                                                                           ParameterSlot slot) {
+  owners_.check(slot, id);
+  return std::make_unique<Parameters>(&owners_, id, slot, joined(id, slots_[slot]));
 }
 
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters(UnitId id) {
-  if (at(id).frozen_bytes == 0) return trained_.parameters(id);
+  Unit& unit = at(id);
+  if (unit.frozen_bytes == 0) return trained_.parameters(id);
+  if (!unit.resident.empty()) return resident_parameters(id);
   const std::optional<ParameterSlot> slot = owners_.claim_any(id);
   LONGSHORE_CHECK(slot) << "all slots of parameters are leased";
   try {
-    fill(at(id), slots_[*slot]);
+    fill(unit, slots_[*slot]);
     return parameters_in(id, *slot);
   } catch (...) {
     owners_.free(*slot, id);
+    throw;
+  }
+}
+
+std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::resident_parameters(UnitId id) {
+  Unit& unit = at(id);
+  const ParameterSlot place(id.value);
+  places_.claim(place, id);
+  try {
+    if (!unit.resident_read) fill(unit, unit.resident);
+    unit.resident_read = true;
+    return std::make_unique<Parameters>(&places_, id, place, joined(id, unit.resident));
+  } catch (...) {
+    places_.free(place, id);
     throw;
   }
 }

@@ -1,9 +1,10 @@
 // FrozenFileStore: the tier of a frozen model that stays in its own files. Host memory holds the
-// trained parameters and their state, as PinnedStore does, and a few slots; frozen parameters are
-// read from the files to a slot each time the device needs them. Nothing is written to a drive. The
-// engine owns it; lanes call it as ShardStore and SlottedStore describe.
+// trained parameters and their state, as PinnedStore does, the frozen parameters of some units
+// (resident), and a few slots. Frozen parameters of resident units are read when the unit is first
+// leased, those of other units to a slot each time the device needs them. Nothing is written to a
+// drive. The engine owns it; lanes call it as ShardStore and SlottedStore describe.
 //
-// A slot has a unit's shard as the device reads it:
+// A slot, or the place of a resident unit, has the unit's shard as the device reads it:
 //
 //   [ trained parameters, added when the slot is leased | frozen parameters, read from the files ]
 //
@@ -32,20 +33,23 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   // One slot is read while another is copied to the device.
   static constexpr int32_t kSlots = 2;
 
+  // By unit: whether its frozen parameters stay in host memory. Empty: those of no unit.
+  using Resident = std::vector<bool>;
+
   // `shard` is the rank in its shard group. `files` and `pool` must outlive the store. Trained
   // state is all zeros until it is loaded.
   FrozenFileStore(const ModelSpec& model, const std::vector<FlatLayout>& layouts,
-                  const StateOptions& options, Rank shard, bool register_with_gpus,
-                  const FrozenSource* files, WorkerPool* pool);
+                  const Resident& resident, const StateOptions& options, Rank shard,
+                  bool register_with_gpus, const FrozenSource* files, WorkerPool* pool);
   ~FrozenFileStore() override;
 
-  // Returns the bytes that host_bytes() will report, and the parts of them: the trained shards with
-  // their join region, and the slots.
-  static Bytes planned_bytes(const std::vector<FlatLayout>& layouts, const StateOptions& options);
+  // Return the parts of the bytes that host_bytes() will report: the trained shards with their join
+  // region, the slots, and one unit that is resident.
   static Bytes planned_trained_bytes(const std::vector<FlatLayout>& layouts,
                                      const StateOptions& options);
-  static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts,
+  static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts, const Resident& resident,
                                   const StateOptions& options);
+  static Bytes planned_resident_bytes(const FlatLayout& layout, const StateOptions& options);
 
   const StateOptions& options() const override { return trained_.options(); }
   Bytes host_bytes() const override { return trained_.host_bytes() + arena_.size_bytes(); }
@@ -73,11 +77,16 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   };
   struct Unit {
     Bytes trained_bytes = 0, frozen_bytes = 0;  // of the shard, in the compute dtype
+    std::span<std::byte> resident = {};         // the unit's place; empty: it needs a slot
+    bool resident_read = false;                 // its frozen part is filled
     std::vector<Chunk> chunks = {};             // in the order of the slot
     std::vector<std::atomic<uint64_t>> sums;    // by chunk; 0: not read yet
   };
 
   Unit& at(UnitId unit);
+  void make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard);
+  std::unique_ptr<ParameterLease> resident_parameters(UnitId id);
+  std::span<const std::byte> joined(UnitId id, std::span<std::byte> memory);
   void fill(Unit& unit, std::span<std::byte> slot);
   void read_chunk(const Chunk& chunk, std::atomic<uint64_t>& sum, std::span<std::byte> out);
 
@@ -89,6 +98,7 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   std::vector<Unit> units_;
   SlotVector<ParameterSlot, std::span<std::byte>> slots_;
   SlotOwners<ParameterSlot> owners_;
+  SlotOwners<ParameterSlot> places_;  // of resident units: one number for each unit
   std::atomic<Bytes> read_bytes_ = 0;
 };
 

@@ -26,9 +26,9 @@ void make_state(const TierRequest& request, Tiers& tiers) {
   const bool cuda = plan.device.kind == DeviceKind::kCuda;
   if (plan.frozen_in_files) {
     LONGSHORE_CHECK(request.frozen != nullptr) << "the plan reads frozen parameters from files";
-    auto store =
-        std::make_unique<FrozenFileStore>(request.model, request.layouts, plan.state, request.shard,
-                                          cuda, request.frozen, request.pool);
+    auto store = std::make_unique<FrozenFileStore>(request.model, request.layouts,
+                                                   plan.step.resident, plan.state, request.shard,
+                                                   cuda, request.frozen, request.pool);
     tiers.slots = store.get();
     tiers.state = std::move(store);
     return;

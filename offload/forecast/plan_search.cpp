@@ -54,10 +54,16 @@ SearchAxis activation_axis(const PlanInputs& inputs) {
   return axis;
 }
 
-// Lists the tiers of state and parameters; both directions if drives are configured, and none for a
-// frozen model in its own files.
+// Lists the tiers of state and parameters: frozen parameters in the model's files or not where that
+// is possible, and both directions if drives are configured. One that is in files needs no drives.
 SearchAxis state_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
+  if (inputs.model_files && !inputs.nvme.state) {
+    axis.push_back({"offload.parameters", inputs.frozen_files ? "\"host\"" : "\"files\"",
+                    [files = inputs.frozen_files ? nullptr : inputs.model_files](PlanInputs& to) {
+                      to.frozen_files = files;
+                    }});
+  }
   if (inputs.nvme.directories.empty() || inputs.frozen_files) return axis;
   const auto add = [&](const char* key, const char* value, bool state, bool parameters) {
     const bool is_own = inputs.nvme.state == state && inputs.nvme.parameters == parameters;

@@ -30,7 +30,29 @@ void add_line(HostPlan& plan, const char* name, const std::string& detail, Bytes
   plan.total += bytes;
 }
 
-void add_state(HostPlan& plan, const PlanSizes& sizes) {
+// Adds what FrozenFileStore holds beside trained parameters.
+void add_frozen(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
+  const StateOptions& state = sizes.inputs().state;
+  size_t kept = 0, all = 0;
+  for (size_t i = 0; i < sizes.layouts().size(); ++i) {
+    const Bytes bytes = FrozenFileStore::planned_resident_bytes(sizes.layouts()[i], state);
+    if (bytes == 0) continue;
+    ++all;
+    if (step.resident.empty() || !step.resident[i]) continue;
+    ++kept;
+    plan.resident += bytes;
+  }
+  const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), step.resident, state);
+  add_line(plan, "resident frozen parameters",
+           std::to_string(kept) + " of " + std::to_string(all) + " units, read once", plan.resident,
+           true);
+  add_line(plan, "frozen parameters",
+           std::to_string(FrozenFileStore::kSlots) + " slots, read from the model's files", slots,
+           true);
+  plan.arena += plan.resident + slots;
+}
+
+void add_state(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
   const PlanInputs& inputs = sizes.inputs();
   if (inputs.nvme.state) {
     const NvmeStoreOptions options =
@@ -52,13 +74,7 @@ void add_state(HostPlan& plan, const PlanSizes& sizes) {
                (is_exact(inputs.state.format) ? "" : ", approximate moments") +
                (files ? ", of trained parameters" : ""),
            plan.arena - join, true);
-  if (files) {
-    const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), inputs.state);
-    add_line(plan, "frozen parameters",
-             std::to_string(FrozenFileStore::kSlots) + " slots, read from the model's files", slots,
-             true);
-    plan.arena += slots;
-  }
+  if (files) add_frozen(plan, sizes, step);
   add_line(plan, "join region", "split masters joined for fp32 compute", join, true);
 }
 
@@ -212,7 +228,7 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
                    const Machine& machine) {
   const PlanInputs& inputs = sizes.inputs();
   HostPlan plan;
-  add_state(plan, sizes);
+  add_state(plan, sizes, step);
   add_gradients(plan, sizes);
   add_activation_checkpoints(plan, sizes, step);
   if (device.kind == DeviceKind::kCpu) {

@@ -16,6 +16,7 @@ struct HostPlan : PlanAccount {
   Bytes gradients = 0;        // HostGradients, exact
   int32_t gradient_ring = 0;  // > 0: units reuse N host gradient slots in rotation
   Bytes inputs = 0;           // activation checkpoints or their staging slots; exact
+  Bytes resident = 0;         // frozen parameters that stay, in `arena`; exact
   Bytes machine = 0;          // the rank's share of the machine's or cgroup's memory; 0: unknown
 
   // Returns false for a limit that exceeds the machine's memory.

@@ -72,8 +72,12 @@ struct PlanInputs {
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;
+  // Set: the run could read its frozen parameters from the model's files.
+  std::shared_ptr<const FrozenFiles> model_files;
   // Set: frozen parameters are read from the model's files and are in no tier. Excludes nvme.state.
   std::shared_ptr<const FrozenFiles> frozen_files;
+  // With frozen_files: what else fits in host memory is filled with frozen parameters.
+  bool fill_host = true;
   int64_t steps = 0;                // of the run; 0: unknown
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto

@@ -77,11 +77,18 @@ void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
   }
 }
 
-// Adds the move of the state, or of state and parameters, to drives. A frozen model in its own
-// files leaves only small state.
+// Adds the move of frozen parameters to the model's files, or of the state, or of state and
+// parameters, to drives. A frozen model in its own files leaves only small state.
 void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
   if (inputs.frozen_files) return;
+  if (inputs.model_files && !inputs.nvme.state) {
+    levers.push_back({"offload.parameters", "\"host\"", "\"files\"", [](PlanInputs& other) {
+                        other.frozen_files = other.model_files;
+                        other.gather = GatherMode::kCollective;
+                      }});
+  }
   const auto to_drives = [](PlanInputs& other) {
+    other.frozen_files = nullptr;
     if (other.nvme.directories.empty()) other.nvme.directories = {"drive"};
     other.nvme.state = true;
     other.nvme.rooms.clear();
@@ -260,7 +267,9 @@ std::string explain_drives(const PlanInputs& inputs, const Machine& machine, con
 
 }  // namespace
 
-std::string explain_misfit(const PlanInputs& inputs, const Machine& machine) {
+std::string explain_misfit(const PlanInputs& refused, const Machine& machine) {
+  PlanInputs inputs = refused;
+  inputs.fill_host = false;  // so that a gain is what a key frees, not what is left after filling
   const TierPlan plan = draft_tier_plan(inputs, machine);
   std::string text;
   for (const Side& side : {kDeviceSide, kHostSide}) {

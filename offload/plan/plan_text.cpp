@@ -187,7 +187,8 @@ Json units_json(const TierPlan& plan) {
 std::string files_text(const TierPlan& plan) {
   if (!plan.frozen_in_files) return "";
   return "  read from model files " + format_bytes(plan.step.traffic.files_read) +
-         ", of frozen parameters\n";
+         ", of frozen parameters; " + format_bytes(plan.host.resident) +
+         " of them stay in host memory\n";
 }
 
 std::string step_text(const TierPlan& plan) {
@@ -244,6 +245,7 @@ Json host_json(const TierPlan& plan) {
   return {{"state_format", name_of(plan.state.format)},
           {"optimizer_threads", plan.optimizer_threads},
           {"arena_bytes", plan.host.arena},
+          {"resident_frozen_bytes", plan.host.resident},
           {"gradient_bytes", plan.host.gradients},
           {"gradient_ring", plan.host.gradient_ring},
           {"total_bytes", plan.host.total},

@@ -27,7 +27,7 @@ void add_drive_operations(ScheduleInputs& schedule, const PlanSizes& sizes) {
   }
 }
 
-ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
+ScheduleInputs schedule_inputs(const PlanSizes& sizes, const std::vector<bool>& resident) {
   const PlanInputs& inputs = sizes.inputs();
   const ModelSpec& model = sizes.model();
   ScheduleInputs schedule;
@@ -58,6 +58,7 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
   if (inputs.nvme.state) add_drive_operations(schedule, sizes);
   if (inputs.frozen_files) {
     schedule.parameter_slots = FrozenFileStore::kSlots;
+    schedule.resident = resident;
     for (size_t i = 0; i < model.units.size(); ++i) {
       schedule.parameter_read_bytes.push_back(sizes.file_bytes(i));
     }
@@ -71,10 +72,10 @@ StepSchedule proved_schedule(const ScheduleInputs& inputs) {
   return schedule;
 }
 
-PassSchedules make_schedules(const PlanSizes& sizes) {
+PassSchedules make_schedules(const PlanSizes& sizes, const std::vector<bool>& resident) {
   const ModelSpec& model = sizes.model();
   const PassInputs slots = sizes.slots();
-  ScheduleInputs inputs = schedule_inputs(sizes);
+  ScheduleInputs inputs = schedule_inputs(sizes, resident);
   PassSchedules schedules;
   inputs.executions = plan_pass(model, Pass::kTrain, slots);
   schedules.train = proved_schedule(inputs);
@@ -134,13 +135,14 @@ Bytes StepPlan::moved(OpKind kind) const {
   return sum;
 }
 
-StepPlan plan_step(const PlanSizes& sizes) {
+StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident) {
   StepPlan plan;
   plan.overlap = sizes.inputs().overlap;
   plan.micro_batches = sizes.micro_batches();
   plan.positions = sizes.positions();
   plan.kept_graphs = sizes.kept_graphs();
-  plan.schedules = make_schedules(sizes);
+  plan.resident = resident;
+  plan.schedules = make_schedules(sizes, resident);
   plan.offloaded_inputs.assign(sizes.model().units.size(), 0);
   for (const Op& op : plan.schedules.train.ops) {
     if (op.kind != OpKind::kSaveInput) continue;

@@ -33,6 +33,9 @@ struct StepPlan {
   // By unit: bytes of the run of activation checkpoints that starts at it, over all micro-batches,
   // if it is offloaded; else 0.
   std::vector<Bytes> offloaded_inputs;
+  // By unit: the frozen parameters are read from the model's files once and stay in host memory.
+  // Empty: those of no unit.
+  std::vector<bool> resident;
   StepTraffic traffic;
 
   Bytes offloaded_inputs_total() const;
@@ -40,6 +43,6 @@ struct StepPlan {
   Bytes moved(OpKind kind) const;
 };
 
-StepPlan plan_step(const PlanSizes& sizes);
+StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident);
 
 }  // namespace longshore

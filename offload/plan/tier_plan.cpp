@@ -1,6 +1,7 @@
 #include "offload/plan/tier_plan.h"
 
 #include "base/errors.h"
+#include "offload/plan/resident_plan.h"
 
 namespace longshore {
 namespace {
@@ -21,9 +22,14 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   const ModelSpec& model = *inputs.model;
   TierPlan plan;
   plan.device = plan_device(sizes, machine);
-  plan.step = plan_step(sizes);
+  plan.step = plan_step(sizes, {});
   plan.drives = plan_drives(sizes, plan.step);
   plan.host = plan_host(sizes, plan.device, plan.step, machine);
+  const std::vector<bool> resident = choose_resident(sizes, plan.step, plan.host);
+  if (!resident.empty()) {
+    plan.step = plan_step(sizes, resident);
+    plan.host = plan_host(sizes, plan.device, plan.step, machine);
+  }
   plan.parameters = model.parameter_elements();
   plan.trainable = model.trainable_elements();
   plan.state = inputs.state;

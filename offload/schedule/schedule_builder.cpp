@@ -174,7 +174,7 @@ class Builder {
 
   // Returns whether the unit's parameters pass through a parameter slot.
   bool has_slot(UnitId unit) const {
-    return parameters_on_drives() || (in_.frozen_in_files() && in_.model->unit(unit).has_frozen());
+    return parameters_on_drives() || in_.reads_files(in_.model->unit(unit));
   }
 
   // Returns the slot that has the unit's parameters for the next fetch: the one that the update

@@ -59,7 +59,7 @@ class Validator {
       state.waiting.memory.name = "the waiting gradient of " + name;
       state.waiting.unit = unit.id;
       state.trainable = unit.has_trainable();
-      state.frozen = unit.has_frozen();
+      state.in_files = in_.reads_files(unit);
       state.adders = state.trainable ? 1 : 0;
     }
     for (const UnitSpec& unit : in_.model->units) {
@@ -296,7 +296,7 @@ class Validator {
   void read_parameters(const Op& op) {
     UnitState& unit = state(op.unit);
     if (in_.frozen_in_files()) {
-      expect(unit.frozen, "nothing of the unit is frozen");
+      expect(unit.in_files, "the unit needs nothing from files");
     } else {
       if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
       read(unit.drive_state);
@@ -325,7 +325,7 @@ class Validator {
     }
     unit.fetched = true;
     if (parameters_on_host()) read(unit.host_parameters);
-    if (in_.parameter_slots == 0 || (in_.frozen_in_files() && !unit.frozen)) {
+    if (in_.parameter_slots == 0 || (in_.frozen_in_files() && !unit.in_files)) {
       expect(!op.parameters, "the parameters are in host memory");
     } else if (SlotUse* from = place(slots_.parameters, op.parameters, "parameter slot");
                from && holds(*from, op.unit)) {

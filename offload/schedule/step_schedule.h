@@ -136,6 +136,14 @@ struct ScheduleInputs {
   // the slots; trained parameters and their state are in host memory.
   int32_t state_slots = 0, parameter_slots = 0;
   bool frozen_in_files() const { return parameter_slots > 0 && state_slots == 0; }
+  // By unit, with frozen parameters in files: whether host memory keeps them, so that fetches need
+  // no read and no slot. Empty: none is kept.
+  std::vector<bool> resident = {};
+  // Returns whether every fetch of the unit needs a read of its model's files.
+  bool reads_files(const UnitSpec& unit) const {
+    return frozen_in_files() && unit.has_frozen() &&
+           (resident.empty() || !resident.at(static_cast<size_t>(unit.id.value)));
+  }
   bool commits = false;  // the pass that writes updates to the drives makes them durable
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward, > 0: units reuse N host gradient slots in rotation; 0: each unit has its own.

@@ -70,12 +70,13 @@ inline bool adds_to(const ModelSpec& model, const UnitSpec& unit, UnitId owner) 
 // The progress of one unit so far.
 struct UnitState {
   Memory host_parameters;
-  Memory host_gradient;                    // used without a ring
-  Memory activation_checkpoint;            // on the host, used without staging
-  Memory drive_input;                      // on the drives
-  Memory drive_state;                      // on the drives, including its parameters
-  SlotUse waiting;                         // the gradient of a unit that owns_tied
-  bool trainable = false, frozen = false;  // some of its parameters are
+  Memory host_gradient;          // used without a ring
+  Memory activation_checkpoint;  // on the host, used without staging
+  Memory drive_input;            // on the drives
+  Memory drive_state;            // on the drives, including its parameters
+  SlotUse waiting;               // the gradient of a unit that owns_tied
+  bool trainable = false;        // some of its parameters are
+  bool in_files = false;         // fetches read a part of it from files
   bool owns_tied = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
   bool fetched = false, updated = false, state_written = false;

@@ -493,7 +493,8 @@ TEST(ScheduleValidator, FollowsFrozenParametersOfFiles) {
                   "files are only read");
   expect_contains(changed(0, [](Op& op) { op.state = StateSlot(0); }),
                   "the state is in host memory");
-  expect_contains(changed(1, [](Op& op) { op.unit = UnitId(1); }), "nothing of the unit is frozen");
+  expect_contains(changed(1, [](Op& op) { op.unit = UnitId(1); }),
+                  "the unit needs nothing from files");
 }
 
 // The state is committed once, after all writes.

@@ -241,6 +241,7 @@ TEST(StepForecast, FrozenParametersComeAtTheRateOfModelFiles) {
   Case one;
   for (ParamSpec& parameter : one.model.units[1].parameters) parameter.frozen = true;
   one.inputs.frozen_files = std::make_shared<const FrozenFiles>();
+  one.inputs.fill_host = false;
   one.rates.files_read = 5e5;
   const auto read = static_cast<double>(one.plan().step.traffic.files_read);
   EXPECT_GT(read, 0.0);

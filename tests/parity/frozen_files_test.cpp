@@ -21,6 +21,27 @@ Arguments adapters_over(const EditedModel& model) {
                  "--adapter.r=4", "--train.steps=4", "--train.sequences_per_step=4"});
 }
 
+// Adds the amount of host memory in which about half of the frozen model of `run`, which has ended,
+// is resident beside the rest of the plan.
+Arguments half_resident(const RunDriver& run, const Arguments& all, int ranks = 1) {
+  const std::string config = run.directory() + "/config.toml";
+  const auto plan = [&](const std::string& memory) {
+    const std::string count = std::to_string(ranks);
+    return run_command({"plan", config, "--json", "--ranks", count, "--ranks-per-node", count,
+                        "--offload.parameters=files", "--offload.host_memory=" + memory});
+  };
+  const Json whole = Json::parse(plan("auto").out).at("host");
+  const int64_t resident = whole.at("resident_frozen_bytes").get<int64_t>();
+  EXPECT_GT(resident, 0);
+  // A refusal says how much the plan needs without resident units.
+  const std::string refusal = plan("1 MiB").err;
+  const size_t end = refusal.rfind(" bytes)");
+  EXPECT_NE(end, std::string::npos) << refusal;
+  const int64_t least = std::stoll(refusal.substr(refusal.rfind('(', end) + 1));
+  return joined(all, {"--offload.parameters=files",
+                      "--offload.host_memory=" + std::to_string(least + resident / 2)});
+}
+
 // The file's bytes go straight to the slot, or are converted as loading converts them.
 TEST(FrozenFiles, GiveTheBitsOfTheHostTierInEveryDtype) {
   EditedModel model("llama");
@@ -30,14 +51,18 @@ TEST(FrozenFiles, GiveTheBitsOfTheHostTierInEveryDtype) {
       const Arguments all = joined(adapters_over(model), {"--precision.compute=" + compute});
       RunDriver host("frozen-host"), files("frozen-files");
       ASSERT_EQ(host.train(all), 0);
-      ASSERT_EQ(files.train(joined(all, {"--offload.parameters=files"})), 0);
+      ASSERT_EQ(files.train(half_resident(host, all)), 0);
       EXPECT_EQ(files.steps("loss"), host.steps("loss")) << compute << name_of(stored);
       EXPECT_TRUE(files.state() == host.state()) << compute << name_of(stored);
-      const int64_t planned = files.plan(1).at("step").at("files_read_bytes").get<int64_t>();
+      const Json plan = files.plan(1);
+      const int64_t planned = plan.at("step").at("files_read_bytes").get<int64_t>();
       EXPECT_GT(planned, 0);
-      for (const Json& step : files.metrics("step")) {
-        EXPECT_EQ(step.at("bytes").at("file_read"), planned) << compute << name_of(stored);
-        EXPECT_EQ(step.at("bytes").at("drive_write"), 0);
+      EXPECT_GT(plan.at("host").at("resident_frozen_bytes"), 0);
+      const std::vector<Json> steps = files.metrics("step");
+      EXPECT_GT(steps.at(0).at("bytes").at("file_read"), planned) << "resident units are read once";
+      for (size_t i = 1; i < steps.size(); ++i) {
+        EXPECT_EQ(steps[i].at("bytes").at("file_read"), planned) << compute << name_of(stored);
+        EXPECT_EQ(steps[i].at("bytes").at("drive_write"), 0);
       }
     }
   }
@@ -52,7 +77,7 @@ TEST(FrozenFiles, ServeARunWithFrozenParameters) {
                                 "--train.freeze=[\"model.layers.*\"]", "--train.steps=3"});
   RunDriver host("freeze-host"), files("freeze-files");
   ASSERT_EQ(host.train(all), 0);
-  ASSERT_EQ(files.train(joined(all, {"--offload.parameters=files"})), 0);
+  ASSERT_EQ(files.train(half_resident(host, all)), 0);
   EXPECT_TRUE(files.state() == host.state());
   std::map<std::string, std::vector<float>> exported[2];
   for (size_t i = 0; i < 2; ++i) {
@@ -88,7 +113,7 @@ TEST(FrozenFiles, ServeEveryRankItsPart) {
   model.write();
   RunDriver host("frozen-ranks-host"), files("frozen-ranks-files");
   ASSERT_EQ(host.train_ranks(2, adapters_over(model)), 0) << host.output();
-  ASSERT_EQ(files.train_ranks(2, joined(adapters_over(model), {"--offload.parameters=files"})), 0)
+  ASSERT_EQ(files.train_ranks(2, half_resident(host, adapters_over(model), 2)), 0)
       << files.output();
   EXPECT_EQ(files.steps("loss"), host.steps("loss"));
   EXPECT_TRUE(files.state() == host.state());
@@ -106,7 +131,7 @@ TEST(FrozenFiles, EndTheRunWhereAFileChanges) {
     const Arguments all =
         joined(adapters_over(model), {"--offload.parameters=files", "--checkpoint.every_steps=0"});
     ASSERT_EQ(run.train(joined(all, {"--train.steps=2"})), 0);
-    Launched endless(run, 1, joined(all, {"--train.steps=1000000"}));
+    Launched endless(run, 1, half_resident(run, joined(all, {"--train.steps=1000000"})));
     ASSERT_TRUE(endless.wait_for_steps(3)) << run.output();
     if (cut) {
       fs::resize_file(weights, bytes.size() / 2);

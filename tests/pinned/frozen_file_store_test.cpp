@@ -90,8 +90,9 @@ TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
     const Rank rank(ranks - 1);
     for (const StateOptions& options : all_options()) {
       PinnedStore host(layouts, options, false, &pool);
-      FrozenFileStore store(model, layouts, options, rank, false, &files, &pool);
-      EXPECT_EQ(store.host_bytes(), FrozenFileStore::planned_bytes(layouts, options));
+      FrozenFileStore store(model, layouts, {}, options, rank, false, &files, &pool);
+      EXPECT_EQ(store.host_bytes(), FrozenFileStore::planned_trained_bytes(layouts, options) +
+                                        FrozenFileStore::planned_slot_bytes(layouts, {}, options));
       fill(host, model, layouts, rank);
       fill(store, model, layouts, rank);
       for (const int32_t unit : {2, 1, 2, 0, 1}) {
@@ -104,6 +105,46 @@ TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
         EXPECT_TRUE(std::ranges::equal(store.parameters_in(id, slot)->bytes(), expected->bytes()))
             << unit;
       }
+    }
+  }
+}
+
+// A resident unit is read once, has the bytes of the host tier with the trained parameters of the
+// lease's time, and takes its planned place; slots are as large as the other units need. It has one
+// lease at a time and no slot.
+TEST(FrozenFileStore, KeepsResidentUnitsAfterOneRead) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(2);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 3);
+  for (const size_t kept : {1, 2}) {
+    FrozenFileStore::Resident resident(layouts.size(), false);
+    resident[kept] = true;
+    const UnitId id(static_cast<int32_t>(kept));
+    for (const StateOptions& options : all_options()) {
+      const MadeUpFiles files;
+      PinnedStore host(layouts, options, false, &pool);
+      FrozenFileStore store(model, layouts, resident, options, Rank(1), false, &files, &pool);
+      EXPECT_EQ(store.host_bytes(),
+                FrozenFileStore::planned_trained_bytes(layouts, options) +
+                    FrozenFileStore::planned_slot_bytes(layouts, resident, options) +
+                    FrozenFileStore::planned_resident_bytes(layouts[kept], options));
+      fill(host, model, layouts, Rank(1));
+      EXPECT_EQ(store.traffic().files, 0);
+      store.parameters(id);
+      const Bytes read = store.traffic().files;
+      EXPECT_GT(read, 0);
+      fill(store, model, layouts, Rank(1));  // the update
+      {
+        const auto lease = store.parameters(id);
+        EXPECT_TRUE(std::ranges::equal(lease->bytes(), host.parameters(id)->bytes())) << kept;
+        EXPECT_THROW(store.parameters(id), CheckFailure);
+      }
+      EXPECT_EQ(store.traffic().files, read);
+      EXPECT_THROW(store.read_parameters(id, ParameterSlot(0)), CheckFailure);
+      const UnitId other(static_cast<int32_t>(3 - kept));
+      EXPECT_TRUE(
+          std::ranges::equal(store.parameters(other)->bytes(), host.parameters(other)->bytes()));
+      EXPECT_GT(store.traffic().files, read);
     }
   }
 }
@@ -121,7 +162,7 @@ TEST(FrozenFileStore, HoldsOnlyTrainedStateAndSlots) {
     largest = std::max(largest, align_up(layout.flat_elements() * 2, 4096));
   }
   EXPECT_EQ(FrozenFileStore::planned_trained_bytes(layouts, options), trained);
-  EXPECT_EQ(FrozenFileStore::planned_slot_bytes(layouts, options), 2 * largest);
+  EXPECT_EQ(FrozenFileStore::planned_slot_bytes(layouts, {}, options), 2 * largest);
   EXPECT_LT(FrozenFileStore::planned_trained_bytes(layouts, options),
             PinnedStore::planned_bytes(layouts, options));
 }
@@ -133,7 +174,7 @@ TEST(FrozenFileStore, AddsTheTrainedPartWhenTheSlotIsLeased) {
   const MadeUpFiles files;
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   const StateOptions options = {StateFormat::kFp32, DType::kF32, DType::kF32};
-  FrozenFileStore store(model, layouts, options, Rank(0), false, &files, &pool);
+  FrozenFileStore store(model, layouts, {}, options, Rank(0), false, &files, &pool);
   store.read_parameters(UnitId(1), ParameterSlot(0));
   fill(store, model, layouts, Rank(0));  // the update
   const auto lease = store.parameters_in(UnitId(1), ParameterSlot(0));
@@ -146,7 +187,7 @@ TEST(FrozenFileStore, ReportsAWrongSchedule) {
   WorkerPool pool(1);
   const MadeUpFiles files;
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
-  FrozenFileStore store(model, layouts, {}, Rank(0), false, &files, &pool);
+  FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   store.read_parameters(UnitId(1), ParameterSlot(0));
   EXPECT_THROW(store.read_parameters(UnitId(2), ParameterSlot(0)), CheckFailure);
   EXPECT_THROW(store.parameters_in(UnitId(2), ParameterSlot(0)), CheckFailure);
@@ -161,7 +202,7 @@ TEST(FrozenFileStore, FindsValuesThatChanged) {
   WorkerPool pool(1);
   MadeUpFiles files;
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
-  FrozenFileStore store(model, layouts, {}, Rank(0), false, &files, &pool);
+  FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   Bytes expected = 0;
   for (const ParamSpec& parameter : model.units[2].parameters) expected += 4 * parameter.elements();
   EXPECT_EQ(store.traffic().files, 0);

@@ -40,9 +40,10 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   length.evaluation_sequences = config.eval.sequences;
   length.sequences_per_step = config.train.sequences_per_step;
   if (!setup.source->random()) {
-    // A frozen model in its own files is read by the steps alone.
+    // Of a frozen model in its own files the resident part is read once, the rest in every step.
     length.weight_bytes = (plan.frozen_in_files ? plan.trainable : plan.parameters) *
-                          width_of(setup.source->arch().dtype.value_or(DType::kBF16));
+                              width_of(setup.source->arch().dtype.value_or(DType::kBF16)) +
+                          plan.host.resident;
   }
   return length;
 }

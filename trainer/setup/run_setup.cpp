@@ -173,8 +173,13 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config.data);
+  if (config.adapter.on() || !config.train.freeze.empty()) {
+    if (!source->random() && !source->directory().mxfp4()) {
+      inputs.model_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
+    }
+  }
   if (config.offload.parameters == OffloadSection::Parameters::kFiles) {
-    inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
+    inputs.frozen_files = inputs.model_files;
   }
   choose_gather(config, ranks ? &ranks->groups() : nullptr, inputs);
   look_for_gpu_room(*this);
