@@ -7,8 +7,6 @@
 // A slot, or the place of a resident unit, has the unit's shard as the device reads it:
 //
 //   [ trained parameters, added when the slot is leased | frozen parameters, read from the files ]
-//
-// The first read of each piece of a parameter notes its checksum, and every later read compares it.
 #pragma once
 
 #include <atomic>
@@ -80,7 +78,6 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
     std::span<std::byte> resident = {};         // the unit's place; empty: it needs a slot
     bool resident_read = false;                 // its frozen part is filled
     std::vector<Chunk> chunks = {};             // in the order of the slot
-    std::vector<std::atomic<uint64_t>> sums;    // by chunk; 0: not read yet
   };
 
   Unit& at(UnitId unit);
@@ -88,7 +85,6 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   std::unique_ptr<ParameterLease> resident_parameters(UnitId id);
   std::span<const std::byte> joined(UnitId id, std::span<std::byte> memory);
   void fill(Unit& unit, std::span<std::byte> slot);
-  void read_chunk(const Chunk& chunk, std::atomic<uint64_t>& sum, std::span<std::byte> out);
 
   std::vector<FlatLayout> trained_layouts_;
   PinnedStore trained_;

@@ -148,5 +148,32 @@ TEST(FrozenFiles, EndTheRunWhereAFileChanges) {
   }
 }
 
+// A model that changed between two processes ends the second one before an update, with the name of
+// a tensor; the run goes on with the restored file, and one that starts over takes the new one.
+TEST(FrozenFiles, ARunIsResumedOnlyOverTheValuesItBeganWith) {
+  EditedModel model("llama");
+  model.write();
+  const std::string weights = model.directory() + "/model.safetensors";
+  const std::string bytes = record_of(model.directory()).at("model.safetensors");
+  RunDriver host("frozen-sums-host"), run("frozen-sums");
+  ASSERT_EQ(host.train(adapters_over(model)), 0);
+  const Arguments all = half_resident(host, adapters_over(model));
+  ASSERT_EQ(run.train(joined(all, {"--train.steps=2"})), 0);
+  const std::map<std::string, std::string> before = record_of(run.directory() + "/checkpoints");
+  std::string changed = bytes;
+  changed[bytes.size() / 2] = static_cast<char>(changed[bytes.size() / 2] ^ 1);
+  std::ofstream(weights, std::ios::binary) << changed;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run.train(all), 6);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find(weights + ": tensor '"), std::string::npos) << said;
+  EXPECT_EQ(record_of(run.directory() + "/checkpoints"), before);
+  std::ofstream(weights, std::ios::binary) << bytes;
+  ASSERT_EQ(run.train(all), 0);
+  EXPECT_TRUE(run.state() == host.state());
+  std::ofstream(weights, std::ios::binary) << changed;
+  EXPECT_EQ(run.train(joined(all, {"--checkpoint.resume=never"})), 0);
+}
+
 }  // namespace
 }  // namespace longshore

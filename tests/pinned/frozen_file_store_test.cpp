@@ -1,5 +1,5 @@
 // The tier of a frozen model in its own files: planned bytes, the values of the host tier, checked
-// slots, and values that change between two reads.
+// slots, units that stay in memory, and reads that fail.
 #include "pinned/frozen_file_store.h"
 
 #include <gtest/gtest.h>
@@ -29,14 +29,15 @@ float value_of(const std::string& name, int64_t element) {
   return static_cast<float>(static_cast<int64_t>(name.size()) * 1000 + element) * 1.0009765625f;
 }
 
-// MadeUpFiles: frozen values that are a function of name and element. `shift` changes them.
+// MadeUpFiles: frozen values that are a function of name and element.
 class MadeUpFiles final : public FrozenSource {
  public:
   Bytes read(const std::string& name, int64_t begin, DType compute,
              std::span<std::byte> out) const override {
+    if (fails) throw DataError(place_of(name) + " cannot be read");
     const auto elements = static_cast<int64_t>(out.size()) / width_of(compute);
     for (int64_t i = 0; i < elements; ++i) {
-      const float value = value_of(name, begin + i) + shift;
+      const float value = value_of(name, begin + i);
       const auto at = static_cast<size_t>(i);
       if (compute == DType::kF32) {
         as_span<float>(out)[at] = value;
@@ -48,7 +49,7 @@ class MadeUpFiles final : public FrozenSource {
   }
   std::string place_of(const std::string& name) const override { return "file of " + name; }
 
-  float shift = 0.0f;
+  bool fails = false;
 };
 
 std::vector<StateOptions> all_options() {
@@ -195,12 +196,11 @@ TEST(FrozenFileStore, ReportsAWrongSchedule) {
   EXPECT_NO_THROW(store.parameters_in(UnitId(1), ParameterSlot(0)));
 }
 
-// Values that differ from the first read's are an error that names the tensor; the slot is free
-// again. Bytes count as the source reports them.
-TEST(FrozenFileStore, FindsValuesThatChanged) {
+// Bytes count as the source reports them, and as those of files.
+TEST(FrozenFileStore, CountsWhatIsReadFromFiles) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
-  MadeUpFiles files;
+  const MadeUpFiles files;
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   Bytes expected = 0;
@@ -209,15 +209,19 @@ TEST(FrozenFileStore, FindsValuesThatChanged) {
   store.parameters(UnitId(2));
   EXPECT_EQ(store.traffic().files, expected);
   EXPECT_EQ(store.traffic().read, 0);
-  files.shift = 512.0f;
-  try {
-    store.parameters(UnitId(2));
-    ADD_FAILURE() << "the change was not found";
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("file of block.1."), std::string::npos)
-        << error.what();
-  }
-  files.shift = 0.0f;
+}
+
+// A slot whose read failed is free again.
+TEST(FrozenFileStore, FreesTheSlotOfAFailedRead) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  MadeUpFiles files;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
+  files.fails = true;
+  EXPECT_THROW(store.parameters(UnitId(2)), DataError);
+  EXPECT_THROW(store.read_parameters(UnitId(2), ParameterSlot(1)), DataError);
+  files.fails = false;
   for (const int32_t slot : {0, 1}) store.read_parameters(UnitId(2), ParameterSlot(slot));
 }
 

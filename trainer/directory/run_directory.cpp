@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 4> kStateNames = {"running", "done", "sto
 constexpr Bytes kMaxLockBytes = 4 * kKiB;
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
 constexpr JsonLimits kStatusLimits{.max_bytes = 4 * kMiB, .max_depth = 4, .max_values = 1000};
-constexpr std::array<std::string_view, 3> kDirectories = {"checkpoints", "best", "tensorboard"};
+constexpr std::array<std::string_view, 4> kDirectories = {"checkpoints", "best", "tensorboard",
+                                                          "frozen"};
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr std::array<std::string_view, 9> kFiles = {"config.toml", "command.txt", "env.json",
                                                     "plan.txt",    "plan.json",   "data.json",

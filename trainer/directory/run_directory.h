@@ -5,6 +5,7 @@
 //   run.json       status, for scripts          data.json  files, hashes, counts
 //   state_key      identifies the run on its drives
 //   chat_template.jinja  a copy of the file that data.chat_template names
+//   frozen/        checksums of a frozen model that stays in its files, by rank
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
 // The run does not write through symbolic links inside it; <run.dir> itself may be one.
 #pragma once

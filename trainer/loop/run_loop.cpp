@@ -131,6 +131,7 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   const bool failed = record_failed();
   stopping_ = outcome.stop || (run_.ranks().info().size == 1 && failed);
   warn_of_events();
+  run_.keep_frozen_sums();
   run_.ledger.note_status(run_.reporter, run_.signals);
   give_back_heap();
   // The last step stays on the terminal, above what is said of the run's end.

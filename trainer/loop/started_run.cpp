@@ -240,6 +240,7 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   if (!run.ranks().first()) return;
   const Step step = run.ledger.progress.step;
   begin(step);
+  if (step.value == 0) FrozenSums::forget(run.directory.path());
   clean_leftovers(run.directory.checkpoints());
   for (const std::string& path : set_aside_newer(run.directory.checkpoints(), step)) {
     log_warning("a newer checkpoint, of an abandoned history of this run, is now in " + path);
@@ -355,8 +356,11 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       eval_data(has_evaluation_data(setup.config)
                     ? std::optional(load_until_stopped(setup, SequenceUse::kEvaluate, signals))
                     : std::nullopt),
+      frozen(setup.source->frozen() == nullptr
+                 ? nullptr
+                 : std::make_unique<FrozenSums>(setup.source->frozen())),
       engine(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
-             check_run(*this, plan), {.make_tiers = make_tiers_over(setup.source->frozen())}),
+             check_run(*this, plan), {.make_tiers = make_tiers_over(frozen.get())}),
       reporter(&engine, setup.ranks->first(),
                LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {
@@ -370,6 +374,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
     resume_from_checkpoint(*this);
   }
   const RunProgress& progress = ledger.progress;
+  if (frozen != nullptr && progress.step.value > 0) frozen->load(directory.path());
   check_schedule(setup.config.schedule, data.total_steps(), ranks().first());
   say_last_step(*this);
   begin_record(*this, begin);
@@ -410,6 +415,17 @@ void StartedRun::note_commit() {
 void StartedRun::apply_updates() {
   engine.apply_updates();
   note_commit();
+}
+
+// Later starts lack the check where they cannot be kept, which is no reason to end the run.
+void StartedRun::keep_frozen_sums() {
+  if (frozen == nullptr) return;
+  try {
+    frozen->keep(directory.path(), ranks().rank());
+  } catch (const IoError& error) {
+    reporter.clear_display();
+    log_warning(std::string("the checksums of the frozen model are not kept: ") + error.what());
+  }
 }
 
 }  // namespace longshore

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,7 @@
 #include "trainer/directory/run_directory.h"
 #include "trainer/report/step_reporter.h"
 #include "trainer/report/trace_file.h"
+#include "trainer/run/frozen_sums.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/use/evaluator.h"
@@ -83,6 +85,8 @@ struct StartedRun {
   void note_commit();
   // Applies pending updates. Call it before anything except a step reads parameters or state.
   void apply_updates();
+  // Keeps the checksums of frozen parameters that the last pass read for the first time.
+  void keep_frozen_sums();
 
   const MeasuredRun& setup;
   const RunDirectory& directory;
@@ -92,6 +96,9 @@ struct StartedRun {
   std::optional<SequenceData> eval_data;
   std::optional<Tokenizer> tokenizer;  // set if eval.prompts are given
   EvalTracker evaluations;
+  // Checks the frozen model where tiers read it from its files; else null. The engine reads from
+  // it.
+  std::unique_ptr<FrozenSums> frozen;
   Engine engine;
   StepReporter reporter;
 };

@@ -77,9 +77,13 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
       find_checkpoint(weights.folder.empty() ? config.run.dir + "/checkpoints" : weights.folder,
                       weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
+  if (source.frozen() != nullptr) {
+    run.frozen = std::make_unique<FrozenSums>(source.frozen());
+    if (found.checkpoint) run.frozen->load(config.run.dir);
+  }
   run.engine = std::make_unique<Engine>(
       &source.model(), run.setup.plan_for_inference(), adamw_options(config), RankGroups{},
-      RunKey{}, EmulatedDevice{.make_tiers = make_tiers_over(source.frozen())});
+      RunKey{}, EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
   WeightCheck check;
   load_initial_weights(*run.engine, source, check);
   const std::string found_weights = check.describe(source.directory().path());

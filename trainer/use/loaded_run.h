@@ -6,12 +6,14 @@
 #include <string>
 
 #include "offload/engine/engine.h"
+#include "trainer/run/frozen_sums.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {
 
 struct LoadedRun {
   MeasuredRun setup;
+  std::unique_ptr<FrozenSums> frozen = nullptr;  // null: not read from files
   std::unique_ptr<Engine> engine = nullptr;
   std::string origin = {};  // path of the loaded checkpoint or model
   Step step = {};           // the checkpoint's step; 0: the model itself
