@@ -39,6 +39,8 @@ class Drive {
   virtual const std::string& path() const = 0;
   virtual Bytes size_bytes() const = 0;
   virtual std::string_view kind() const = 0;
+  // Returns whether the path still names the file that the drive works on.
+  virtual bool is_named() const { return true; }
   // Begins the transfer.
   virtual void start(Transfer& transfer) = 0;
   // Returns once the transfer is done. Throws DriveError if it failed.

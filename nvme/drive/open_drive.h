@@ -35,6 +35,7 @@ class OpenDrive final : public Drive {
   const std::string& path() const override { return file_.path(); }
   Bytes size_bytes() const override { return file_.size_bytes(); }
   std::string_view kind() const override { return drive_->kind(); }
+  bool is_named() const override { return longshore::is_named(file_.fd()); }
   void start(Transfer& transfer) override { drive_->start(transfer); }
   void wait(Transfer& transfer) override { drive_->wait(transfer); }
   const DirectFile& file() const { return file_; }

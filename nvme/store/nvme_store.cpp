@@ -65,6 +65,12 @@ NvmeStore::~NvmeStore() {
   drives_.clear();
 }
 
+std::string NvmeStore::lost_file() const {
+  const auto lost =
+      std::ranges::find_if(drives_, [](const auto& drive) { return !drive->is_named(); });
+  return lost == drives_.end() ? "" : (*lost)->path();
+}
+
 NvmeStore::Sizes NvmeStore::sizes_of(const std::vector<FlatLayout>& layouts,
                                      const NvmeStoreOptions& options) {
   Sizes sizes;

@@ -74,6 +74,7 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   // With one version kept it only throws the failure of a write, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement) override;
   std::optional<DurablePoint> committed() const override;
+  std::string lost_file() const override;
 
   const StateOptions& options() const override { return options_.state; }
   Bytes host_bytes() const override { return arena_.size_bytes(); }

@@ -40,6 +40,8 @@ class StepCommit {
   }
   // Returns whether the tier commits; else there is nothing to stage.
   bool commits() const { return store_ != nullptr; }
+  // Returns the path of a file that lost its name, as DurableStore does.
+  std::string lost_file() const { return store_ == nullptr ? "" : store_->lost_file(); }
   // Stages the record; the previous one must be committed.
   void stage(const DurableStep& record);
   // Commits the staged record; does nothing if the run staged none.

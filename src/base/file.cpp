@@ -111,6 +111,12 @@ Bytes file_bytes(const UniqueFd& fd) {
   return status.st_size;
 }
 
+bool is_named(const UniqueFd& fd) {
+  struct stat opened{}, named{};
+  return ::fstat(fd.get(), &opened) == 0 && ::lstat(fd.path().c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 FileIdentity identity_of(const UniqueFd& fd) {
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);

@@ -46,6 +46,9 @@ Bytes file_bytes(const UniqueFd& fd);
 // Returns a text that is equal for two open files of one machine if they are the same file.
 std::string file_identity(const UniqueFd& fd);
 
+// Returns whether the path still names the open file, which others may move, remove or replace.
+bool is_named(const UniqueFd& fd);
+
 // FileIdentity: tells whether an open file was written, cut or grown since. Plain value.
 struct FileIdentity {
   uint64_t device = 0, inode = 0;

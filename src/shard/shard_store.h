@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "base/ids.h"
 #include "shard/durability.h"
@@ -98,6 +99,9 @@ class DurableStore {
   virtual void commit(const DurableStep& record, Agreement& agreement) = 0;
   // Returns the newest committed point of this or an earlier process.
   virtual std::optional<DurablePoint> committed() const = 0;
+  // Returns the path of a file of this rank that was moved, removed or replaced, so that commits to
+  // it end with the process; empty if there is none.
+  virtual std::string lost_file() const = 0;
 };
 
 // StateSweep: access to every unit's state outside of steps, to load, restore or save it. The owner

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/parity/launched_ranks.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -173,6 +174,36 @@ TEST_F(LostState, TheVersionBeforeIsUsedAndSaysSo) {
   EXPECT_NE(text.find("step 6 was committed, but is damaged"), std::string::npos) << text;
   EXPECT_NE(text.find("after step 5"), std::string::npos) << text;
   EXPECT_EQ(run_.steps("loss").size(), 6u);
+}
+
+// A run whose file on a drive is removed, replaced or moved with its directory stops with a
+// checkpoint of its last step, from which the same command goes on with the same bits.
+TEST(LostName, StopsTheRunWithEverythingSaved) {
+  for (const std::string change : {"remove", "replace", "move"}) {
+    RunDriver run("lost-name"), unbroken("unbroken-name");
+    const std::string drive = run.directory() + "/drive";
+    const std::string state = drive + "/rank-0000.state";
+    const Arguments keys = {"--checkpoint.every_steps=0", "--offload.optimizer=nvme",
+                            "--offload.nvme=[\"" + drive + "\"]"};
+    Launched endless(run, 1, joined(base(1000000), keys));
+    ASSERT_TRUE(endless.wait_for_steps(3)) << run.output();
+    if (change == "move") {
+      fs::rename(drive, drive + ".old");
+    } else {
+      fs::remove(state);
+      if (change == "replace") write(state, "");
+    }
+    ASSERT_TRUE(endless.wait_for_end()) << run.output();
+    EXPECT_EQ(endless.exit_code(), 1) << run.output();
+    EXPECT_NE(run.output().find(state + ": was moved, removed or replaced under the run"),
+              std::string::npos)
+        << run.output();
+    const auto steps = static_cast<int>(run.steps("loss").size()) + 2;
+    ASSERT_EQ(run.train(joined(base(steps), keys)), 0) << change;
+    ASSERT_EQ(unbroken.train(base(steps)), 0);
+    EXPECT_EQ(run.steps("loss"), unbroken.steps("loss")) << change;
+    EXPECT_TRUE(run.state() == unbroken.state()) << change;
+  }
 }
 
 }  // namespace

@@ -246,9 +246,12 @@ int RunLoop::stop() {
   }
   run_.reporter.sync();
   record_failed();
-  // Rank 0 alone knows that its record could not be written, and all ranks end for that reason.
-  const std::string cause =
-      run_.ranks().world().exchange("the reason to stop", stop_cause_).front();
+  // One rank alone knows that its record could not be written or that its drives' file is gone, and
+  // all ranks end for that reason.
+  std::string cause;
+  for (const std::string& one : run_.ranks().world().exchange("the reason to stop", stop_cause_)) {
+    if (cause.empty()) cause = one;
+  }
   if (!cause.empty()) {
     // No exception: the other ranks end for the same reason and need not be told.
     failure_ = cause + "; " + run_.ledger.what_is_saved();
@@ -311,9 +314,16 @@ void RunLoop::export_model() {
 }
 
 // A record that cannot be written stops the run. The reason counts from the first time on, because
-// a later write may succeed before all ranks have agreed to stop.
+// a later write may succeed before all ranks have agreed to stop. So does a file on drives that
+// lost its name: what is committed to it would be gone with the process.
 bool RunLoop::record_failed() {
   if (stop_cause_.empty()) stop_cause_ = run_.reporter.failure();
+  const std::string lost = stop_cause_.empty() ? run_.engine.commits().lost_file() : "";
+  if (!lost.empty()) {
+    stop_cause_ = lost +
+                  ": was moved, removed or replaced under the run, so that steps committed "
+                  "to it would be lost";
+  }
   return !stop_cause_.empty();
 }
 

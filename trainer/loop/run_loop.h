@@ -50,7 +50,7 @@ class RunLoop {
   double last_loss_ = 0.0;  // of the newest step
   bool passed_ = false;     // this process has run a train pass
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
-  std::string stop_cause_;  // the first failure of the record that stops the run; on rank 0
+  std::string stop_cause_;  // the first failure of the record or the drives that stops the run
   std::string failure_;
   bool events_warned_ = false;
 };

@@ -1,7 +1,6 @@
 #include "trainer/report/metrics.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,13 +18,6 @@ namespace {
 
 UniqueFd open_for_appending(const std::string& path) {
   return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
-}
-
-// Returns whether the path still names the open file, which others may move or remove.
-bool is_named(const UniqueFd& fd) {
-  struct ::stat opened{}, named{};
-  return ::fstat(fd.get(), &opened) == 0 && ::lstat(fd.path().c_str(), &named) == 0 &&
-         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 void cut_file(const UniqueFd& fd, Bytes bytes) {
