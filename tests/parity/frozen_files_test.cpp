@@ -175,5 +175,33 @@ TEST(FrozenFiles, ARunIsResumedOnlyOverTheValuesItBeganWith) {
   EXPECT_EQ(run.train(joined(all, {"--checkpoint.resume=never"})), 0);
 }
 
+// Kills a run over a base in its files with SIGKILL, each time a few steps further, and expects the
+// weights and losses of a run in host memory that nothing disturbed.
+void expect_same_bits_after(int kills) {
+  EditedModel model("llama");
+  model.write();
+  RunDriver run("killed-files"), unbroken("killed-host");
+  const Arguments all = joined(adapters_over(model), {"--checkpoint.every_steps=3"});
+  ASSERT_EQ(unbroken.train(all), 0);
+  const Arguments files = half_resident(unbroken, all);
+  for (int kill = 0; kill < kills; ++kill) {
+    Launched killed(run, 1, joined(files, {"--train.steps=1000000"}));
+    ASSERT_TRUE(killed.wait_for_steps(1 + static_cast<size_t>(kill * 7 % 5))) << run.output();
+  }
+  const std::string steps = "--train.steps=" + std::to_string(run.steps("loss").size() + 2);
+  ASSERT_EQ(run.train(joined(files, {steps})), 0);
+  ASSERT_EQ(unbroken.train(joined(all, {steps})), 0);
+  EXPECT_EQ(run.steps("loss"), unbroken.steps("loss"));
+  EXPECT_TRUE(run.state() == unbroken.state());
+}
+
+TEST(FrozenFiles, GiveTheSameBitsAfterKills) {
+  expect_same_bits_after(3);
+}
+
+TEST(LongFrozenFiles, GiveTheSameBitsAfterFortyKills) {
+  expect_same_bits_after(40);
+}
+
 }  // namespace
 }  // namespace longshore
