@@ -136,7 +136,7 @@ FrozenFileStore::Unit& FrozenFileStore::at(UnitId unit) {
 }
 
 // Fills the frozen part of the slot; padding between parameters is zero, as in host memory.
-void FrozenFileStore::fill(Unit& unit, std::span<std::byte> slot) {
+void FrozenFileStore::fill(const Unit& unit, std::span<std::byte> slot) {
   const auto width = static_cast<size_t>(width_of(options().compute));
   const std::span<std::byte> frozen =
       slot.subspan(static_cast<size_t>(unit.trained_bytes), static_cast<size_t>(unit.frozen_bytes));

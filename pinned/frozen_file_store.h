@@ -84,7 +84,7 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   void make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard);
   std::unique_ptr<ParameterLease> resident_parameters(UnitId id);
   std::span<const std::byte> joined(UnitId id, std::span<std::byte> memory);
-  void fill(Unit& unit, std::span<std::byte> slot);
+  void fill(const Unit& unit, std::span<std::byte> slot);
 
   std::vector<FlatLayout> trained_layouts_;
   PinnedStore trained_;

@@ -33,13 +33,12 @@ Arguments half_resident(const RunDriver& run, const Arguments& all, int ranks = 
   const Json whole = Json::parse(plan("auto").out).at("host");
   const int64_t resident = whole.at("resident_frozen_bytes").get<int64_t>();
   EXPECT_GT(resident, 0);
-  // A refusal says how much the plan needs without resident units.
-  const std::string refusal = plan("1 MiB").err;
-  const size_t end = refusal.rfind(" bytes)");
-  EXPECT_NE(end, std::string::npos) << refusal;
-  const int64_t least = std::stoll(refusal.substr(refusal.rfind('(', end) + 1));
+  // A plan that does not fit has no resident units.
+  const Json refused = Json::parse(plan("1MiB").out).at("host");
+  EXPECT_EQ(refused.at("resident_frozen_bytes"), 0);
+  const int64_t least = refused.at("total_bytes").get<int64_t>();
   return joined(all, {"--offload.parameters=files",
-                      "--offload.host_memory=" + std::to_string(least + resident / 2)});
+                      "--offload.host_memory=" + std::to_string(least + resident / 2) + "B"});
 }
 
 // The file's bytes go straight to the slot, or are converted as loading converts them.
