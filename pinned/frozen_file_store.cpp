@@ -108,11 +108,6 @@ void FrozenFileStore::make_unit(const UnitSpec& spec, const FlatLayout& layout, 
 
 FrozenFileStore::~FrozenFileStore() = default;
 
-Bytes FrozenFileStore::planned_trained_bytes(const std::vector<FlatLayout>& layouts,
-                                             const StateOptions& options) {
-  return PinnedStore::planned_bytes(trained_parts(layouts), options);
-}
-
 Bytes FrozenFileStore::planned_slot_bytes(const std::vector<FlatLayout>& layouts,
                                           const Resident& resident, const StateOptions& options) {
   Bytes largest = 0;

@@ -41,10 +41,8 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
                   bool register_with_gpus, const FrozenSource* files, WorkerPool* pool);
   ~FrozenFileStore() override;
 
-  // Return the parts of the bytes that host_bytes() will report: the trained shards with their join
-  // region, the slots, and one unit that is resident.
-  static Bytes planned_trained_bytes(const std::vector<FlatLayout>& layouts,
-                                     const StateOptions& options);
+  // Return parts of the bytes that host_bytes() will report: the slots, and one unit that is
+  // resident. The rest is a PinnedStore of the trained parameters.
   static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts, const Resident& resident,
                                   const StateOptions& options);
   static Bytes planned_resident_bytes(const FlatLayout& layout, const StateOptions& options);

@@ -1,6 +1,7 @@
 // The plan of a frozen model in its own files.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,11 +12,17 @@
 #include "offload/plan/resident_plan.h"
 #include "offload/plan/tier_plan.h"
 #include "pinned/frozen_file_store.h"
+#include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"
 
 namespace longshore {
 namespace {
+
+Bytes trained_bytes(std::vector<FlatLayout> layouts, const StateOptions& state) {
+  std::ranges::transform(layouts, layouts.begin(), &FlatLayout::without_frozen);
+  return PinnedStore::planned_bytes(layouts, state);
+}
 
 // Frozen parameters in the model's files leave the trained state and two slots in host memory; a
 // step reads them for every fetch, in the dtype of the files.
@@ -45,7 +52,7 @@ TEST(FrozenPlan, CountsSlotsAndReadsOfTheFiles) {
   EXPECT_EQ(plan.step.traffic.nvme_written, 0);
   EXPECT_EQ(plan.host.gradients, host.host.gradients);
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
-  EXPECT_EQ(plan.host.arena, FrozenFileStore::planned_trained_bytes(layouts, inputs.state) +
+  EXPECT_EQ(plan.host.arena, trained_bytes(layouts, inputs.state) +
                                  FrozenFileStore::planned_slot_bytes(layouts, {}, inputs.state));
   EXPECT_EQ(host.host.total - plan.host.total, host.host.arena - plan.host.arena);
   Bytes forward = 0;
@@ -112,7 +119,7 @@ TEST(FrozenPlan, FillsHostMemoryWithResidentUnits) {
   const TierPlan whole = draft_tier_plan(inputs, made_up_machine());
   EXPECT_EQ(whole.host.resident, all);
   EXPECT_EQ(whole.step.traffic.files_read, 0);
-  EXPECT_EQ(whole.host.arena, FrozenFileStore::planned_trained_bytes(layouts, inputs.state) + all);
+  EXPECT_EQ(whole.host.arena, trained_bytes(layouts, inputs.state) + all);
   const Bytes tight = (none.host.total + all / 2) * 10 / 9;
   const TierPlan part = draft_tier_plan(inputs, made_up_machine(tight));
   EXPECT_GT(part.host.resident, 0);

@@ -62,6 +62,11 @@ std::vector<StateOptions> all_options() {
   return all;
 }
 
+Bytes trained_bytes(std::vector<FlatLayout> layouts, const StateOptions& options) {
+  std::ranges::transform(layouts, layouts.begin(), &FlatLayout::without_frozen);
+  return PinnedStore::planned_bytes(layouts, options);
+}
+
 // Writes the made-up values of all parameters that the store holds.
 void fill(ShardStore& store, const ModelSpec& model, const std::vector<FlatLayout>& layouts,
           Rank rank) {
@@ -92,7 +97,7 @@ TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
     for (const StateOptions& options : all_options()) {
       PinnedStore host(layouts, options, false, &pool);
       FrozenFileStore store(model, layouts, {}, options, rank, false, &files, &pool);
-      EXPECT_EQ(store.host_bytes(), FrozenFileStore::planned_trained_bytes(layouts, options) +
+      EXPECT_EQ(store.host_bytes(), trained_bytes(layouts, options) +
                                         FrozenFileStore::planned_slot_bytes(layouts, {}, options));
       fill(host, model, layouts, rank);
       fill(store, model, layouts, rank);
@@ -126,7 +131,7 @@ TEST(FrozenFileStore, KeepsResidentUnitsAfterOneRead) {
       PinnedStore host(layouts, options, false, &pool);
       FrozenFileStore store(model, layouts, resident, options, Rank(1), false, &files, &pool);
       EXPECT_EQ(store.host_bytes(),
-                FrozenFileStore::planned_trained_bytes(layouts, options) +
+                trained_bytes(layouts, options) +
                     FrozenFileStore::planned_slot_bytes(layouts, resident, options) +
                     FrozenFileStore::planned_resident_bytes(layouts[kept], options));
       fill(host, model, layouts, Rank(1));
@@ -162,10 +167,10 @@ TEST(FrozenFileStore, HoldsOnlyTrainedStateAndSlots) {
     if (layout.segment(Segment::kFrozen).elements == 0) continue;
     largest = std::max(largest, align_up(layout.flat_elements() * 2, 4096));
   }
-  EXPECT_EQ(FrozenFileStore::planned_trained_bytes(layouts, options), trained);
-  EXPECT_EQ(FrozenFileStore::planned_slot_bytes(layouts, {}, options), 2 * largest);
-  EXPECT_LT(FrozenFileStore::planned_trained_bytes(layouts, options),
-            PinnedStore::planned_bytes(layouts, options));
+  WorkerPool pool(1);
+  const MadeUpFiles files;
+  const FrozenFileStore store(model, layouts, {}, options, Rank(0), false, &files, &pool);
+  EXPECT_EQ(store.host_bytes(), trained + 2 * largest);
 }
 
 // The trained part is that of the lease's time, not that of the read.
