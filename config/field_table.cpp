@@ -271,8 +271,8 @@ Section offload_section() {
        {"nvme", Offload::Parameters::kNvme},
        {"files", Offload::Parameters::kFiles}},
       {.description =
-           "tier of the parameters that the device reads; files: frozen parameters are read from "
-           "the model's own files in every step, and only what is trained is in host memory"});
+           "tier of the parameters that the device reads; files: frozen parameters stay in the "
+           "model's own files, and those that do not fit in host memory are read in every step"});
   rows.choice<Offload::Optimizer>(
       "optimizer", &Offload::optimizer,
       {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},
