@@ -80,8 +80,9 @@ ModelSpec model_with_base() {
   return model;
 }
 
-// A cap is filled with frozen parameters up to its last byte that a unit could use, and only the
-// others are read in a step. Free memory keeps a tenth. Without reads there are no slots.
+// A cap is filled with frozen parameters until no further unit fits, and only the others are read
+// in a step. Free memory keeps a tenth. Without reads there are no slots, whose two blocks count as
+// room then.
 TEST(FrozenPlan, FillsHostMemoryWithResidentUnits) {
   const ModelSpec model = model_with_base();
   PlanInputs inputs = made_up_inputs(model);
@@ -97,7 +98,7 @@ TEST(FrozenPlan, FillsHostMemoryWithResidentUnits) {
   }
   const Bytes block = FrozenFileStore::planned_resident_bytes(layouts[2], inputs.state);
   Bytes before = none.step.traffic.files_read;
-  for (const Bytes room : {2 * block, 2 * block + 1, all / 2, all - 1}) {
+  for (const Bytes room : {2 * block, 2 * block + 1, all / 2, all - 2 * block - 1}) {
     inputs.host_cap = none.host.total + room;
     const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
     EXPECT_TRUE(plan.fits()) << room;
