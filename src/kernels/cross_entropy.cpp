@@ -9,7 +9,7 @@ namespace longshore::kernels {
 namespace {
 
 template <typename T>
-float row_loss(const CrossEntropy& shape, T* row, int64_t target) {
+float row_loss(const CrossEntropy& shape, T* row, int64_t target, float row_scale) {
   const int64_t count = shape.vocabulary;
   float most = to_float(row[0]);
   for (int64_t i = 1; i < count; ++i) most = std::max(most, to_float(row[i]));
@@ -19,7 +19,7 @@ float row_loss(const CrossEntropy& shape, T* row, int64_t target) {
   const auto sum = static_cast<float>(exact_sum);
   const float loss = std::log(sum) - (to_float(row[target]) - most);
   if (!shape.gradient) return loss;
-  const auto scale = static_cast<float>(shape.scale);
+  const float scale = static_cast<float>(shape.scale) * row_scale;
   for (int64_t i = 0; i < count; ++i) {
     const float probability = std::exp(to_float(row[i]) - most) / sum;
     row[i] = rounded_to<T>((probability - (i == target ? 1.0f : 0.0f)) * scale);
@@ -35,7 +35,8 @@ void cross_entropy_cpu(const CrossEntropy& shape, void* logits, const int64_t* t
     auto* row = static_cast<decltype(type)*>(logits);
     for (int64_t r = 0; r < shape.rows; ++r, row += shape.vocabulary) {
       LONGSHORE_CHECK(targets[r] >= 0 && targets[r] < shape.vocabulary) << targets[r];
-      losses[r] = row_loss(shape, row, targets[r]);
+      const float row_scale = shape.row_scales == nullptr ? 1.0f : shape.row_scales[r];
+      losses[r] = row_loss(shape, row, targets[r], row_scale);
     }
   });
 }

@@ -79,7 +79,8 @@ __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
     if (threadIdx.x == 0) losses[row] = logf(sum) - (to_float(values[target]) - row_most);
     if (!shape.gradient) continue;
     __syncthreads();  // waits until thread 0 has read the target's logit
-    const auto scale = static_cast<float>(shape.scale);
+    const float row_scale = shape.row_scales == nullptr ? 1.0f : shape.row_scales[row];
+    const float scale = static_cast<float>(shape.scale) * row_scale;
     each([&](int64_t at, auto& some) {
       load_values(values + at, some);
       for (int i = 0; i < static_cast<int>(sizeof(some) / sizeof(T)); ++i) {

@@ -1,6 +1,8 @@
 // Cross entropy of a chunk of logits; writes its gradient over the logits. The first pass finds
 // each row's maximum and its sum of exponentials, the second writes
-//   loss = log(sum exp(l - max)) + max - l[target],  grad = scale * (exp(l - max) / sum - [target])
+//   loss = log(sum exp(l - max)) + max - l[target],  grad = factor * (exp(l - max) / sum -
+//   [target])
+// where a row's factor is `scale`, times its own of `row_scales` if there are any.
 // The caller computes the head's matrix products, in chunks, so logits of all positions never
 // exist. Arithmetic is in fp32; logits are [rows, vocabulary] in `dtype` (fp32 or bf16),
 // contiguous; targets are in [0, vocabulary). These are pure functions; any thread.
@@ -18,8 +20,9 @@ struct CrossEntropy {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t vocabulary = 0;
-  double scale = 1.0;     // factor of the gradient
-  bool gradient = false;  // if false, the logits stay unchanged
+  double scale = 1.0;                 // factor of the gradient
+  bool gradient = false;              // if false, the logits stay unchanged
+  const float* row_scales = nullptr;  // [rows], where the logits are; null: 1 for every row
 };
 
 // `losses` is fp32 [rows].

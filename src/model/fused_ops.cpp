@@ -123,15 +123,20 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                         bool gradient) {
+                         bool gradient, const at::Tensor& row_scales) {
   LONGSHORE_CHECK(logits.dim() == 2 && logits.is_contiguous());
   LONGSHORE_CHECK(targets.is_contiguous() && targets.numel() == logits.size(0));
+  const bool scaled = row_scales.defined();
+  LONGSHORE_CHECK(!scaled || (row_scales.is_contiguous() && row_scales.numel() == logits.size(0) &&
+                              row_scales.device() == logits.device()));
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-  const kernels::CrossEntropy shape{.dtype = dtype_of(logits),
-                                    .rows = logits.size(0),
-                                    .vocabulary = logits.size(1),
-                                    .scale = scale,
-                                    .gradient = gradient};
+  const kernels::CrossEntropy shape{
+      .dtype = dtype_of(logits),
+      .rows = logits.size(0),
+      .vocabulary = logits.size(1),
+      .scale = scale,
+      .gradient = gradient,
+      .row_scales = scaled ? row_scales.const_data_ptr<float>() : nullptr};
   const auto* const wanted = targets.const_data_ptr<int64_t>();
   auto* const out = losses.mutable_data_ptr<float>();
   if (on_gpu(logits)) {

@@ -25,8 +25,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up);
 
 // Returns the losses, fp32 [rows], of logits [rows, vocabulary] and targets int64 [rows]. With
-// `gradient` the gradient of scale * their sum overwrites the logits.
+// `gradient` the gradient of scale * their sum overwrites the logits; `row_scales` (fp32 [rows], or
+// undefined) are factors of the rows in that sum.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                         bool gradient);
+                         bool gradient, const at::Tensor& row_scales = {});
 
 }  // namespace longshore::fused

@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/document_loss.h"
 #include "model/fused_ops.h"
 #include "model/row_ops.h"
 
@@ -14,6 +15,23 @@ at::Tensor log_probabilities_of(at::Tensor logits) {
   logits.reset();
   at::_log_softmax_out(values, values, 1, false);
   return values;
+}
+
+// Returns the losses of all chunks, fp32 [trained].
+at::Tensor joined(const std::vector<at::Tensor>& losses) {
+  return losses.empty() ? at::empty({0}, at::kFloat) : at::cat(losses);
+}
+
+// Sets the sum of losses. HOST WAIT, on a GPU: the loss is the step's result.
+void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained,
+                LossUnit::Result& result) {
+  result.trained = trained.size(0);
+  if (losses.empty()) return;
+  if (on_gpu(losses.front())) {
+    result.loss_sum = ordered_sum(at::cat(losses));
+    return;
+  }
+  for (const at::Tensor& part : losses) result.loss_sum += ordered_sum(part);
 }
 
 }  // namespace
@@ -63,6 +81,7 @@ at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& target
 struct HeadUnit::Gradients {
   double scale = 1.0;
   GradientSink* sink = nullptr;
+  at::Tensor factors = {};     // by trained position, fp32; undefined: all are 1
   at::Tensor in = {};          // undefined if not wanted
   at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
   at::Tensor bias_sum = {};
@@ -113,18 +132,19 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
-LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                               Gradients* gradients) const {
+std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in,
+                                      const MicroBatch& batch, const at::Tensor& trained,
+                                      Gradients* gradients) const {
   const at::NoGradGuard no_grad;
-  Result result;
   const bool wanted = gradients != nullptr;
+  const bool scaled = wanted && gradients->factors.defined();
   const bool gpu = on_gpu(in.at(0));
   const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
-  std::vector<at::Tensor> losses;  // used on a GPU
-  const at::Tensor trained = trained_positions(batch.targets);
-  result.trained = trained.size(0);
-  for (int64_t begin = 0; begin < result.trained; begin += chunk) {
-    const at::Tensor rows = trained.narrow(0, begin, std::min(chunk, result.trained - begin));
+  const int64_t count = trained.size(0);
+  std::vector<at::Tensor> losses;
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t length = std::min(chunk, count - begin);
+    const at::Tensor rows = trained.narrow(0, begin, length);
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
@@ -134,9 +154,12 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
       bent = rule_.bend(logits);
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
+    at::Tensor factors;
+    if (scaled) factors = gradients->factors.narrow(0, begin, length);
     if (gpu) {
-      losses.push_back(
-          fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
+      const at::Tensor part =
+          fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
+      if (!scaled) losses.push_back(part);
       if (wanted) {
         chunk_gradients(parameters, x, normed,
                         rule_.by_product(std::move(logits), std::move(bent), x), rows, *gradients);
@@ -144,26 +167,43 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
       continue;
     }
     at::Tensor log_probabilities = log_probabilities_of(std::move(logits));
-    result.loss_sum -= ordered_sum(log_probabilities.gather(1, targets.unsqueeze(1)));
+    if (!scaled) {
+      losses.push_back(log_probabilities.gather(1, targets.unsqueeze(1)).view({-1}).neg_());
+    }
     if (!wanted) continue;
     at::Tensor grad = logit_gradient(std::move(log_probabilities), targets, gradients->scale);
+    if (scaled) grad.mul_(factors.unsqueeze(1));
     chunk_gradients(parameters, x, normed, rule_.by_product(std::move(grad), std::move(bent), x),
                     rows, *gradients);
   }
-  // HOST WAIT, on a GPU: the loss is the step's result.
-  if (!losses.empty()) result.loss_sum = ordered_sum(at::cat(losses));
-  return result;
+  return losses;
 }
 
 LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
-  return run(parameters, in, batch, nullptr);
+  const at::Tensor trained = trained_positions(batch.targets);
+  Result result;
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr);
+  if (batch.preference) {
+    apply_preference(batch, trained, joined(losses), result);
+  } else {
+    sum_losses(losses, trained, result);
+  }
+  return result;
 }
 
 LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const Carry& in,
                                               const MicroBatch& batch, double scale,
                                               bool want_grad_in, GradientSink& sink) const {
+  Result result;
+  const at::Tensor trained = trained_positions(batch.targets);
   Gradients gradients{.scale = scale, .sink = &sink};
+  if (batch.preference) {
+    // The gradient of a position depends on all of its document and of the other answer's, so the
+    // log-probabilities come first, and the logits exist a second time for gradients.
+    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr));
+    gradients.factors = apply_preference(batch, trained, losses, result).to(in.at(0).device());
+  }
   if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
   const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
   const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
@@ -173,7 +213,8 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   if (bias_index >= 0 && sink.wants(bias_index)) {
     gradients.bias_sum = at::zeros(weight.sizes(), sums);
   }
-  Result result = run(parameters, in, batch, &gradients);
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients);
+  if (!batch.preference) sum_losses(losses, trained, result);
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
   if (want_grad_in) result.grad_in.push_back(gradients.in);

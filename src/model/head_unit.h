@@ -86,8 +86,10 @@ class HeadUnit : public LossUnit {
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
-  Result run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-             Gradients* gradients) const;
+  // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
+  // these have factors, the losses were computed before and nothing is returned.
+  std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                              const at::Tensor& trained, Gradients* gradients) const;
 
   NormKind norm_kind_;
   double norm_eps_;

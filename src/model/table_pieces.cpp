@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/document_loss.h"
 #include "model/row_ops.h"
 
 namespace longshore {
@@ -241,29 +242,42 @@ at::Tensor HeadPiece::logits(UnitParameters parameters, const Carry& in,
   return rows_.scores(parameters, in, positions);
 }
 
-LossUnit::Result HeadLoss::loss(UnitParameters parameters, const Carry& in,
-                                const MicroBatch& batch) const {
-  const at::NoGradGuard no_grad;
+LossUnit::Result HeadLoss::score(UnitParameters parameters, const Carry& in,
+                                 const MicroBatch& batch, const at::Tensor& trained,
+                                 at::Tensor& factors) const {
   Carry carry = in;
   for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
   rows_.add_rows(parameters, carry, batch);
-  const at::Tensor trained = trained_positions(batch.targets);
+  const at::Tensor losses = (carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1});
   Result result;
+  if (batch.preference) {
+    factors = apply_preference(batch, trained, losses, result).to(losses.device());
+    return result;
+  }
   result.trained = trained.size(0);
-  result.loss_sum = ordered_sum((carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1}));
+  result.loss_sum = ordered_sum(losses);
+  factors = at::ones_like(losses);
   return result;
+}
+
+LossUnit::Result HeadLoss::loss(UnitParameters parameters, const Carry& in,
+                                const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor factors;
+  return score(parameters, in, batch, trained_positions(batch.targets), factors);
 }
 
 LossUnit::Result HeadLoss::loss_and_gradients(UnitParameters parameters, const Carry& in,
                                               const MicroBatch& batch, double scale,
                                               bool want_grad_in, GradientSink& sink) const {
   const at::NoGradGuard no_grad;
-  Result result = loss(parameters, in, batch);
-  const at::Tensor trained = batch.targets != kNotTrained;
-  const at::Tensor by_log = trained.unsqueeze(1).to(at::kFloat).mul_(scale);
-  const Carry grad_out = {
-      by_log, by_log.neg(),
-      at::zeros(in.at(kHidden).sizes(), in.at(kHidden).options().dtype(at::kFloat))};
+  const at::Tensor trained = trained_positions(batch.targets);
+  at::Tensor factors;
+  Result result = score(parameters, in, batch, trained, factors);
+  const auto fp32 = in.at(kHidden).options().dtype(at::kFloat).requires_grad(false);
+  at::Tensor by_log = at::zeros({batch.targets.size(0), 1}, fp32);
+  copy_rows(by_log, trained, factors.mul_(scale).unsqueeze(1));
+  const Carry grad_out = {by_log, by_log.neg(), at::zeros(in.at(kHidden).sizes(), fp32)};
   Carry grad = rows_.rows_backward(parameters, in, batch, grad_out, sink);
   if (want_grad_in) result.grad_in = std::move(grad);
   return result;

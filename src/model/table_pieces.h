@@ -122,6 +122,10 @@ class HeadLoss : public LossUnit {
                     const at::Tensor& positions) const override;
 
  private:
+  // Computes the loss; `factors` (fp32 [trained]) become those of the positions' losses in it.
+  Result score(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+               const at::Tensor& trained, at::Tensor& factors) const;
+
   HeadRows rows_;
 };
 

@@ -9,13 +9,16 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/loss_kind.h"
 #include "device/device_kind.h"
+#include "model/preference_loss.h"
 #include "model/router_load.h"
 #include "shard/unit_spec.h"
 
@@ -31,6 +34,11 @@ struct MicroBatch {
   at::Tensor dropout_keys = {};
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
+  // Set for a loss over pairs: documents 2k and 2k + 1 are the chosen and the rejected answer of a
+  // pair. Empty: the loss sums over trained positions.
+  std::optional<PreferenceOptions> preference = {};
+  // By document: its log-probability under the reference; empty if there is no reference.
+  std::vector<double> reference_logps = {};
   // Routers report their choices here; null if they are not needed.
   RouterLoad* routers = nullptr;
   // True while autograd recomputes a unit for its backward: the values of its output are not read
@@ -123,13 +131,17 @@ class Unit : public UnitCode {
 // Returns detached tensors that share the views' memory.
 std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 
-// The last unit of a model; it computes the sum of losses.
+// The last unit of a model; it computes the sum of losses. Those of decoders compute losses over
+// pairs too, if the batch asks for one.
 class LossUnit : public UnitCode {
  public:
   struct Result {
-    double loss_sum = 0.0;  // over trained positions, not divided
+    double loss_sum = 0.0;  // over trained positions or pairs, not divided
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty unless requested
+    // Of a loss over pairs only: the pairs' sums, and the log-probability of each document.
+    PreferenceSums preference = {};
+    std::vector<double> document_logps = {};
   };
   // Computes the loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,

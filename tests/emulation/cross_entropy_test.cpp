@@ -68,6 +68,46 @@ TYPED_TEST(EmulatedCrossEntropy, TakesALargeVocabulary) {
   this->compare(1, 128'256);
 }
 
+// Goal: each row's own factor multiplies its gradient and leaves its loss.
+TYPED_TEST(EmulatedCrossEntropy, ScalesRows) {
+  for (const int64_t vocabulary : {3, 64, 1025}) {
+    const auto logits = random_values<TypeParam>(4 * vocabulary, 1, 4.0f);
+    const auto targets = random_numbers(4, vocabulary, 2);
+    const std::vector<float> factors = {0.5f, -2.0f, 0.0f, 3.0f};
+    const CrossEntropy plain = {kDTypeOf<TypeParam>, 4, vocabulary, 0.125, true};
+    Operand<float> row_scales("row scales", factors);
+    Operand<int64_t> wanted("targets", targets);
+    Operand<TypeParam> values("logits", logits);
+    Operand<float> losses("losses", 4);
+    CrossEntropy scaled = plain;
+    scaled.row_scales = row_scales.data();
+    kernels::cross_entropy_cuda(scaled, values.data(), wanted.data(), losses.data(), nullptr);
+    for (int64_t row = 0; row < 4; ++row) {
+      std::vector<TypeParam> expected(logits.begin() + row * vocabulary,
+                                      logits.begin() + (row + 1) * vocabulary);
+      const float factor = factors[static_cast<size_t>(row)];
+      const CrossEntropy one = {kDTypeOf<TypeParam>, 1, vocabulary, 0.125 * factor, true};
+      float loss = 0.0f;
+      kernels::cross_entropy_cpu(one, expected.data(), &targets[static_cast<size_t>(row)], &loss);
+      const auto all = values.values();
+      const std::vector<TypeParam> got(all.begin() + row * vocabulary,
+                                       all.begin() + (row + 1) * vocabulary);
+      if (factor == 0.0f) {
+        for (const TypeParam value : got) EXPECT_EQ(kernels::to_float(value), 0.0f);
+      } else {
+        EXPECT_LE(relative_error(got, expected), kTolerance<TypeParam>) << row;
+      }
+      EXPECT_NEAR(losses.values()[static_cast<size_t>(row)], loss, 4e-6 * (1.0 + loss));
+    }
+    // The reference takes the same factors.
+    auto reference = logits;
+    scaled.row_scales = factors.data();
+    std::vector<float> reference_losses(4);
+    kernels::cross_entropy_cpu(scaled, reference.data(), targets.data(), reference_losses.data());
+    EXPECT_LE(relative_error(values.values(), reference), kTolerance<TypeParam>);
+  }
+}
+
 // Goal: the loss is finite for logits that overflow exp, and for threads with only -infinity.
 TYPED_TEST(EmulatedCrossEntropy, StaysFinite) {
   const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());

@@ -42,6 +42,8 @@ class Head : public testing::Test {
 
   // Compares 2500 positions with all logits at once in fp64.
   void compare_with_all_at_once();
+  // Compares a loss over pairs of documents with all logits at once in fp64.
+  void compare_pairs_with_all_at_once();
 
   MicroBatch batch(int64_t positions, int64_t trained_every) const {
     std::vector<int64_t> tokens, targets;
@@ -94,6 +96,60 @@ void Head::compare_with_all_at_once() {
             result.loss_sum);
 }
 
+void Head::compare_pairs_with_all_at_once() {
+  MicroBatch many = batch(2500, 1);
+  many.document_starts = {0, 300, 1100, 1900, 2500};
+  // The prompts are not trained.
+  for (size_t d = 0; d < 4; ++d) {
+    many.targets.narrow(0, many.document_starts[d], 7 * static_cast<int64_t>(d + 1)).fill_(-100);
+  }
+  many.preference = PreferenceOptions{.loss = LossKind::kDpo, .beta = 0.02};
+  many.reference_logps = {-2000.0, -5300.0, -5300.0, -3900.0};
+  at::Tensor x = at::randn({2500, arch_.hidden});
+  std::map<std::string, at::Tensor> sums;
+  const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
+  NamedSink sink(model_.spec(), last, sums);
+  const auto result =
+      model_.loss_unit().loss_and_gradients(runner_->parameters(last), {x}, many, 0.5, true, sink);
+  x = x.to(at::kDouble).requires_grad_(true);
+  const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);
+  const at::Tensor head = weights_.at("lm_head.weight").to(at::kDouble).requires_grad_(true);
+  at::Tensor logits = (x * (x.square().mean(-1, true) + 1e-6).rsqrt() * norm).mm(head.t());
+  if (arch_.logit_cap != 0.0) logits = (logits / arch_.logit_cap).tanh() * arch_.logit_cap;
+  const at::Tensor trained = many.targets != -100;
+  const at::Tensor logps =
+      at::log_softmax(logits, 1).gather(1, many.targets.clamp_min(0).unsqueeze(1)).view({-1}) *
+      trained.to(at::kDouble);
+  std::vector<at::Tensor> ratios;
+  for (size_t d = 0; d < 4; ++d) {
+    const int64_t begin = many.document_starts[d], end = many.document_starts[d + 1];
+    const at::Tensor logp = logps.narrow(0, begin, end - begin).sum();
+    EXPECT_NEAR(result.document_logps.at(d), logp.item<double>(), 1e-2) << d;
+    ratios.push_back(logp - many.reference_logps[d]);
+  }
+  const at::Tensor loss = -at::log_sigmoid((ratios[0] - ratios[1]) * 0.02) -
+                          at::log_sigmoid((ratios[2] - ratios[3]) * 0.02);
+  (loss * 0.5).backward();
+  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-4 * loss.item<double>());
+  EXPECT_EQ(result.trained, 2500 - 7 - 14 - 21 - 28);
+  EXPECT_EQ(result.preference.pairs, 2);
+  const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
+    return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+  };
+  EXPECT_LE(error(result.grad_in.at(0), x.grad()), 1e-4);
+  EXPECT_LE(error(sums.at("model.norm.weight"), norm.grad()), 1e-4);
+  EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 1e-4);
+  const auto alone =
+      model_.loss_unit().loss(runner_->parameters(last), {x.detach().to(at::kFloat)}, many);
+  EXPECT_EQ(alone.loss_sum, result.loss_sum);
+  EXPECT_EQ(alone.document_logps, result.document_logps);
+}
+
+// Documents that span several chunks have the gradients of their pairs' loss.
+TEST_F(Head, PairsOfDocumentsAgreeWithAllLogitsAtOnce) {
+  compare_pairs_with_all_at_once();
+}
+
 // Chunks of 1024 positions (a vocabulary of 300) agree with all logits at once.
 TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
@@ -107,6 +163,11 @@ class CappedHead : public Head {
 // Capped logits in chunks agree with all logits at once; logits have a deviation of about 2.
 TEST_F(CappedHead, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
+}
+
+// The cap's derivative meets the factors of pairs.
+TEST_F(CappedHead, PairsOfDocumentsAgreeWithAllLogitsAtOnce) {
+  compare_pairs_with_all_at_once();
 }
 
 // A batch without trained positions has no loss and zero gradients.

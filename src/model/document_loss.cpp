@@ -1,0 +1,59 @@
+#include "model/document_loss.h"
+
+#include "base/errors.h"
+#include "model/preference_loss.h"
+
+namespace longshore {
+namespace {
+
+// Returns the scores of the batch's documents. `document_of` becomes the document of each trained
+// position.
+std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tensor& trained,
+                                         const at::Tensor& losses,
+                                         std::vector<size_t>& document_of) {
+  const at::Tensor places = trained.to(at::kCPU).contiguous();
+  const at::Tensor values = losses.to(at::kCPU).contiguous();
+  const auto* const position = places.const_data_ptr<int64_t>();
+  const auto* const loss = values.const_data_ptr<float>();
+  const size_t documents = batch.document_starts.size() - 1;
+  const std::vector<double>& references = batch.reference_logps;
+  LONGSHORE_CHECK(documents % 2 == 0) << documents << " documents are no pairs";
+  LONGSHORE_CHECK(references.size() == (has_reference(batch.preference->loss) ? documents : 0))
+      << references.size() << " reference values";
+  std::vector<AnswerScore> scores(documents);
+  size_t document = 0;
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    while (position[i] >= batch.document_starts[document + 1]) ++document;
+    scores[document].logp -= static_cast<double>(loss[i]);
+    scores[document].tokens += 1;
+    document_of.push_back(document);
+  }
+  for (size_t i = 0; i < references.size(); ++i) scores[i].reference = references[i];
+  return scores;
+}
+
+}  // namespace
+
+at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
+                            const at::Tensor& losses, LossUnit::Result& result) {
+  std::vector<size_t> document_of;
+  const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
+  result.trained = trained.numel();
+  std::vector<double> by_logp(scores.size());
+  for (size_t i = 0; i < scores.size(); i += 2) {
+    const PairLoss pair = pair_loss(*batch.preference, scores[i], scores[i + 1]);
+    result.loss_sum += pair.loss;
+    result.preference.add(pair, scores[i].logp, scores[i + 1].logp);
+    by_logp[i] = pair.by_chosen;
+    by_logp[i + 1] = pair.by_rejected;
+  }
+  for (const AnswerScore& score : scores) result.document_logps.push_back(score.logp);
+  at::Tensor factors = at::empty({trained.numel()}, at::kFloat);
+  auto* const factor = factors.mutable_data_ptr<float>();
+  for (size_t i = 0; i < document_of.size(); ++i) {
+    factor[i] = static_cast<float>(-by_logp[document_of[i]]);  // a loss is a negative logp
+  }
+  return factors;
+}
+
+}  // namespace longshore
