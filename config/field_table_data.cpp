@@ -76,7 +76,8 @@ Section data_section() {
        {"text", Data::Format::kText},
        {"tokens", Data::Format::kTokens},
        {"prompt-completion", Data::Format::kPromptCompletion},
-       {"messages", Data::Format::kMessages}},
+       {"messages", Data::Format::kMessages},
+       {"preference", Data::Format::kPreference}},
       {.description =
            "row format. text: a .txt file is one document, a JSONL row is {\"text\": ...}; tokens: "
            "rows {\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": "

@@ -17,14 +17,32 @@ constexpr int64_t kWindowDocuments = 8192;
 // The limit of sequences with free space; the fullest is closed when there are more.
 constexpr size_t kMaxOpenSequences = 1024;
 
+// RowStarts: the documents that are packed together: those of one row, or each alone.
+class RowStarts {
+ public:
+  RowStarts(const Dataset& dataset, bool whole_rows) {
+    for (int64_t document = 0; document < dataset.document_count(); ++document) {
+      if (!whole_rows || !dataset.row_goes_on(document)) starts_.push_back(document);
+    }
+    starts_.push_back(dataset.document_count());
+  }
+  int64_t count() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  int64_t first(int64_t row) const { return starts_[static_cast<size_t>(row)]; }
+  int64_t end(int64_t row) const { return starts_[static_cast<size_t>(row + 1)]; }
+
+ private:
+  std::vector<int64_t> starts_;  // and the number of documents
+};
+
 // Packer: groups positions of the packing order into sequences.
 class Packer {
  public:
-  // `order` must outlive the packer.
-  Packer(const Dataset& dataset, std::span<const int64_t> order, int64_t max_tokens)
-      : dataset_(dataset), order_(order), max_tokens_(max_tokens) {}
+  // `rows` and `order`, of rows, must outlive the packer.
+  Packer(const Dataset& dataset, const RowStarts& rows, std::span<const int64_t> order,
+         int64_t max_tokens)
+      : dataset_(dataset), rows_(rows), order_(order), max_tokens_(max_tokens) {}
 
-  // Packs the documents at positions [first, last), longest first; equal lengths keep their order.
+  // Packs the rows at positions [first, last), longest first; equal lengths keep their order.
   void pack_window(int64_t first, int64_t last) {
     std::vector<int64_t> window(static_cast<size_t>(last - first));
     std::iota(window.begin(), window.end(), first);
@@ -38,16 +56,25 @@ class Packer {
     for (std::vector<int64_t>& places : sequences_) std::sort(places.begin(), places.end());
     std::sort(sequences_.begin(), sequences_.end());
     SequenceTable table;
-    for (std::vector<int64_t>& places : sequences_) {
-      for (int64_t& place : places) place = order_[static_cast<size_t>(place)];
-      table.append(places);
+    for (const std::vector<int64_t>& places : sequences_) {
+      std::vector<int64_t> documents;
+      for (const int64_t place : places) {
+        const int64_t row = order_[static_cast<size_t>(place)];
+        for (int64_t d = rows_.first(row); d < rows_.end(row); ++d) documents.push_back(d);
+      }
+      table.append(documents);
     }
     return table;
   }
 
  private:
   int64_t tokens_at(int64_t place) const {
-    return dataset_.document_tokens(order_[static_cast<size_t>(place)]);
+    const int64_t row = order_[static_cast<size_t>(place)];
+    int64_t tokens = 0;
+    for (int64_t d = rows_.first(row); d < rows_.end(row); ++d) {
+      tokens += dataset_.document_tokens(d);
+    }
+    return tokens;
   }
 
   void add(int64_t place) {
@@ -70,6 +97,7 @@ class Packer {
   }
 
   const Dataset& dataset_;
+  const RowStarts& rows_;
   const std::span<const int64_t> order_;
   const int64_t max_tokens_;
   std::vector<std::vector<int64_t>> sequences_;
@@ -135,18 +163,21 @@ void SequenceTable::append(std::span<const int64_t> documents) {
 }
 
 SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options) {
-  const int64_t documents = dataset.document_count();
+  const RowStarts rows(dataset, options.whole_rows);
+  std::vector<int64_t> order = packing_order(
+      rows.count(), options.packing ? options.shuffle_seed : std::optional<uint64_t>());
   if (!options.packing) {
     SequenceTable table;
-    for (int64_t document = 0; document < documents; ++document) {
-      table.append(std::span<const int64_t>(&document, 1));
+    for (const int64_t row : order) {
+      std::vector<int64_t> documents(static_cast<size_t>(rows.end(row) - rows.first(row)));
+      std::iota(documents.begin(), documents.end(), rows.first(row));
+      table.append(documents);
     }
     return table;
   }
-  const std::vector<int64_t> order = packing_order(documents, options.shuffle_seed);
-  Packer packer(dataset, order, options.max_tokens);
-  for (int64_t first = 0; first < documents; first += kWindowDocuments) {
-    packer.pack_window(first, std::min(documents, first + kWindowDocuments));
+  Packer packer(dataset, rows, order, options.max_tokens);
+  for (int64_t first = 0; first < rows.count(); first += kWindowDocuments) {
+    packer.pack_window(first, std::min(rows.count(), first + kWindowDocuments));
   }
   return packer.finish();
 }
@@ -159,6 +190,7 @@ TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
     for (const int64_t document : table.documents_of(sequence)) {
       const size_t start = batch.tokens.size();
       batch.document_starts.push_back(static_cast<int64_t>(start));
+      batch.documents.push_back(document);
       batch.trained_tokens += dataset.document_trained_tokens(document);
       dataset.append_document(document, batch.tokens, batch.targets);
       batch.positions.resize(batch.tokens.size());

@@ -35,6 +35,7 @@ struct PackingOptions {
   // Epochs permute whole sequences. A document's neighbors do not matter, because documents of a
   // sequence do not attend to each other.
   std::optional<uint64_t> shuffle_seed{};
+  bool whole_rows = false;  // documents of one row stay in one sequence, in order
 };
 
 // Packs by best fit: in a window of documents, longest first, each goes to the sequence with the
@@ -52,6 +53,7 @@ struct TokenBatch {
       document_starts;  // one for each document, and the number of tokens at the end
   // 64 random bits for each token, from which dropout follows; empty if nothing is dropped.
   std::vector<int64_t> dropout_keys = {};
+  std::vector<int64_t> documents = {};  // the dataset's number of each document, in order
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
 

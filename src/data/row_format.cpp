@@ -120,6 +120,34 @@ class TextFormat : public RowFormat {
   RowFormatOptions options_;
 };
 
+// Token ids of a prompt and two answers: the chosen document, then the rejected one.
+class PreferenceFormat : public RowFormat {
+ public:
+  explicit PreferenceFormat(const RowFormatOptions& options) : options_(options) {}
+  std::string_view name() const override { return "preference"; }
+
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    note_unread(row, {"prompt_ids", "chosen_ids", "rejected_ids"}, "", notes);
+    std::vector<Document> documents;
+    for (const std::string key : {"chosen_ids", "rejected_ids"}) {
+      Document document;
+      document.tokens = read_ids(required_member(row, "prompt_ids"), "prompt_ids",
+                                 options_.model_vocabulary_size, false);
+      document.labels.assign(document.tokens.size(), kNotTrained);
+      const std::vector<TokenId> answer =
+          read_ids(required_member(row, key), key, options_.model_vocabulary_size, false);
+      if (answer.empty()) throw RowProblem(key + ": the array is empty");
+      document.tokens.insert(document.tokens.end(), answer.begin(), answer.end());
+      document.labels.insert(document.labels.end(), answer.begin(), answer.end());
+      documents.push_back(std::move(document));
+    }
+    return documents;
+  }
+
+ private:
+  RowFormatOptions options_;
+};
+
 constexpr size_t kMaxKeysShown = 6;
 
 constexpr const char* kExpected =
@@ -195,6 +223,8 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
     case DataSection::Format::kMessages:
       require_tokenizer(options, "messages");
       return make_messages_format(options);
+    case DataSection::Format::kPreference:
+      return std::make_unique<PreferenceFormat>(options);
     case DataSection::Format::kAuto:
       break;
   }
@@ -205,6 +235,7 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   require_object(row);
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) return DataSection::Format::kTokens;
+  if (has("chosen_ids")) return DataSection::Format::kPreference;
   if (row.contains(name_of_messages(row, options))) return DataSection::Format::kMessages;
   if (has("prompt") && (has("completion") || row.contains("response") || row.contains("chosen"))) {
     return DataSection::Format::kPromptCompletion;
@@ -231,6 +262,8 @@ std::string_view name_of(DataSection::Format format) {
       return "prompt-completion";
     case DataSection::Format::kMessages:
       return "messages";
+    case DataSection::Format::kPreference:
+      return "preference";
   }
   return "?";
 }
