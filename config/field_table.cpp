@@ -114,6 +114,35 @@ Section train_section() {
                       "this number of skipped steps in a row",
        .bounds = between(1, 1e9),
        .unit = "steps"});
+  rows.choice<LossKind>(
+      "loss", &TrainSection::loss,
+      {{"sft", LossKind::kSft},
+       {"dpo", LossKind::kDpo},
+       {"dpo-robust", LossKind::kDpoRobust},
+       {"ipo", LossKind::kIpo},
+       {"orpo", LossKind::kOrpo},
+       {"simpo", LossKind::kSimpo}},
+      {.description = "sft: the mean over trained tokens; the others are means over pairs of a "
+                      "chosen and a rejected answer, which the rows of data.train must have; dpo, "
+                      "dpo-robust and ipo compare with the model that the run starts from"});
+  return section;
+}
+
+Section preference_section() {
+  using Preference = PreferenceSection;
+  Section section{"preference", "settings of train.loss for pairs of answers", {}};
+  Rows rows(&section, &RunConfig::preference);
+  rows.add("beta", KeyType::kReal, &Preference::beta,
+           {.description = "factor of rewards; with orpo the weight of the odds ratio; ipo: 1 / (2 "
+                           "beta) is the aim for the difference of the answers' rewards",
+            .bounds = above(0)});
+  rows.add("label_smoothing", KeyType::kReal, &Preference::label_smoothing,
+           {.description = "dpo, dpo-robust and simpo: the share of pairs that are assumed to have "
+                           "their answers the wrong way round",
+            .bounds = {.min = 0, .max = 0.5, .max_excluded = true}});
+  rows.add("gamma", KeyType::kReal, &Preference::gamma,
+           {.description = "simpo: the margin that the chosen answer's reward should have",
+            .bounds = at_least(0)});
   return section;
 }
 
@@ -411,10 +440,11 @@ Section log_section() {
 
 const std::vector<Section>& run_file_sections() {
   static const std::vector<Section> kSections = {
-      run_section(),       model_section(),  adapter_section(),   tokenizer_section(),
-      data_section(),      train_section(),  optimizer_section(), schedule_section(),
-      precision_section(), fsdp_section(),   offload_section(),   checkpoint_section(),
-      eval_section(),      device_section(), dist_section(),      log_section()};
+      run_section(),        model_section(),     adapter_section(),    tokenizer_section(),
+      data_section(),       train_section(),     preference_section(), optimizer_section(),
+      schedule_section(),   precision_section(), fsdp_section(),       offload_section(),
+      checkpoint_section(), eval_section(),      device_section(),     dist_section(),
+      log_section()};
   return kSections;
 }
 

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/comm_backend.h"
 #include "base/dtype.h"
+#include "base/loss_kind.h"
 #include "shard/policy.h"
 
 namespace longshore {
@@ -89,7 +90,16 @@ struct TrainSection {
   std::vector<std::string> freeze;        // globs of parameter names
   std::optional<double> router_aux_loss;  // coefficient; nullopt = auto: from config.json
   int64_t max_nonfinite_steps = 10;       // in a row; at this count the run ends with exit code 7
+  LossKind loss = LossKind::kSft;
   bool operator==(const TrainSection&) const = default;
+};
+
+// The settings of a loss over pairs, with TRL's defaults.
+struct PreferenceSection {
+  double beta = 0.1;
+  double label_smoothing = 0.0;
+  double gamma = 0.5;
+  bool operator==(const PreferenceSection&) const = default;
 };
 
 // ParameterGroup selects parameters with their own learning rate or weight decay.
@@ -243,6 +253,7 @@ struct RunConfig {
   TokenizerSection tokenizer;
   DataSection data;
   TrainSection train;
+  PreferenceSection preference;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   PrecisionSection precision;

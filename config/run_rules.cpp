@@ -43,6 +43,7 @@ class Rules {
     check_overlap();
     check_adapter();
     check_date();
+    check_loss();
     return std::move(problems_);
   }
 
@@ -117,6 +118,15 @@ class Rules {
     if (config_.train.max_grad_norm == 0.0) return;
     report("optimizer.overlap", "train.max_grad_norm", "does not go with",
            ": set train.max_grad_norm = 0, or optimizer.overlap = \"forward\"");
+  }
+
+  void check_loss() {
+    if (!usable({"train.loss", "preference.label_smoothing"})) return;
+    const LossKind loss = config_.train.loss;
+    if (config_.preference.label_smoothing == 0.0) return;
+    if (loss != LossKind::kIpo && loss != LossKind::kOrpo) return;
+    report("train.loss", "preference.label_smoothing", "knows no smoothing of labels, but",
+           ": set preference.label_smoothing = 0");
   }
 
   void check_length() {

@@ -93,7 +93,7 @@ int main() {
                                      .document_starts = pairs.document_starts};
     const longshore::StepOutcome outcome =
         longshore::train_step(engine, {.batches = engine.batches().load({&batch, 1}),
-                                       .trained_tokens = kPairs,
+                                       .loss_terms = kPairs,
                                        .lr = 1e-2,
                                        .max_grad_norm = 1.0});
     if (step == 1) first = outcome.loss;

@@ -40,6 +40,8 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
     loaded.targets = copy_row(row++, batch.targets);
     if (!batch.dropout_keys.empty()) loaded.dropout_keys = copy_row(row++, batch.dropout_keys);
     loaded.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
+    loaded.preference = batch.preference;
+    loaded.reference_logps = batch.reference_logps;
     loaded_.push_back(std::move(loaded));
   }
   return loaded_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct HostBatch {
   std::span<const int64_t> tokens, positions, targets;  // [T] each
   std::span<const int64_t> document_starts;             // [documents + 1], T at the end
   std::span<const int64_t> dropout_keys = {};           // [T], or empty
+  std::optional<PreferenceOptions> preference = {};     // as in MicroBatch
+  std::vector<double> reference_logps = {};
 };
 
 class BatchStage {

@@ -77,6 +77,11 @@ class Engine {
   // Commits the current state as `record`: at a start, or for a step without an update.
   void commit(const DurableStep& record);
   LossSum evaluate(std::span<const MicroBatch> batches);
+  // Returns the last evaluation's log-probabilities of documents, by micro-batch, where the batches
+  // have pairs.
+  const std::vector<std::vector<double>>& document_logps() const {
+    return parts_.runner.document_logps();
+  }
   // Returns fp32 [positions, vocabulary]: next-token scores at `positions` of one micro-batch.
   at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
 

@@ -1,14 +1,41 @@
 #include "offload/engine/step_totals.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "base/errors.h"
 
 namespace longshore {
 namespace {
 
-constexpr size_t kScalars = 4;  // loss, trained positions, stop, save
-constexpr size_t kTimes = 4;    // values per rank
+constexpr size_t kLoss = 8;             // values of a LossSum
+constexpr size_t kScalars = kLoss + 2;  // the loss, stop, save
+constexpr size_t kTimes = 4;            // values per rank
+
+void put(const LossSum& loss, std::span<double> values) {
+  const PreferenceSums& pairs = loss.preference;
+  const std::array<double, kLoss> all = {loss.loss,
+                                         static_cast<double>(loss.trained),
+                                         static_cast<double>(pairs.pairs),
+                                         static_cast<double>(pairs.wins),
+                                         pairs.chosen_rewards,
+                                         pairs.rejected_rewards,
+                                         pairs.chosen_logps,
+                                         pairs.rejected_logps};
+  std::ranges::copy(all, values.begin());
+}
+
+LossSum loss_of(std::span<const double> values) {
+  return {.loss = values[0],
+          .trained = static_cast<int64_t>(values[1]),
+          .preference = {.pairs = static_cast<int64_t>(values[2]),
+                         .wins = static_cast<int64_t>(values[3]),
+                         .chosen_rewards = values[4],
+                         .rejected_rewards = values[5],
+                         .chosen_logps = values[6],
+                         .rejected_logps = values[7]}};
+}
 
 }  // namespace
 
@@ -26,10 +53,9 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   const auto ranks = static_cast<size_t>(groups.topology.ranks);
   const size_t routers = mine.routers.size();
   std::vector<double> values(kScalars + units + ranks * kTimes + routers, 0.0);
-  values[0] = mine.loss.loss;
-  values[1] = static_cast<double>(mine.loss.trained);
-  values[2] = mine.stop ? 1.0 : 0.0;
-  values[3] = mine.save ? 1.0 : 0.0;
+  put(mine.loss, values);
+  values[kLoss] = mine.stop ? 1.0 : 0.0;
+  values[kLoss + 1] = mine.save ? 1.0 : 0.0;
   // Replicas hold equal gradients, so only the first one contributes.
   if (groups.first_replica()) std::ranges::copy(mine.unit_squares, values.begin() + kScalars);
   const auto times = std::span(values).subspan(kScalars + units, ranks * kTimes);
@@ -45,9 +71,9 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   groups.all->all_reduce(values, {"the step's totals", std::nullopt}).wait();
 
   StepTotals totals;
-  totals.loss = {values[0], static_cast<int64_t>(values[1])};
-  totals.stop = values[2] > 0.0;
-  totals.save = values[3] > 0.0;
+  totals.loss = loss_of(values);
+  totals.stop = values[kLoss] > 0.0;
+  totals.save = values[kLoss + 1] > 0.0;
   const auto squares = std::span(values).subspan(kScalars, units);
   totals.unit_squares.assign(squares.begin(), squares.end());
   totals.routers.assign(chosen.begin(), chosen.end());
@@ -60,9 +86,10 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
 
 LossSum sum_over_ranks(const RankGroups& groups, const LossSum& mine) {
   if (groups.all == nullptr) return mine;
-  std::vector<double> values = {mine.loss, static_cast<double>(mine.trained)};
+  std::vector<double> values(kLoss);
+  put(mine, values);
   groups.all->all_reduce(values, {"the evaluation's loss", std::nullopt}).wait();
-  return {values[0], static_cast<int64_t>(values[1])};
+  return loss_of(values);
 }
 
 }  // namespace longshore

@@ -13,7 +13,9 @@ namespace longshore {
 
 struct StepRequest {
   std::span<const MicroBatch> batches;  // the rank's own; may be empty
-  int64_t trained_tokens = 0;           // sum over all ranks' batches; > 0
+  // The divisor of loss and gradients: the trained tokens of all ranks' batches, or their pairs
+  // with a loss over pairs; > 0.
+  int64_t loss_terms = 0;
   double lr = 0.0;
   double max_grad_norm = 0.0;  // 0: no clipping
   // Requests to this rank; after the step all ranks know them.
@@ -25,7 +27,7 @@ struct StepRequest {
 
 // How a step ended; equal on all ranks.
 struct StepOutcome {
-  double loss = 0.0;  // mean over trained tokens
+  double loss = 0.0;  // mean over trained tokens or pairs
   GradNorm norm;      // before clipping
   double clip_scale = 1.0;
   bool skipped = false;  // non-finite: no state changed
@@ -33,6 +35,7 @@ struct StepOutcome {
   bool save = false;
   std::vector<RankTimes> times;  // by rank
   std::vector<double> routers;   // input of router_statistics; empty if not collected
+  PreferenceSums preference;     // no pairs: the loss is not over pairs
 };
 
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients

@@ -143,6 +143,7 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
   }
   scale_ = 1.0;
   loss_ = {};
+  document_logps_.clear();
   logits_ = at::Tensor();
   logits_parts_.clear();
   for (const UnitSpec& unit : spec_->units) saved_[index_of(unit.id)].clear();
@@ -244,6 +245,12 @@ void UnitRunner::settle_routers() {
   routers_->balance(pairs);
 }
 
+void UnitRunner::count_loss(const LossUnit::Result& result) {
+  loss_.loss += result.loss_sum;
+  loss_.trained += result.trained;
+  loss_.preference += result.preference;
+}
+
 void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < batches_.size(); ++i) {
@@ -251,8 +258,7 @@ void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
     const Carry in = carry_.activation_checkpoint(unit, micro_batch, batches_[i].position_count());
     const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
         views_.leaves(unit), in, batches_[i], scale_, wants_grad_in(unit), sink);
-    loss_.loss += result.loss_sum;
-    loss_.trained += result.trained;
+    count_loss(result);
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, result.grad_in);
   }
 }
@@ -304,8 +310,8 @@ void UnitRunner::finish_forward() {
     }
     const LossUnit::Result result =
         model_->loss_unit().loss(views_.leaves(last()), in, batches_[i]);
-    loss_.loss += result.loss_sum;
-    loss_.trained += result.trained;
+    count_loss(result);
+    document_logps_.push_back(result.document_logps);
   }
 }
 

@@ -25,8 +25,9 @@ namespace longshore {
 
 // The loss of a step or of an evaluation.
 struct LossSum {
-  double loss = 0.0;    // sum over trained positions
-  int64_t trained = 0;  // number of trained positions
+  double loss = 0.0;               // sum over trained positions or pairs
+  int64_t trained = 0;             // number of trained positions
+  PreferenceSums preference = {};  // of batches with pairs
 };
 
 class UnitRunner {
@@ -66,6 +67,9 @@ class UnitRunner {
   std::span<float> sums(UnitId unit, std::optional<GradientBuffer> gradient) const;
 
   const LossSum& loss() const { return loss_; }
+  // Returns the log-probabilities of the documents of an evaluation's batches with pairs, by
+  // micro-batch.
+  const std::vector<std::vector<double>>& document_logps() const { return document_logps_; }
   // Returns sums of the rank's micro-batches for router_statistics; empty if not collected.
   std::vector<double> router_sums() const;
   // Returns the next token's scores, fp32 [positions, vocabulary].
@@ -82,6 +86,7 @@ class UnitRunner {
   void finish_forward();
   // Makes the expert choices of all ranks known, before backward.
   void settle_routers();
+  void count_loss(const LossUnit::Result& result);
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
   void backward_loss(UnitId unit, GradientSink& sink);
@@ -114,6 +119,7 @@ class UnitRunner {
   double scale_ = 1.0;
   std::optional<GradientBuffer> gradient_;  // buffer of the unit that runs backward
   LossSum loss_;
+  std::vector<std::vector<double>> document_logps_;
   at::Tensor positions_, logits_;
   std::vector<at::Tensor> logits_parts_;  // by piece of the head
 };

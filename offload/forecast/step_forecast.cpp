@@ -203,16 +203,17 @@ class OperationTimes {
     const bool kept = before_loss - op.unit.value <= plan_.step.kept_graphs;
     const bool backward = op.kind == OpKind::kBackward;
     const bool repeats = backward && (last || !kept);
+    const double more = backward && last && inputs_.pairs ? 1.0 : 0.0;  // forwards
     if (!unit.measured.empty()) {
       const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
       if (!backward) return positions_ * seconds.forward;
       const double spared = repeats ? 0.0 : seconds.forward;
-      return positions_ * (seconds.backward - spared);
+      return positions_ * (seconds.backward - spared + more * seconds.forward);
     }
     double products = 1.0, attention = 1.0, adapters = adapter_elements(unit, backward);
     if (backward) {
-      products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0);
-      attention = kAttentionBackward + (repeats ? 1.0 : 0.0);
+      products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0) + more;
+      attention = kAttentionBackward + (repeats ? 1.0 : 0.0) + more;
       adapters += repeats ? adapter_elements(unit, false) : 0.0;
     }
     return positions_ *

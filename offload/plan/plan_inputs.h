@@ -62,7 +62,8 @@ struct PlanInputs {
   DType reduce = DType::kF32;      // dtype of gradients between ranks
   int64_t sequences_per_step = 1;  // over all ranks
   int64_t micro_batch = 1;         // sequences
-  int64_t max_tokens = 1;          // per sequence
+  int64_t max_tokens = 1;          // of a document
+  int64_t answers = 1;             // documents of that length in a sequence; 2 with pairs
   int64_t prefetch = 1;
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit
@@ -86,6 +87,8 @@ struct PlanInputs {
   Bytes data_bytes = 0;             // host memory of the training data, estimated
   std::string units = "\"block\"";  // in run file syntax, for messages
   std::vector<OtherUnits> other_units;
+
+  int64_t sequence_tokens() const { return answers * max_tokens; }
 };
 
 // Returns why units cannot be gathered on the host (the key and the problem); empty if they can.

@@ -1,4 +1,6 @@
 // The `eval` command computes the loss of a model on data.eval.
+#include <optional>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -7,6 +9,7 @@
 #include "trainer/data/run_prepare.h"
 #include "trainer/use/evaluator.h"
 #include "trainer/use/loaded_run.h"
+#include "trainer/use/reference_logps.h"
 
 namespace longshore {
 namespace {
@@ -17,23 +20,68 @@ struct EvalOptions {
   bool json = false;
 };
 
-int run_eval(const EvalOptions& options) {
-  const LoadedRun run = load_run(options.run, options.source);
+// Data and loss of the evaluation. The reference's values are those of the run's start.
+struct EvalData {
+  std::optional<SequenceData> data = {};
+  std::optional<PairObjective> objective = {};
+};
+
+EvalData read_data(const LoadedRun& run, bool own) {
   const RunConfig& config = run.setup.config;
   if (!has_evaluation_data(config)) {
     throw ConfigError("data.eval is empty and eval.split is 0: there is nothing to do");
   }
   const StopCheck no_stop = [] {};
-  const SequenceData data =
-      load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop);
-  const Evaluation result =
-      evaluate(*run.engine, data, config.eval.sequences, config.train.micro_batch.value(), no_stop);
+  EvalData read{.data = load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop)};
+  const std::optional<PreferenceOptions> options = preference_options(config);
+  if (!options) return read;
+  read.objective = PairObjective{.options = *options};
+  if (!has_reference(options->loss)) return read;
+  if (!own) {
+    throw ConfigError(
+        "--from names other weights than the run's, and train.loss compares with those that the "
+        "run starts from; give a checkpoint, or --train.loss=simpo or orpo, which compare with "
+        "none");
+  }
+  read.objective->references = compute_reference(*run.engine, *read.data, *options,
+                                                 config.train.micro_batch.value(), no_stop);
+  return read;
+}
+
+Json to_json(const LoadedRun& run, const Evaluation& result) {
+  Json object = {{"model", run.origin},       {"step", run.step.value},
+                 {"loss", result.loss},       {"tokens", result.tokens},
+                 {"seconds", result.seconds}, {"trained_tokens", result.trained_tokens}};
+  const std::optional<PreferenceMeans> means = means_of_pairs(result);
+  if (!means) {
+    object["perplexity"] = result.perplexity;
+    return object;
+  }
+  object["pairs"] = result.preference.pairs;
+  object["rewards/chosen"] = means->chosen_reward;
+  object["rewards/rejected"] = means->rejected_reward;
+  object["rewards/margins"] = means->margin;
+  object["rewards/accuracies"] = means->accuracy;
+  object["logps/chosen"] = means->chosen_logp;
+  object["logps/rejected"] = means->rejected_logp;
+  return object;
+}
+
+int run_eval(const EvalOptions& options) {
+  EvalData read;
+  const LoadedRun run =
+      load_run(options.run, options.source,
+               [&read](const LoadedRun& start, bool own) { read = read_data(start, own); });
+  const RunConfig& config = run.setup.config;
+  const Evaluation result = evaluate(
+      *run.engine, *read.data, config.eval.sequences, config.train.micro_batch.value(), [] {},
+      read.objective ? &*read.objective : nullptr);
   if (options.json) {
-    const Json object = {{"model", run.origin},      {"step", run.step.value},
-                         {"loss", result.loss},      {"perplexity", result.perplexity},
-                         {"tokens", result.tokens},  {"trained_tokens", result.trained_tokens},
-                         {"seconds", result.seconds}};
-    print_json_line(object);
+    print_json_line(to_json(run, result));
+  } else if (const auto means = means_of_pairs(result)) {
+    print_out("%s  loss %.6f  margin %.6f  accuracy %.1f %%  %lld pairs\n", run.origin.c_str(),
+              result.loss, means->margin, 100.0 * means->accuracy,
+              static_cast<long long>(result.preference.pairs));
   } else {
     print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
               result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));

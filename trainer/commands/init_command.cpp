@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/processor.h"
 #include "config/toml_document.h"
+#include "data/row_block.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/commands/json_output.h"
@@ -115,7 +116,11 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
       facts.longest_row = std::max<int64_t>(facts.longest_row, 1024);  // the document may be long
       continue;
     }
-    for (const InspectedRow& row : inspect_rows(preparation.options({path}), 0, kRows)) {
+    const PrepareOptions options = preparation.options({path});
+    const auto format =
+        detect_file_format(path, row_format_options(options), /*skip_bad_rows=*/true);
+    facts.pairs = facts.pairs || format == DataSection::Format::kPreference;
+    for (const InspectedRow& row : inspect_rows(options, 0, kRows)) {
       facts.longest_row = std::max(facts.longest_row, static_cast<int64_t>(row.ids.size()));
       facts.text = facts.text && std::ranges::find(row.labels, TokenId(-100)) == row.labels.end();
     }

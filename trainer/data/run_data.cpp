@@ -22,6 +22,23 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   return part;
 }
 
+// Throws if rows are pairs and the loss takes none, or the other way round.
+void check_loss(const RunConfig& config, const DataReport& report) {
+  const bool pairs = config.train.loss != LossKind::kSft;
+  for (const FileReport& file : report.files) {
+    if ((file.format == "preference") == pairs) continue;
+    if (pairs) {
+      throw ConfigError(file.path + ": rows of format \"" + file.format +
+                        "\", but train.loss needs pairs of a chosen and a rejected answer; give "
+                        "such rows, or set train.loss = \"sft\"");
+    }
+    throw ConfigError(file.path +
+                      ": its rows are pairs of a chosen and a rejected answer, which train.loss = "
+                      "\"sft\" does not take; set train.loss = \"dpo\" or another loss over "
+                      "pairs");
+  }
+}
+
 }  // namespace
 
 bool has_evaluation_data(const RunConfig& config) {
@@ -37,6 +54,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   const DataSection named = with_data_files(config.data);
   const std::vector<std::string>& paths = from_training_files ? named.train : named.eval;
   PreparedData prepared = preparation.run(paths, stop);
+  check_loss(config, prepared.report);
   HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
   if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
   std::vector<std::shared_ptr<const Dataset>> files;
@@ -44,9 +62,12 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   SequenceData data;
   data.dataset = std::make_unique<CombinedDataset>(
       std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
+  // The two answers of a pair are in one sequence, which is one sample.
+  const bool pairs = config.train.loss != LossKind::kSft;
   PackingOptions packing{.packing = config.data.packing,
-                         .max_tokens = config.data.max_tokens,
-                         .shuffle_seed = std::nullopt};
+                         .max_tokens = (pairs ? 2 : 1) * config.data.max_tokens,
+                         .shuffle_seed = std::nullopt,
+                         .whole_rows = pairs};
   if (training && config.data.shuffle) {
     packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   }
@@ -149,7 +170,23 @@ double TrainingData::epochs_after(Step step) const {
   return sampler_.epochs_in(samples_before(step));
 }
 
-std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches) {
+std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
+  if (config.train.loss == LossKind::kSft) return std::nullopt;
+  return PreferenceOptions{.loss = config.train.loss,
+                           .beta = config.preference.beta,
+                           .label_smoothing = config.preference.label_smoothing,
+                           .gamma = config.preference.gamma};
+}
+
+int64_t loss_terms(const StepBatches& batches, bool pairs) {
+  if (!pairs) return batches.trained_tokens;
+  int64_t documents = 0;
+  for (const TokenBatch& batch : batches.micro_batches) documents += std::ssize(batch.documents);
+  return documents / 2;
+}
+
+std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
+                                    const PairObjective* objective) {
   std::vector<HostBatch> views;
   views.reserve(batches.size());
   for (const TokenBatch& batch : batches) {
@@ -158,6 +195,13 @@ std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches) {
                      .targets = batch.targets,
                      .document_starts = batch.document_starts,
                      .dropout_keys = batch.dropout_keys});
+    if (objective == nullptr) continue;
+    views.back().preference = objective->options;
+    if (objective->references.empty()) continue;
+    for (const int64_t document : batch.documents) {
+      views.back().reference_logps.push_back(
+          objective->references.at(static_cast<size_t>(document)));
+    }
   }
   return views;
 }

@@ -96,8 +96,22 @@ class TrainingData {
   int64_t base_samples_ = 0;  // samples before base_step_
 };
 
-// Returns views of the batches for the copy to the device; `batches` must outlive them.
-std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches);
+// PairObjective: a loss over pairs of documents of one data set. Plain value.
+struct PairObjective {
+  PreferenceOptions options;
+  std::vector<double> references = {};  // by document; empty for a loss without a reference
+};
+
+// Returns the loss over pairs that the run file asks for; empty with train.loss = "sft".
+std::optional<PreferenceOptions> preference_options(const RunConfig& config);
+
+// Returns the number of terms in a loss over these batches: their pairs, or their trained tokens.
+int64_t loss_terms(const StepBatches& batches, bool pairs);
+
+// Returns views of the batches for the copy to the device; `batches` must outlive them. With an
+// objective their documents are pairs.
+std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
+                                    const PairObjective* objective = nullptr);
 
 // RankShare: assigns micro-batches of a step or an evaluation to ranks: micro-batch k belongs to
 // rank k mod ranks. Pure function.

@@ -205,7 +205,7 @@ Trained train(const Model& model, const UnitCosts& costs, DeviceKind device, DTy
   Trained trained;
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepOutcome outcome = train_step(engine, {.batches = engine.batches().load(batches),
-                                                    .trained_tokens = 2 * kPositions,
+                                                    .loss_terms = 2 * kPositions,
                                                     .lr = 1e-2,
                                                     .max_grad_norm = 1.0});
     trained.losses.push_back(outcome.loss);

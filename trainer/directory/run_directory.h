@@ -6,6 +6,7 @@
 //   state_key      identifies the run on its drives
 //   chat_template.jinja  a copy of the file that data.chat_template names
 //   frozen/        checksums of a frozen model that stays in its files, by rank
+//   reference_train, reference_eval  log-probabilities under the start's weights, for some losses
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
 // The run does not write through symbolic links inside it; <run.dir> itself may be one.
 #pragma once

@@ -58,9 +58,10 @@ StepOutcome RunLoop::run_step() {
   const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
   const StepBatches batches = run_.data.step_batches(progress.step);
   const std::vector<HostBatch> own =
-      share_of(host_batches(batches.micro_batches), run_.ranks().rank(), run_.ranks().info().size);
+      share_of(host_batches(batches.micro_batches, run_.objective ? &*run_.objective : nullptr),
+               run_.ranks().rank(), run_.ranks().info().size);
   StepRequest request{.batches = engine.batches().load(own),
-                      .trained_tokens = batches.trained_tokens,
+                      .loss_terms = loss_terms(batches, run_.objective.has_value()),
                       .lr = lr,
                       .max_grad_norm = config_.train.max_grad_norm,
                       .stop = run_.signals.stop_requested() || record_failed(),
@@ -169,17 +170,19 @@ void RunLoop::evaluate_now() {
       run_.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run_.signals);
   try {
     const Evaluation result = evaluate(run_.engine, *run_.eval_data, config_.eval.sequences,
-                                       config_.train.micro_batch.value(), stop);
+                                       config_.train.micro_batch.value(), stop,
+                                       run_.eval_objective ? &*run_.eval_objective : nullptr);
     const bool best = run_.evaluations.record(result.loss);
     reporter.write(EvalRecord{.step = step(),
                               .loss = result.loss,
                               .perplexity = result.perplexity,
                               .tokens = result.tokens,
-                              .seconds = result.seconds});
+                              .seconds = result.seconds,
+                              .preference = means_of_pairs(result)});
     reporter.clear_display();
-    const std::string text = formatted("step %lld  eval loss %.4f  perplexity %.2f%s",
-                                       static_cast<long long>(step().value), result.loss,
-                                       result.perplexity, best ? "  the best so far" : "");
+    const std::string text = formatted("step %lld  eval loss %.4f  ",
+                                       static_cast<long long>(step().value), result.loss) +
+                             describe_quality(result) + (best ? "  the best so far" : "");
     if (first) log_info(text);
     if (run_.tokenizer) show_samples();
     if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);

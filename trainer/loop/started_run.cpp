@@ -19,6 +19,7 @@
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/use/reference_logps.h"
 
 namespace longshore {
 namespace {
@@ -285,6 +286,49 @@ void open_metrics(StartedRun& run) {
       EvalTracker::of_text(run.ranks().world().exchange("the best evaluation", evaluated).front());
 }
 
+// Returns the run's loss over pairs, with the reference's values of `data`: computed and kept under
+// `name` at the start of a run, read from there when it resumes. Empty with another loss.
+// Collective.
+std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& data,
+                                          const std::string& name) {
+  const RunConfig& config = run.setup.config;
+  const std::optional<PreferenceOptions> options = preference_options(config);
+  if (!options) return std::nullopt;
+  PairObjective objective{.options = *options};
+  if (!has_reference(options->loss)) return objective;
+  const bool first = run.ranks().first();
+  const std::string path = run.directory.file(name);
+  const std::string key = reference_key(config, run.setup.source->fingerprint(), *data.dataset);
+  if (run.ledger.progress.step.value == 0) {
+    const StopCheck stop =
+        run.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run.signals);
+    objective.references =
+        compute_reference(run.engine, data, *options, config.train.micro_batch.value(), stop);
+    if (!first) return objective;
+    write_reference(path, key, objective.references);
+    log_info("computed the reference's log-probabilities of " +
+             std::to_string(objective.references.size()) + " answers: " + path);
+    return objective;
+  }
+  std::string problem;
+  objective.references.assign(static_cast<size_t>(data.dataset->document_count()), 0.0);
+  if (first) {
+    try {
+      objective.references = read_reference(path, key, data.dataset->document_count());
+    } catch (const CheckpointError& error) {
+      problem = error.what();
+    }
+  }
+  problem = run.ranks().world().exchange("the reference's log-probabilities", problem).front();
+  if (!problem.empty()) throw CheckpointError(problem);
+  // Only rank 0 need see the run's directory; the values of the others are 0.
+  if (Communicator* const all = run.engine.groups().all; all != nullptr) {
+    all->all_reduce(objective.references, {"the reference's log-probabilities", std::nullopt})
+        .wait();
+  }
+  return objective;
+}
+
 }  // namespace
 
 StopCheck stop_check_of(const SignalFlag& signals) {
@@ -394,6 +438,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
                              .ranks = ranks().info().size,
                              .resumed_from = progress.step});
   ledger.note_status(reporter, signals);
+  objective = objective_of(*this, data.data(), "reference_train");
+  if (eval_data) eval_objective = objective_of(*this, *eval_data, "reference_eval");
   reporter.begin_steps();
 }
 

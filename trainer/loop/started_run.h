@@ -94,6 +94,8 @@ struct StartedRun {
   RunLedger ledger;
   TrainingData data;
   std::optional<SequenceData> eval_data;
+  // Set with a loss over pairs.
+  std::optional<PairObjective> objective, eval_objective;
   std::optional<Tokenizer> tokenizer;  // set if eval.prompts are given
   EvalTracker evaluations;
   // Checks the frozen model where tiers read it from its files; else null. The engine reads from

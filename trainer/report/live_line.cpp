@@ -53,6 +53,11 @@ std::vector<Field> number_fields(const LiveStatus& status) {
   fields.push_back({formatted("norm %.3g", status.grad_norm), 5});
   fields.push_back({format_count(std::llround(status.tokens_per_second)) + " tok/s", 3});
   if (status.mfu) fields.push_back({formatted("MFU %.0f %%", *status.mfu * 100), 6});
+  if (status.pairs) {
+    fields.push_back({formatted("margin %.4f, %.0f %% right", status.pairs->margin,
+                                status.pairs->accuracy * 100),
+                      2});
+  }
   if (status.aux_loss) fields.push_back({formatted("aux %.4f", *status.aux_loss), 4});
   if (status.router) {
     fields.push_back(

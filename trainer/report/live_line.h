@@ -28,6 +28,12 @@ struct LiveStatus {
     double entropy = 0.0;
   };
   std::optional<Router> router = {};
+  // Of a loss over pairs: the mean margin of rewards, and the share of pairs with one above 0.
+  struct Pairs {
+    double margin = 0.0;
+    double accuracy = 0.0;
+  };
+  std::optional<Pairs> pairs = {};
   bool skipped = false;                   // the step was skipped: its loss or norm was not finite
   std::optional<double> mfu = {};         // 0..1
   std::optional<double> plan_ratio = {};  // measured over planned rate

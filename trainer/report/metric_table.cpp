@@ -67,6 +67,12 @@ std::optional<Json> waited_seconds(const StepRecord& record) {
   return waited;
 }
 
+// A mean over the pairs of the record, if its loss is over pairs.
+template <typename Record, auto kMean>
+std::optional<Json> preference(const Record& record) {
+  return record.preference ? std::optional<Json>((*record.preference).*kMean) : std::nullopt;
+}
+
 std::optional<Json> allocator_retries(const StepRecord& record) {
   return Json(record.memory.allocator_retries);
 }
@@ -84,7 +90,7 @@ constexpr std::array kStart = {
 using StepRow = MetricRow<StepRecord>;
 constexpr std::array kStep = {
     StepRow{{"step", kWhole, "The number of the step, from 1."}, member<&StepRecord::step>},
-    StepRow{{"loss", kReal, "The mean loss of the step's trained tokens, over all ranks.",
+    StepRow{{"loss", kReal, "The mean loss of the step's trained tokens or pairs, over all ranks.",
              "train/loss"},
             member<&StepRecord::loss>},
     StepRow{{"grad_norm", kReal, "The gradient norm before clipping.", "train/grad_norm"},
@@ -132,6 +138,27 @@ constexpr std::array kStep = {
     StepRow{
         {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
         member<&StepRecord::router>},
+    StepRow{
+        {"rewards/chosen", kReal, "The mean reward of the chosen answers; with a loss over pairs.",
+         "train/rewards/chosen", false},
+        preference<StepRecord, &PreferenceMeans::chosen_reward>},
+    StepRow{{"rewards/rejected", kReal, "The mean reward of the rejected answers.",
+             "train/rewards/rejected", false},
+            preference<StepRecord, &PreferenceMeans::rejected_reward>},
+    StepRow{{"rewards/margins", kReal,
+             "The mean of the chosen answer's reward less the rejected one's.",
+             "train/rewards/margins", false},
+            preference<StepRecord, &PreferenceMeans::margin>},
+    StepRow{{"rewards/accuracies", kReal,
+             "The share of pairs whose chosen answer has the higher reward.",
+             "train/rewards/accuracies", false},
+            preference<StepRecord, &PreferenceMeans::accuracy>},
+    StepRow{{"logps/chosen", kReal, "The mean log-probability of the chosen answers.",
+             "train/logps/chosen", false},
+            preference<StepRecord, &PreferenceMeans::chosen_logp>},
+    StepRow{{"logps/rejected", kReal, "The mean log-probability of the rejected answers.",
+             "train/logps/rejected", false},
+            preference<StepRecord, &PreferenceMeans::rejected_logp>},
     StepRow{{"skipped", kFlag,
              "Whether the loss or the norm was not finite, so that nothing was updated."},
             member<&StepRecord::skipped>},
@@ -139,15 +166,40 @@ constexpr std::array kStep = {
             member<&StepRecord::skipped_total>},
 };
 
+std::optional<Json> perplexity(const EvalRecord& record) {
+  return record.preference ? std::nullopt : std::optional<Json>(record.perplexity);
+}
+
 using Eval = MetricRow<EvalRecord>;
 constexpr std::array kEval = {
     Eval{{"step", kWhole, "The step after which the evaluation ran."}, member<&EvalRecord::step>},
-    Eval{{"loss", kReal, "The mean loss of the evaluation's trained tokens.", "eval/loss"},
+    Eval{{"loss", kReal, "The mean loss of the evaluation's trained tokens or pairs.", "eval/loss"},
          member<&EvalRecord::loss>},
-    Eval{{"perplexity", kReal, "The exponential of the loss.", "eval/perplexity"},
-         member<&EvalRecord::perplexity>},
+    Eval{{"perplexity", kReal, "The exponential of the loss; not with a loss over pairs.",
+          "eval/perplexity", false},
+         perplexity},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
+    Eval{{"rewards/chosen", kReal, "The mean reward of the chosen answers; with a loss over pairs.",
+          "eval/rewards/chosen", false},
+         preference<EvalRecord, &PreferenceMeans::chosen_reward>},
+    Eval{{"rewards/rejected", kReal, "The mean reward of the rejected answers.",
+          "eval/rewards/rejected", false},
+         preference<EvalRecord, &PreferenceMeans::rejected_reward>},
+    Eval{{"rewards/margins", kReal,
+          "The mean of the chosen answer's reward less the rejected one's.", "eval/rewards/margins",
+          false},
+         preference<EvalRecord, &PreferenceMeans::margin>},
+    Eval{{"rewards/accuracies", kReal,
+          "The share of pairs whose chosen answer has the higher reward.",
+          "eval/rewards/accuracies", false},
+         preference<EvalRecord, &PreferenceMeans::accuracy>},
+    Eval{{"logps/chosen", kReal, "The mean log-probability of the chosen answers.",
+          "eval/logps/chosen", false},
+         preference<EvalRecord, &PreferenceMeans::chosen_logp>},
+    Eval{{"logps/rejected", kReal, "The mean log-probability of the rejected answers.",
+          "eval/logps/rejected", false},
+         preference<EvalRecord, &PreferenceMeans::rejected_logp>},
 };
 
 using Checkpoint = MetricRow<CheckpointRecord>;

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
+#include "model/preference_loss.h"
 #include "model/router_load.h"
 #include "offload/engine/step_totals.h"
 #include "trainer/report/event_file.h"
@@ -59,6 +60,7 @@ struct StepRecord {
   MemoryRecord memory = {};
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
   std::optional<RouterStatistics> router = {};
+  std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
   bool skipped = false;
   int64_t skipped_total = 0;
 };
@@ -69,6 +71,7 @@ struct EvalRecord {
   double perplexity = 0.0;
   int64_t tokens = 0;
   double seconds = 0.0;
+  std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
 };
 
 struct CheckpointRecord {

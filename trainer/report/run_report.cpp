@@ -198,6 +198,11 @@ std::string curves(const std::vector<RunRecord>& runs) {
   const std::vector<Curve> all = {
       {.key = "loss", .title = "loss", .smooth = true},
       {.key = "eval/loss", .title = "evaluation loss"},
+      {.key = "rewards/margins", .title = "margin of rewards", .smooth = true},
+      {.key = "rewards/accuracies",
+       .title = "share of pairs with the higher reward for the chosen answer",
+       .from_zero = true,
+       .smooth = true},
       {.key = "lr", .title = "learning rate", .from_zero = true},
       {.key = "grad_norm",
        .title = "gradient norm before clipping",
@@ -313,16 +318,19 @@ std::string memory(const std::vector<RunRecord>& runs) {
 
 std::string evaluations(const RunRecord& run) {
   const Points& losses = run.of("eval/loss");
-  const Points& perplexities = run.of("eval/perplexity");
+  // A loss over pairs has a share of pairs instead of a perplexity.
+  const Points& accuracies = run.of("eval/rewards/accuracies");
+  const bool pairs = !accuracies.empty();
+  const Points& others = pairs ? accuracies : run.of("eval/perplexity");
   if (losses.empty() && run.samples.empty()) return "";
   std::string html;
   std::vector<std::vector<std::string>> rows;
   for (size_t i = losses.size() - std::min(losses.size(), kMostEvaluations); i < losses.size();
        ++i) {
     rows.push_back({"step " + with_thousands(static_cast<int64_t>(losses[i].x)),
-                    number(losses[i].y, "%.4f"), number(perplexities[i].y, "%.2f")});
+                    number(losses[i].y, "%.4f"), number(others[i].y, pairs ? "%.3f" : "%.2f")});
   }
-  if (!rows.empty()) html += table_of({"", "loss", "perplexity"}, rows);
+  if (!rows.empty()) html += table_of({"", "loss", pairs ? "accuracy" : "perplexity"}, rows);
   if (losses.size() > rows.size()) {
     html += "<p class='note'>the last " + std::to_string(rows.size()) + " of " +
             std::to_string(losses.size()) + "</p>";

@@ -16,6 +16,10 @@ void StepReporter::check_plan(std::optional<PlanCheck> check,
 void StepReporter::begin_steps() {
   payload_before_ = engine_->payload();
   drives_before_ = engine_->drive_traffic();
+  // What ran before the first step, such as a reference's passes, is no part of it.
+  copied_before_ = engine_->copies().counts();
+  engine_->take_ledger();
+  engine_->take_times();
 }
 
 void StepReporter::add(const EndedStep& ended, const StepOutcome& outcome) {
@@ -54,6 +58,7 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
     if (shape.balance != 0.0) record.aux_loss = figures.balance_loss;
     if (shape.watched) record.router = figures;
   }
+  if (outcome.preference.pairs > 0) record.preference = means_of(outcome.preference);
   record.skipped = outcome.skipped;
   record.skipped_total = ended.skipped_total;
   return record;
@@ -107,6 +112,9 @@ void StepReporter::show(const EndedStep& ended, const StepRecord& record,
   status.grad_norm = outcome.norm.norm;
   status.tokens_per_second = record.tokens_per_second;
   status.aux_loss = record.aux_loss;
+  if (record.preference) {
+    status.pairs = {record.preference->margin, record.preference->accuracy};
+  }
   if (record.router) {
     status.router = {record.router->most, record.router->idle, record.router->entropy};
   }

@@ -36,10 +36,9 @@ ProbeOptions probe_options(const MeasuredRun& run) {
                     .compute = inputs.state.compute};
   options.threads = run.compute.threads;
   // If the product overflows, the plan rejects it later.
-  options.run = {
-      .positions =
-          checked_multiply(inputs.micro_batch, inputs.max_tokens).value_or(inputs.max_tokens),
-      .longest_document = inputs.max_tokens};
+  options.run = {.positions = checked_multiply(inputs.micro_batch, inputs.sequence_tokens())
+                                  .value_or(inputs.sequence_tokens()),
+                 .longest_document = inputs.max_tokens};
   // With updates in backward the first pass already updates, so it is too late for a check.
   if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
   const Machine& here = run.elsewhere ? run.here : run.machine;
@@ -215,8 +214,8 @@ std::vector<double> seconds_of_sizes(const MeasuredRun& run, const std::vector<i
 // Collective.
 void choose_micro_batch(MeasuredRun& run) {
   const UnitCosts of_one = run.inputs.costs;
-  std::vector<int64_t> sizes = micro_batch_sizes(run.inputs.sequences_per_step,
-                                                 run.inputs.topology.ranks, run.inputs.max_tokens);
+  std::vector<int64_t> sizes = micro_batch_sizes(
+      run.inputs.sequences_per_step, run.inputs.topology.ranks, run.inputs.sequence_tokens());
   if (sizes.size() > 1) keep_fitting(run, sizes);
   bool timed = false;
   while (sizes.size() > 1) {

@@ -122,8 +122,8 @@ ForecastInputs PlanForecast::inputs_of(const PlanInputs& inputs) {
   if (inputs.units == setup_->inputs.units || !machine_) return found;
   const ComputeRates* rates = machine_->rates.of(setup_->inputs.device, found.compute);
   if (rates == nullptr) return found;
-  const auto [planned, taken] =
-      computation(of_cut(setup_->inputs.units), *rates, inputs.micro_batch * inputs.max_tokens);
+  const auto [planned, taken] = computation(of_cut(setup_->inputs.units), *rates,
+                                            inputs.micro_batch * inputs.sequence_tokens());
   if (planned > 0.0) found.corrections[static_cast<size_t>(Lane::kCompute)] *= taken / planned;
   return found;
 }

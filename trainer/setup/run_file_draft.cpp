@@ -184,9 +184,15 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   draft.set("train", "micro_batch", is_least(facts) ? "1" : "\"auto\"",
             is_least(facts) ? "sequences on the device at a time"
                             : "the fastest that fits; changes speed, not results");
-  draft.set("optimizer", "lr", facts.adapter ? "2e-4" : learning_rate(facts.parameters),
-            facts.adapter ? "usual for adapters; tune it first"
-                          : "usual for a model of this size; tune it first");
+  if (facts.pairs) {
+    draft.set("train", "loss", "\"dpo\"", "the rows are pairs of answers; docs/preference.md");
+    draft.set("optimizer", "lr", facts.adapter ? "1e-5" : "1e-6",
+              "usual for a loss over pairs; tune it first");
+  } else {
+    draft.set("optimizer", "lr", facts.adapter ? "2e-4" : learning_rate(facts.parameters),
+              facts.adapter ? "usual for adapters; tune it first"
+                            : "usual for a model of this size; tune it first");
+  }
   draft.set("schedule", "warmup_steps", "10", "");
   const bool emulated = !facts.gpu && !facts.cpu_bf16;
   draft.set("precision", "compute", emulated ? "\"fp32\"" : "\"bf16\"",

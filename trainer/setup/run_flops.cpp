@@ -121,7 +121,8 @@ ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,
     if (known == nullptr || !own) continue;
     inputs.units.back().measured = known->find_unit(text_of_unit(setup, unit.id));
   }
-  inputs.tokens_per_step = plan.sequences_per_step * plan.max_tokens;
+  inputs.tokens_per_step = plan.sequences_per_step * plan.sequence_tokens();
+  inputs.pairs = plan.answers > 1;
   inputs.ranks_per_node = plan.ranks_per_node;
   inputs.cores = setup.machine.physical_cores;
   inputs.compute = plan.state.compute;

@@ -14,11 +14,11 @@
 namespace longshore {
 
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
-                    int64_t micro_batch, const StopCheck& stop) {
+                    int64_t micro_batch, const StopCheck& stop, const PairObjective* objective) {
   const auto begin = std::chrono::steady_clock::now();
   const StepBatches batches =
       make_eval_batches(*data.dataset, data.table, max_sequences, micro_batch);
-  const std::vector<HostBatch> views = host_batches(batches.micro_batches);
+  const std::vector<HostBatch> views = host_batches(batches.micro_batches, objective);
   const RankGroups& groups = engine.groups();
   const auto ranks = static_cast<size_t>(groups.topology.ranks);
   const std::vector<HostBatch> own = share_of(views, groups.rank, groups.topology.ranks);
@@ -33,15 +33,28 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     const LossSum sum = engine.evaluate(engine.batches().load(part));
     mine.loss += sum.loss;
     mine.trained += sum.trained;
+    mine.preference += sum.preference;
   }
-  const double loss_sum = sum_over_ranks(groups, mine).loss;
+  const LossSum all = sum_over_ranks(groups, mine);
   Evaluation result;
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.loss = loss_sum / static_cast<double>(batches.trained_tokens);
+  result.loss = all.loss / static_cast<double>(loss_terms(batches, /*pairs=*/objective != nullptr));
+  result.preference = all.preference;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
+}
+
+std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation) {
+  if (evaluation.preference.pairs == 0) return std::nullopt;
+  return means_of(evaluation.preference);
+}
+
+std::string describe_quality(const Evaluation& evaluation) {
+  const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
+  if (!means) return formatted("perplexity %.2f", evaluation.perplexity);
+  return formatted("margin %.4f  accuracy %.1f %%", means->margin, 100.0 * means->accuracy);
 }
 
 bool EvalTracker::record(double loss) {

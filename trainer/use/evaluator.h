@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "offload/engine/engine.h"
@@ -12,17 +13,25 @@
 namespace longshore {
 
 struct Evaluation {
-  double loss = 0.0;  // over all trained tokens of the set
+  double loss = 0.0;  // mean over the trained tokens of the set, or over its pairs
   double perplexity = 1.0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   double seconds = 0.0;
+  PreferenceSums preference = {};  // no pairs: the loss is not over pairs
 };
 
+// Returns the means over pairs; empty if the loss is not over pairs.
+std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
+
+// Returns "perplexity 12.34", or "margin 0.1234  accuracy 75.0 %" of a loss over pairs.
+std::string describe_quality(const Evaluation& evaluation);
+
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
-// Calls `stop` between groups of micro-batches.
+// Calls `stop` between groups of micro-batches. With an objective the documents are pairs.
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
-                    int64_t micro_batch, const StopCheck& stop);
+                    int64_t micro_batch, const StopCheck& stop,
+                    const PairObjective* objective = nullptr);
 
 // The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run
 // restores it from metrics.jsonl, which is cut at the step that the run resumes from.

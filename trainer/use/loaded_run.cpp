@@ -54,7 +54,8 @@ void forget_adapter(std::vector<Override>& overrides) {
 
 }  // namespace
 
-LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
+LoadedRun load_run(const RunArguments& arguments, const std::string& from,
+                   const AtStart& at_start) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
   if (weights.model || weights.adapter) forget_adapter(asked.overrides);
@@ -91,6 +92,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
     log_warning(found_weights + "; results computed with them are meaningless");
   }
   run.origin = weights.adapter.value_or(source.directory().path());
+  if (at_start) at_start(run, !weights.model && !weights.adapter);
   if (!found.checkpoint) {
     if (source.random()) log_warning(source.random_weights_text());
     return run;

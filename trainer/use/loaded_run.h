@@ -2,6 +2,7 @@
 // Owned by the command; main thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,7 +21,11 @@ struct LoadedRun {
 };
 
 // Loads from "auto" (the run's newest valid checkpoint, else the model), "model", or the directory
-// of a checkpoint, of another run or of a model.
-LoadedRun load_run(const RunArguments& arguments, const std::string& from);
+// of a checkpoint, of another run or of a model. `at_start` is called while the engine has the
+// weights that the run starts from, before those of a checkpoint; its second argument is false if
+// --from replaces them.
+using AtStart = std::function<void(const LoadedRun& run, bool own)>;
+LoadedRun load_run(const RunArguments& arguments, const std::string& from,
+                   const AtStart& at_start = {});
 
 }  // namespace longshore

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Makes tests/parity/golden_preference: losses over pairs by TRL on models of golden/.
+
+Needs scripts/dev/venv and trl 1.16. Usage: make_preference_golden.py [case ...]; without arguments
+all cases. Every case is a directory:
+
+  pairs.jsonl         the pairs as token ids, as TRL's own tokenisation made them
+  golden.json         the model, the loss and its settings, those of the optimizer, and what TRL's
+                      trainer had in each of 20 steps: loss, gradient norm, rewards, logps
+  golden.safetensors  final.<name>  weights after the run
+
+All of it is fp32 on the CPU with eager attention, in batches of 3 pairs in the order of the file,
+without accumulation.
+
+ORPO's first term covers the prompt too in TRL, and is a mean over all tokens of a batch; here it is
+a mean over the chosen answer, and pairs have the same weight. Both are equal in its case: a prompt
+has one token, which nothing predicts, and chosen answers are equally long. TRL's `sigmoid` ignores
+label_smoothing, so dpo with smoothing has no case.
+"""
+import json
+import math
+import random
+import shutil
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import SequentialSampler
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+import make_golden
+
+ROOT = make_golden.ROOT.parent / "golden_preference"
+STEPS = 20
+PAIRS_PER_STEP = 3
+PAIRS = 9
+ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.0}
+
+CASES = {
+    "dpo": {"base": "llama", "loss": "dpo", "beta": 0.5,
+            "trl": (DPOTrainer, DPOConfig, {"loss_type": ["sigmoid"]})},
+    "dpo-qwen3": {"base": "qwen3", "loss": "dpo", "beta": 0.1,
+                  "trl": (DPOTrainer, DPOConfig, {"loss_type": ["sigmoid"]})},
+    "dpo-robust": {"base": "llama", "loss": "dpo-robust", "beta": 0.5, "label_smoothing": 0.1,
+                   "trl": (DPOTrainer, DPOConfig, {"loss_type": ["robust"],
+                                                   "label_smoothing": 0.1})},
+    "ipo": {"base": "llama", "loss": "ipo", "beta": 0.5,
+            "trl": (DPOTrainer, DPOConfig, {"loss_type": ["ipo"]})},
+    "simpo": {"base": "llama", "loss": "simpo", "beta": 2.0, "gamma": 0.5,
+              "trl": (CPOTrainer, CPOConfig, {"loss_type": "simpo", "cpo_alpha": 0.0,
+                                              "simpo_gamma": 0.5})},
+    "orpo": {"base": "llama", "loss": "orpo", "beta": 0.5, "one_token_prompts": True,
+             "trl": (ORPOTrainer, ORPOConfig, {})},
+}
+METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"]
+# TRL's other trainers report means over tokens, whose relation to sums differs from pair to pair.
+SUMS = ["logps/chosen", "logps/rejected"]
+
+
+def word_tokenizer():
+    """Token n of the models is the word "n", except for those that end a text or pad it."""
+    special = ["<unk>", "</s>", "<pad>"]
+    words = {special[number] if number < len(special) else str(number): number
+             for number in range(make_golden.VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>",
+                                   pad_token="<pad>")
+
+
+def make_pairs(case, seed):
+    chance = random.Random(seed)
+
+    def text(count):
+        return "".join(f" {chance.randrange(4, make_golden.VOCABULARY)}" for _ in range(count))
+    alone = case.get("one_token_prompts", False)
+    return [{"prompt": text(1 if alone else chance.randint(2, 6)).strip(),
+             "chosen": text(6 if alone else chance.randint(2, 9)),
+             "rejected": text(chance.randint(2, 9))} for _ in range(PAIRS)]
+
+
+def recording(trainer_class):
+    """A trainer that takes rows in order and keeps what each step had, unrounded."""
+    class Recording(trainer_class):
+        def _get_train_sampler(self, *_):
+            return SequentialSampler(self.train_dataset)
+
+        def training_step(self, *arguments, **keywords):
+            loss = super().training_step(*arguments, **keywords)
+            self.kept.append({"loss": loss.item()})
+            return loss
+
+        def log(self, logs, *arguments, **keywords):
+            super().log(logs, *arguments, **keywords)
+            if "grad_norm" in logs:
+                self.kept[-1]["grad_norm"] = float(logs["grad_norm"])
+                keys = METRICS + (SUMS if trainer_class is DPOTrainer else [])
+                self.kept[-1].update({key: float(logs[key]) for key in keys})
+    return Recording
+
+
+def ids_of(row, tokenizer):
+    """The tokens of a row of the trainer's own data set."""
+    if "prompt_ids" in row:
+        return {key: list(row[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
+    prompt = list(row["prompt_input_ids"])
+    answers = {}
+    for side in ("chosen", "rejected"):
+        ids = list(row[f"{side}_input_ids"])
+        assert ids[:len(prompt)] == prompt and ids[-1] == tokenizer.eos_token_id, (side, ids)
+        answers[f"{side}_ids"] = ids[len(prompt):]
+    return {"prompt_ids": prompt, **answers}
+
+
+def make_case(name):
+    case = CASES[name]
+    directory = ROOT / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    tokenizer = word_tokenizer()
+    model = AutoModelForCausalLM.from_pretrained(make_golden.ROOT / case["base"],
+                                                 dtype=torch.float32, attn_implementation="eager")
+    trainer_class, config_class, options = case["trl"]
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_class(
+            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=PAIRS_PER_STEP,
+            gradient_accumulation_steps=1, learning_rate=ADAMW["lr"],
+            lr_scheduler_type="constant", adam_beta1=ADAMW["betas"][0],
+            adam_beta2=ADAMW["betas"][1], adam_epsilon=ADAMW["eps"],
+            weight_decay=ADAMW["weight_decay"], max_grad_norm=1e9, logging_steps=1,
+            report_to="none", save_strategy="no", bf16=False, use_cpu=True,
+            gradient_checkpointing=False, max_length=64, remove_unused_columns=False,
+            disable_tqdm=True, beta=case["beta"], **options)
+        trainer = recording(trainer_class)(
+            model=model, args=config, processing_class=tokenizer,
+            train_dataset=Dataset.from_list(make_pairs(case, 4000 + list(CASES).index(name))))
+        trainer.kept = []
+        rows = [ids_of(row, tokenizer) for row in trainer.train_dataset]
+        trainer.train()
+    kept = trainer.kept
+    assert len(kept) == STEPS and all("grad_norm" in step for step in kept)
+    if "one_token_prompts" in case:
+        assert all(len(row["prompt_ids"]) == 1 for row in rows)
+        assert len({len(row["chosen_ids"]) for row in rows}) == 1
+    (directory / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    final = {f"final.{key}": value.detach().clone().contiguous()
+             for key, value in model.named_parameters()}
+    save_file(final, directory / "golden.safetensors")
+    facts = {"base": case["base"], "loss": case["loss"],
+             "preference": {key: case[key] for key in ("beta", "label_smoothing", "gamma")
+                            if key in case},
+             "adamw": ADAMW, "pairs_per_step": PAIRS_PER_STEP,
+             "steps": {key: [step[key] for step in kept] for key in kept[0]}}
+    (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
+    assert all(math.isfinite(step["loss"]) for step in kept)
+    print(f"{name}: loss {kept[0]['loss']:.4f} -> {kept[-1]['loss']:.4f}, norm "
+          f"{kept[0]['grad_norm']:.3f}, margin {kept[-1]['rewards/margins']:.3f}")
+
+
+if __name__ == "__main__":
+    make_golden.main(CASES, make_case)

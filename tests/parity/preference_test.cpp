@@ -1,0 +1,247 @@
+// Runs with losses over pairs agree with TRL, have the same bits in every configuration, and keep
+// the reference of their start.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/file.h"
+#include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+// PreferenceCase: one directory of golden_preference: the pairs and what TRL's trainer made of
+// them.
+struct PreferenceCase {
+  explicit PreferenceCase(const std::string& name)
+      : directory(test_data() + "/parity/golden_preference/" + name),
+        facts(read_json_file(directory + "/golden.json", JsonLimits{})) {}
+
+  std::string rows() const { return "[\"" + directory + "/pairs.jsonl\"]"; }
+
+  Arguments arguments() const {
+    const Json& adamw = facts.at("adamw");
+    Arguments list = joined(
+        RunDriver::golden_arguments(facts.at("base").get<std::string>()),
+        {"--data.train=" + rows(), "--data.format=preference",
+         "--train.loss=" + facts.at("loss").get<std::string>(), "--train.steps=20",
+         "--train.sequences_per_step=" + facts.at("pairs_per_step").dump(),
+         "--optimizer.lr=" + adamw.at("lr").dump(), "--optimizer.betas=" + adamw.at("betas").dump(),
+         "--optimizer.eps=" + adamw.at("eps").dump(),
+         "--optimizer.weight_decay=" + adamw.at("weight_decay").dump()});
+    for (const auto& [key, value] : facts.at("preference").items()) {
+      list.push_back("--preference." + key + "=" + value.dump());
+    }
+    return list;
+  }
+
+  std::string directory;
+  Json facts;
+};
+
+struct Outcome {
+  std::vector<double> losses, norms, margins;
+  std::map<std::string, std::vector<float>> state;
+};
+
+Outcome outcome_of(const RunDriver& run) {
+  return {run.steps("loss"), run.steps("grad_norm"), run.steps("rewards/margins"), run.state()};
+}
+
+Outcome train(const std::string& golden, const Arguments& more) {
+  RunDriver run("preference");
+  EXPECT_EQ(run.train(joined(PreferenceCase(golden).arguments(), more)), 0) << golden;
+  return outcome_of(run);
+}
+
+// The same steps with sums in another order.
+void expect_near(const Outcome& one, const Outcome& other, const std::string& what) {
+  ASSERT_EQ(one.losses.size(), other.losses.size()) << what;
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(other.losses[i], one.losses[i], 2e-5 * one.losses[i]) << what << " " << i;
+    EXPECT_NEAR(other.margins[i], one.margins[i], 2e-5 * (1.0 + std::abs(one.margins[i])))
+        << what << " " << i;
+  }
+  for (const auto& [name, values] : one.state) {
+    if (name.ends_with(".master")) {
+      EXPECT_LE(relative_error(other.state.at(name), values), 5e-5) << what << " " << name;
+    }
+  }
+}
+
+class Preference : public testing::TestWithParam<std::string> {};
+
+// In 20 steps losses, norms, rewards, log-probabilities and the weights are those of TRL.
+TEST_P(Preference, AgreesWithTrl) {
+  const PreferenceCase golden(GetParam());
+  RunDriver run("preference-trl");
+  ASSERT_EQ(run.train(golden.arguments()), 0);
+  for (const auto& [key, expected] : golden.facts.at("steps").items()) {
+    const std::vector<double> mine = run.steps(key);
+    ASSERT_EQ(mine.size(), expected.size()) << key;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      // Rewards begin as differences of equal numbers, whose sign is chance.
+      if (key == "rewards/accuracies" && i == 0) continue;
+      const double wanted = expected[i].get<double>();
+      // Rewards begin at 0, and the loss of dpo-robust passes it.
+      const bool near_zero = key.starts_with("rewards/") || GetParam() == "dpo-robust";
+      const double exact = near_zero ? 2e-5 : 0.0;
+      EXPECT_NEAR(mine[i], wanted, 1e-4 * std::abs(wanted) + exact) << key << " step " << i + 1;
+    }
+  }
+  const auto state = run.state();
+  for (const auto& [name, values] : read_tensors(golden.directory + "/golden.safetensors")) {
+    const auto found = state.find(name.substr(std::string("final.").size()) + ".master");
+    ASSERT_NE(found, state.end()) << name;
+    EXPECT_LE(relative_error(found->second, values), 1e-4) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Losses, Preference,
+                         testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo"),
+                         golden_test_name);
+
+// Tiers, units, recompute, prefetch and threads change no bit.
+TEST(PreferenceRuns, HaveTheSameBitsInEveryConfiguration) {
+  const std::string drive = "--offload.nvme=[\"" + scratch_directory("preference-drive") + "\"]";
+  for (const std::string compute : {"fp32", "bf16"}) {
+    const Arguments run = {"--precision.compute=" + compute, "--train.steps=8"};
+    const Outcome reference = train("dpo", run);
+    ASSERT_EQ(reference.losses.size(), 8u);
+    EXPECT_LT(reference.losses.back(), reference.losses.front());
+    for (const Arguments& variant : std::vector<Arguments>{
+             {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+             {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
+             {"--fsdp.prefetch=0", "--optimizer.overlap=backward"},
+             {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
+      const Outcome outcome = train("dpo", joined(run, variant));
+      EXPECT_EQ(outcome.losses, reference.losses) << compute << " " << variant.front();
+      EXPECT_EQ(outcome.margins, reference.margins) << compute << " " << variant.front();
+      EXPECT_TRUE(outcome.state == reference.state) << compute << " " << variant.front();
+    }
+  }
+}
+
+// Micro-batches, packing, ranks and a head in pieces differ by the order of sums alone. A pair has
+// the same weight in all of them.
+TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
+  for (const std::string golden : {"dpo", "orpo"}) {
+    const Outcome reference = train(golden, {});
+    for (const Arguments& variant : std::vector<Arguments>{{"--train.micro_batch=2"},
+                                                           {"--train.micro_batch=3"},
+                                                           {"--fsdp.units={ rows = 100 }"}}) {
+      expect_near(reference, train(golden, variant), golden + variant.front());
+    }
+    RunDriver ranks("preference-ranks");
+    ASSERT_EQ(ranks.train_ranks(2, PreferenceCase(golden).arguments()), 0) << ranks.output();
+    expect_near(reference, outcome_of(ranks), golden + " ranks");
+    // All pairs in each step, so that packing cannot change which are together.
+    const Arguments whole = {"--train.sequences_per_step=9", "--train.steps=4"};
+    const Arguments packed = {"--train.sequences_per_step=1", "--train.steps=4",
+                              "--data.packing=true", "--data.max_tokens=512"};
+    expect_near(train(golden, whole), train(golden, packed), golden + " packed");
+  }
+}
+
+// With a new adapter the reference is the model itself, so rewards begin at 0.
+TEST(PreferenceRuns, TrainAdapters) {
+  const Outcome outcome =
+      train("dpo", {"--adapter.kind=lora", "--optimizer.lr=0.01", "--train.steps=10"});
+  EXPECT_NEAR(outcome.margins.front(), 0.0, 1e-5);
+  EXPECT_NEAR(outcome.losses.front(), std::log(2.0), 1e-5);
+  EXPECT_GT(outcome.margins.back(), 0.05);
+}
+
+// A resumed run has the bits of an uninterrupted one, although its weights at the resumption are no
+// longer those of the reference.
+TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {
+  const PreferenceCase golden("dpo");
+  const Arguments list = joined(golden.arguments(), {"--data.eval=" + golden.rows()});
+  RunDriver whole("preference-whole"), parts("preference-parts");
+  ASSERT_EQ(whole.train(joined(list, {"--train.steps=6"})), 0);
+  ASSERT_EQ(parts.train(joined(list, {"--train.steps=3"})), 0);
+  const std::string kept = read_whole_file(parts.directory() + "/reference_train", 1 << 20);
+  ASSERT_EQ(parts.train(joined(list, {"--train.steps=6"})), 0);
+  EXPECT_EQ(read_whole_file(parts.directory() + "/reference_train", 1 << 20), kept);
+  EXPECT_EQ(parts.steps("loss"), whole.steps("loss"));
+  EXPECT_EQ(parts.steps("rewards/margins"), whole.steps("rewards/margins"));
+  EXPECT_TRUE(parts.state() == whole.state());
+  const Json last = parts.metrics("eval").back(), same = whole.metrics("eval").back();
+  EXPECT_EQ(last.at("loss"), same.at("loss"));
+  EXPECT_EQ(last.at("rewards/margins"), same.at("rewards/margins"));
+}
+
+// A resumption without the reference's values, or with damaged ones, ends with what to do.
+TEST(PreferenceRuns, RefuseAMissingOrDamagedReference) {
+  const PreferenceCase golden("dpo");
+  RunDriver run("preference-refused");
+  ASSERT_EQ(run.train(joined(golden.arguments(), {"--train.steps=2"})), 0);
+  const std::string path = run.directory() + "/reference_train";
+  const std::string kept = read_whole_file(path, 1 << 20);
+  const auto fails_with = [&](const std::string& text) {
+    testing::internal::CaptureStderr();
+    EXPECT_NE(run.train(joined(golden.arguments(), {"--train.steps=4"})), 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+    EXPECT_NE(said.find("checkpoint.resume = \"never\""), std::string::npos) << said;
+  };
+  std::filesystem::remove(path);
+  fails_with("is missing");
+  std::string damaged = kept;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  std::ofstream(path) << damaged;
+  fails_with("is damaged");
+  std::string other = kept;
+  other.replace(other.find("compute fp32"), 12, "compute bf16");
+  std::ofstream(path) << other;
+  fails_with("belongs to another model");
+  std::ofstream(path) << kept;
+  EXPECT_EQ(run.train(joined(golden.arguments(), {"--train.steps=4"})), 0);
+}
+
+// `eval` compares with the start of the run, as evaluations in the run do.
+TEST(PreferenceRuns, AreEvaluatedAgainstTheirStart) {
+  const PreferenceCase golden("dpo");
+  RunDriver run("preference-eval");
+  ASSERT_EQ(run.train(joined(golden.arguments(), {"--data.eval=" + golden.rows()})), 0);
+  const Json in_run = run.metrics("eval").back();
+  EXPECT_FALSE(in_run.contains("perplexity"));
+  EXPECT_EQ(in_run.at("rewards/accuracies"), 1.0);
+  const std::string config = run.directory() + "/config.toml";
+  const Ended after = run_command({"eval", "--json", config});
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  const Json result = Json::parse(after.out);
+  EXPECT_EQ(result.at("pairs"), 9);
+  EXPECT_EQ(result.at("loss"), in_run.at("loss"));
+  EXPECT_EQ(result.at("rewards/margins"), in_run.at("rewards/margins"));
+  const Ended before = run_command({"eval", "--json", config, "--from", "model"});
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+  EXPECT_NEAR(Json::parse(before.out).at("loss").get<double>(), std::log(2.0), 1e-6);
+}
+
+// A loss and rows that do not fit each other are refused with what to change.
+TEST(PreferenceRuns, RefuseRowsThatDoNotFitTheLoss) {
+  const PreferenceCase golden("dpo");
+  const auto fails_with = [&](const Arguments& more, const std::string& text) {
+    RunDriver run("preference-wrong");
+    testing::internal::CaptureStderr();
+    EXPECT_NE(run.train(joined(golden.arguments(), more)), 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+  };
+  fails_with({"--train.loss=sft"}, "set train.loss = \"dpo\"");
+  fails_with(
+      {"--data.train=[\"" + golden_directory("llama") + "/train.jsonl\"]", "--data.format=tokens"},
+      "train.loss needs pairs");
+  fails_with({"--train.loss=orpo", "--preference.label_smoothing=0.1"}, "knows no smoothing");
+  fails_with({"--train.loss=kto"}, "train.loss");
+}
+
+}  // namespace
+}  // namespace longshore

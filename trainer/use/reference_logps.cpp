@@ -1,0 +1,127 @@
+#include "trainer/use/reference_logps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/progress.h"
+
+namespace longshore {
+namespace {
+
+constexpr Bytes kTokenBytes = 4;  // of the prepared data, for the progress
+constexpr Bytes kMostBytes = Bytes{64} << 30;
+constexpr const char* kHelp =
+    "; restore the file, or start over with checkpoint.resume = \"never\": the values cannot be "
+    "computed from weights that were trained since";
+
+// Returns the sequences of micro-batch `number`.
+std::vector<int64_t> sequences_of(const SequenceTable& table, int64_t number, int64_t micro_batch) {
+  const int64_t first = number * micro_batch;
+  std::vector<int64_t> sequences(
+      static_cast<size_t>(std::clamp<int64_t>(table.sequence_count() - first, 0, micro_batch)));
+  std::iota(sequences.begin(), sequences.end(), first);
+  return sequences;
+}
+
+}  // namespace
+
+std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
+                                      const PreferenceOptions& preference, int64_t micro_batch,
+                                      const StopCheck& stop) {
+  const RankGroups& groups = engine.groups();
+  const int64_t ranks = groups.topology.ranks;
+  const int64_t at_once = engine.plan().step.micro_batches;
+  const int64_t micro_batches = (data.table.sequence_count() + micro_batch - 1) / micro_batch;
+  std::vector<double> values(static_cast<size_t>(data.dataset->document_count()), 0.0);
+  const PairObjective objective{.options = preference,
+                                .references = has_reference(preference.loss)
+                                                  ? std::vector<double>(values.size(), 0.0)
+                                                  : std::vector<double>()};
+  int64_t tokens = 0;
+  for (int64_t d = 0; d < data.dataset->document_count(); ++d) {
+    tokens += data.dataset->document_tokens(d);
+  }
+  Progress progress("reference log-probabilities", tokens * kTokenBytes);
+  // All ranks run equal rounds; a rank without a micro-batch joins the collectives.
+  for (int64_t first = 0; first < micro_batches; first += at_once * ranks) {
+    stop();
+    std::vector<TokenBatch> batches;
+    Bytes done = 0;
+    for (int64_t i = 0; i < at_once * ranks && first + i < micro_batches; ++i) {
+      TokenBatch batch = make_token_batch(*data.dataset, data.table,
+                                          sequences_of(data.table, first + i, micro_batch));
+      done += batch.token_count() * kTokenBytes;
+      if (i % ranks == groups.rank.value) batches.push_back(std::move(batch));
+    }
+    engine.evaluate(engine.batches().load(host_batches(batches, &objective)));
+    const auto& logps = engine.document_logps();
+    for (size_t b = 0; b < batches.size(); ++b) {
+      for (size_t d = 0; d < logps[b].size(); ++d) {
+        values[static_cast<size_t>(batches[b].documents[d])] = logps[b][d];
+      }
+    }
+    progress.add(done);
+  }
+  // HOST WAIT: every rank needs the values of the pairs that later steps give it.
+  if (groups.all != nullptr) {
+    groups.all->all_reduce(values, {"the reference's log-probabilities", std::nullopt}).wait();
+  }
+  return values;
+}
+
+std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,
+                          const Dataset& data) {
+  return "model " + model_fingerprint + ", data " + hash_text(data.fingerprint()) + ", seed " +
+         std::to_string(config.run.seed) + ", compute " +
+         std::string(name_of(config.precision.compute));
+}
+
+void write_reference(const std::string& path, const std::string& key,
+                     const std::vector<double>& values) {
+  const std::span<const std::byte> bytes = bytes_of(std::span(values));
+  const Json head = {{"kind", "reference log-probabilities"},
+                     {"version", 1},
+                     {"key", key},
+                     {"documents", values.size()},
+                     {"xxh3", hash_text(hash64(bytes))}};
+  std::string text = head.dump() + "\n";
+  text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  write_file_durably(path, text);
+}
+
+std::vector<double> read_reference(const std::string& path, const std::string& key,
+                                   int64_t documents) {
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) {
+    throw CheckpointError(path +
+                          " is missing: it has the log-probabilities of the model that this run "
+                          "started from, which train.loss needs" +
+                          kHelp);
+  }
+  const std::string text = read_own_file(path, kMostBytes);
+  const size_t line = text.find('\n');
+  if (line == std::string::npos) throw CheckpointError(path + " is damaged" + kHelp);
+  const Json head = Json::parse(text.substr(0, line), nullptr, /*allow_exceptions=*/false);
+  const std::string_view content = std::string_view(text).substr(line + 1);
+  const auto member = [&](const char* name) {
+    return head.is_object() && head.contains(name) ? head[name] : Json();
+  };
+  if (member("version") != 1 || member("xxh3") != hash_text(hash64(content))) {
+    throw CheckpointError(path + " is damaged" + kHelp);
+  }
+  if (member("key") != key || member("documents") != documents ||
+      content.size() != static_cast<size_t>(documents) * sizeof(double)) {
+    throw CheckpointError(path + " belongs to another model, other data or another compute type (" +
+                          member("key").dump() + ", now \"" + key + "\")" + kHelp);
+  }
+  std::vector<double> values(static_cast<size_t>(documents));
+  if (!values.empty()) std::memcpy(values.data(), content.data(), content.size());
+  return values;
+}
+
+}  // namespace longshore

@@ -1,0 +1,32 @@
+// ReferenceLogps: the log-probability of every document under the weights that a run starts from,
+// for losses that compare with them ([Note: preference losses]). They are computed once, before the
+// first step, by evaluation passes of the run's own engine, and kept in the run's directory: later
+// the weights are no longer those of the start. Free functions; called by the engine's thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "offload/engine/engine.h"
+#include "trainer/data/run_data.h"
+
+namespace longshore {
+
+// Returns the values by document, with the engine's parameters; 0 for documents in no sequence.
+// Collective: each rank computes its share. Calls `stop` between passes.
+std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
+                                      const PreferenceOptions& preference, int64_t micro_batch,
+                                      const StopCheck& stop);
+
+// The file that keeps the values: a line of JSON, then the values. `key` names what they depend on.
+void write_reference(const std::string& path, const std::string& key,
+                     const std::vector<double>& values);
+// Throws CheckpointError if the file is missing, damaged, or has another key or number of values.
+std::vector<double> read_reference(const std::string& path, const std::string& key,
+                                   int64_t documents);
+
+// Returns the key of the values of `data` for a run of this model.
+std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,
+                          const Dataset& data);
+
+}  // namespace longshore
