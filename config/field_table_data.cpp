@@ -82,8 +82,9 @@ Section data_section() {
            "row format. text: a .txt file is one document, a JSONL row is {\"text\": ...}; tokens: "
            "rows {\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": "
            "..., \"completion\": ...} or Alpaca rows; messages: conversations in the OpenAI or "
-           "ShareGPT format; auto: detected from the first row of each file. Files may be "
-           "compressed with gzip or zstd"});
+           "ShareGPT format; preference: rows {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
+           "...}; auto: detected from the first row of each file. Files may be compressed with "
+           "gzip or zstd"});
   rows.choice<Data::Mask>(
       "mask", &Data::mask,
       {{"auto", Data::Mask::kAuto},
@@ -100,10 +101,11 @@ Section data_section() {
       {.description = "how often each entry of data.train is read per epoch: 2.0: twice; 0.5: half "
                       "of its documents; empty: once each",
        .bounds = between(0, 1000)});
-  rows.add(
-      "keys", KeyType::kTable, &Data::keys,
-      {.description = "field names of a row where they differ from text, prompt, context, "
-                      "completion, messages, tools, input_ids, labels: { prompt = \"question\" }"});
+  rows.add("keys", KeyType::kTable, &Data::keys,
+           {.description =
+                "field names of a row where they differ from text, prompt, context, "
+                "completion, messages, tools, input_ids, labels, chosen, rejected: { prompt = "
+                "\"question\" }"});
   add_template_keys(rows);
   rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
            {.description = "maximum number of tokens in a sequence",

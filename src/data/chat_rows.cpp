@@ -40,6 +40,8 @@ Document document_of(EncodedChat encoded, const RowFormatOptions& options) {
   return document;
 }
 
+}  // namespace
+
 std::vector<Document> encode_conversation(const Conversation& conversation,
                                           const RowFormatOptions& options, ChatMask mask,
                                           RowNotes* notes) {
@@ -75,10 +77,11 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   return documents;
 }
 
-// Returns the members that a row may have beside its messages.
 std::vector<std::string> members_of_conversations(const RowFormatOptions& options) {
   return {options.name_of("tools"), "system", "chat_template_kwargs"};
 }
+
+namespace {
 
 class MessagesFormat : public RowFormat {
  public:
@@ -123,6 +126,21 @@ std::string fill(const std::string& pattern, const std::string& prompt,
   return text;
 }
 
+}  // namespace
+
+std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
+                        const RowFormatOptions& options) {
+  std::string pattern = options.prompt_template;
+  if (pattern == "alpaca" || (pattern == "auto" && instruction)) {
+    pattern = context.empty() ? kAlpacaPlain : kAlpacaContext;
+  } else if (pattern == "plain" || pattern == "auto") {
+    pattern = context.empty() ? "{prompt}" : "{prompt}\n\n{context}";
+  }
+  return fill(pattern, prompt, context);
+}
+
+namespace {
+
 // PromptRow: the members of a row with a prompt.
 struct PromptRow {
   const Json* prompt;
@@ -139,13 +157,14 @@ class PromptFormat : public RowFormat {
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const PromptRow read = members_of(row);
+    refuse_judgement(row);
     if (read.prompt->is_array() && read.completion->is_array()) {
       return read_messages(row, read, notes);
     }
     note_unread(row, {read.prompt_key, read.completion_key, read.context_key}, "", notes);
     const std::string& prompt = required_text(*read.prompt, read.prompt_key);
     const std::string& completion = required_text(*read.completion, read.completion_key);
-    return {encode(fill(pattern_of(read), prompt, read.context), completion)};
+    return {encode(fill_prompt(prompt, read.context, read.instruction, options_), completion)};
   }
 
  private:
@@ -174,15 +193,14 @@ class PromptFormat : public RowFormat {
     return read;
   }
 
-  std::string pattern_of(const PromptRow& read) const {
-    const std::string& said = options_.prompt_template;
-    if (said == "alpaca" || (said == "auto" && read.instruction)) {
-      return read.context.empty() ? kAlpacaPlain : kAlpacaContext;
-    }
-    if (said == "plain" || said == "auto") {
-      return read.context.empty() ? "{prompt}" : "{prompt}\n\n{context}";
-    }
-    return said;
+  // Rows of KTO hold bad answers too, which must not be trained as good ones.
+  static void refuse_judgement(const Json& row) {
+    const auto label = row.find("label");
+    if (label == row.end() || !label->is_boolean()) return;
+    throw RowProblem(
+        "label: a true or false judgement of the answer (KTO), which is not supported; to train "
+        "the good answers, leave out the rows with label false and the member itself; for a loss "
+        "over pairs give rows with \"chosen\" and \"rejected\"");
   }
 
   // Prompt and completion are lists of messages, which form one conversation.

@@ -25,6 +25,18 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options);
 Conversation read_conversation(const Json& row, const RowFormatOptions& options,
                                RowNotes* notes = nullptr);
 
+// Returns the members that a row may have beside its messages.
+std::vector<std::string> members_of_conversations(const RowFormatOptions& options);
+
+// Returns the samples of a conversation. Throws RowProblem if it cannot be trained as `mask` says.
+std::vector<Document> encode_conversation(const Conversation& conversation,
+                                          const RowFormatOptions& options, ChatMask mask,
+                                          RowNotes* notes);
+
+// Returns the text of a prompt by data.prompt_template. `instruction`: the row has Alpaca's names.
+std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
+                        const RowFormatOptions& options);
+
 std::unique_ptr<RowFormat> make_messages_format(const RowFormatOptions& options);
 std::unique_ptr<RowFormat> make_prompt_format(const RowFormatOptions& options);
 

@@ -45,6 +45,14 @@ void add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
   }
 }
 
+// Returns true if one of the first `tokens` positions, except the first, has a label.
+bool is_trained(const Document& document, size_t tokens) {
+  const auto labels =
+      std::span<const TokenId>(document.labels).first(std::min(document.labels.size(), tokens));
+  return labels.size() > 1 &&
+         std::ranges::any_of(labels.subspan(1), [](TokenId id) { return id != kNotTrained; });
+}
+
 FileReport report_of(RowNotes& notes) {
   FileReport report;
   report.unwritten_calls = notes.unwritten.calls;
@@ -128,12 +136,17 @@ TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
     try {
       const std::string_view text = std::string_view(block.text).substr(row.begin, row.bytes);
       const Json parsed = parse_row(text, row.too_long, row.ended);
+      std::unique_ptr<RowFormat> detected;
       if (format_ == nullptr) {
         // The first row shows no format, so the format of each later row is detected.
-        const DataSection::Format found = detect_format(parsed, *options_);
-        take(make_row_format(found, *options_)->read_row(parsed, &notes), row.line, result);
+        detected = make_row_format(detect_format(parsed, *options_), *options_);
+      }
+      const RowFormat& format = detected != nullptr ? *detected : *format_;
+      std::vector<Document> documents = format.read_row(parsed, &notes);
+      if (format.gives_pairs()) {
+        take_pair(std::move(documents), row.line, result);
       } else {
-        take(format_->read_row(parsed, &notes), row.line, result);
+        take(std::move(documents), row.line, result);
       }
       result.counts.add(report_of(notes));
     } catch (const RowProblem& problem) {
@@ -181,6 +194,45 @@ void RowTokenizer::take(std::vector<Document> documents, int64_t line,
   for (size_t d = first + 1; d < first + added; ++d) block.tokens.rows_go_on.push_back(d);
   ++counts.resampled_rows;
   counts.resampled_tokens += tokens - longest;
+}
+
+void RowTokenizer::take_pair(std::vector<Document> pair, int64_t line,
+                             TokenizedBlock& block) const {
+  using Overlength = DataSection::Overlength;
+  LONGSHORE_CHECK(pair.size() == 2) << pair.size();
+  const auto max_tokens = static_cast<size_t>(data_->max_tokens);
+  const size_t longest = std::max(pair[0].tokens.size(), pair[1].tokens.size());
+  FileReport& counts = block.counts;
+  counts.longest_row_tokens = std::max(counts.longest_row_tokens, static_cast<int64_t>(longest));
+  if (!is_trained(pair[0], longest) || !is_trained(pair[1], longest)) {
+    throw RowProblem("no token is trained of one of the answers");
+  }
+  const bool too_long = longest > max_tokens;
+  if (too_long && data_->overlength == Overlength::kError) {
+    block.problems.push_back({line, too_many(longest, max_tokens)});
+    return;
+  }
+  if (too_long && data_->overlength == Overlength::kSplit) {
+    block.problems.push_back({line, std::to_string(longest) + " tokens, more than " +
+                                        limit_of(max_tokens) +
+                                        ", and an answer of a pair cannot be split; set "
+                                        "data.overlength to \"truncate\" or \"drop\""});
+    return;
+  }
+  const bool left = is_trained(pair[0], max_tokens) && is_trained(pair[1], max_tokens);
+  if (too_long && (data_->overlength == Overlength::kDrop || !left)) {
+    ++counts.dropped;
+    return;
+  }
+  const size_t first = block.tokens.lengths.size();
+  for (Document& document : pair) {
+    document.tokens.resize(std::min(document.tokens.size(), max_tokens));
+    document.labels.resize(document.tokens.size());
+    add_document(document.tokens, document.labels, block);
+  }
+  LONGSHORE_CHECK(block.tokens.lengths.size() == first + 2);
+  block.tokens.rows_go_on.push_back(first + 1);
+  counts.truncated += too_long ? 1 : 0;
 }
 
 void RowTokenizer::take_one(Document& document, TokenizedBlock& block) const {

@@ -7,38 +7,12 @@
 #include "base/texts.h"
 #include "data/chat_rows.h"
 #include "data/dataset.h"
+#include "data/preference_rows.h"
 #include "data/row_block.h"
 #include "data/row_source.h"
 
 namespace longshore {
 namespace {
-
-// Reads an array of token ids; `kNotTrained` is valid too if `may_be_untrained` is set.
-std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
-                              bool may_be_untrained) {
-  if (!value.is_array()) {
-    throw RowProblem(key + ": expected an array of integers, found " + article_and_type(value));
-  }
-  std::vector<TokenId> ids;
-  ids.reserve(value.size());
-  for (const Json& element : value) {
-    if (!element.is_number_integer()) {
-      throw RowProblem(place_of(key, ids.size()) + ": expected an integer, found " +
-                       article_and_type(element));
-    }
-    const bool fits = !element.is_number_unsigned() ||
-                      element.get<uint64_t>() < static_cast<uint64_t>(vocabulary_size);
-    const int64_t id = fits ? element.get<int64_t>() : vocabulary_size;
-    const bool untrained = may_be_untrained && id == kNotTrained;
-    if (!untrained && (id < 0 || id >= vocabulary_size)) {
-      throw RowProblem(place_of(key, ids.size()) + ": " + element.dump() +
-                       " is no token of the model, whose vocabulary has " +
-                       std::to_string(vocabulary_size));
-    }
-    ids.push_back(static_cast<TokenId>(id));
-  }
-  return ids;
-}
 
 // The mask selects answers, but the row has none. Training all of it would ignore the mask.
 void refuse_mask_without_answers(const RowFormatOptions& options) {
@@ -82,8 +56,7 @@ class TokensFormat : public RowFormat {
     Document document;
     const std::string key = options_.name_of("input_ids");
     note_unread(row, {key, options_.name_of("labels"), "attention_mask"}, "", notes);
-    document.tokens =
-        read_ids(required_member(row, key), key, options_.model_vocabulary_size, false);
+    document.tokens = read_ids(required_member(row, key), key, options_.model_vocabulary_size);
     if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
     refuse_padding(row);
     const auto labels = row.find(options_.name_of("labels"));
@@ -114,34 +87,6 @@ class TextFormat : public RowFormat {
     const std::string key = options_.name_of("text");
     note_unread(row, {key}, "", notes);
     return {read_text(required_text(required_member(row, key), key), options_)};
-  }
-
- private:
-  RowFormatOptions options_;
-};
-
-// Token ids of a prompt and two answers: the chosen document, then the rejected one.
-class PreferenceFormat : public RowFormat {
- public:
-  explicit PreferenceFormat(const RowFormatOptions& options) : options_(options) {}
-  std::string_view name() const override { return "preference"; }
-
-  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    note_unread(row, {"prompt_ids", "chosen_ids", "rejected_ids"}, "", notes);
-    std::vector<Document> documents;
-    for (const std::string key : {"chosen_ids", "rejected_ids"}) {
-      Document document;
-      document.tokens = read_ids(required_member(row, "prompt_ids"), "prompt_ids",
-                                 options_.model_vocabulary_size, false);
-      document.labels.assign(document.tokens.size(), kNotTrained);
-      const std::vector<TokenId> answer =
-          read_ids(required_member(row, key), key, options_.model_vocabulary_size, false);
-      if (answer.empty()) throw RowProblem(key + ": the array is empty");
-      document.tokens.insert(document.tokens.end(), answer.begin(), answer.end());
-      document.labels.insert(document.labels.end(), answer.begin(), answer.end());
-      documents.push_back(std::move(document));
-    }
-    return documents;
   }
 
  private:
@@ -224,7 +169,7 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
       require_tokenizer(options, "messages");
       return make_messages_format(options);
     case DataSection::Format::kPreference:
-      return std::make_unique<PreferenceFormat>(options);
+      return make_preference_format(options);
     case DataSection::Format::kAuto:
       break;
   }
@@ -235,7 +180,7 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   require_object(row);
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) return DataSection::Format::kTokens;
-  if (has("chosen_ids")) return DataSection::Format::kPreference;
+  if (holds_pair(row, options)) return DataSection::Format::kPreference;
   if (row.contains(name_of_messages(row, options))) return DataSection::Format::kMessages;
   if (has("prompt") && (has("completion") || row.contains("response") || row.contains("chosen"))) {
     return DataSection::Format::kPromptCompletion;
@@ -246,7 +191,8 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   if (has("text")) return DataSection::Format::kText;
   throw RowProblem(
       "no known format: expected a key \"text\", \"messages\", \"conversations\", \"input_ids\", "
-      "\"prompt\" with \"completion\", or \"instruction\" with \"output\", found " +
+      "\"prompt\" with \"completion\", \"instruction\" with \"output\", or \"chosen\" with "
+      "\"rejected\", found " +
       keys_of(row) + "; data.keys gives keys other names");
 }
 
@@ -299,6 +245,32 @@ const Json& required_member(const Json& row, const std::string& key) {
     throw RowProblem("expected a key \"" + key + "\", found " + keys_of(row));
   }
   return *member;
+}
+
+std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
+                              bool may_be_untrained) {
+  if (!value.is_array()) {
+    throw RowProblem(key + ": expected an array of integers, found " + article_and_type(value));
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(value.size());
+  for (const Json& element : value) {
+    if (!element.is_number_integer()) {
+      throw RowProblem(place_of(key, ids.size()) + ": expected an integer, found " +
+                       article_and_type(element));
+    }
+    const bool fits = !element.is_number_unsigned() ||
+                      element.get<uint64_t>() < static_cast<uint64_t>(vocabulary_size);
+    const int64_t id = fits ? element.get<int64_t>() : vocabulary_size;
+    const bool untrained = may_be_untrained && id == kNotTrained;
+    if (!untrained && (id < 0 || id >= vocabulary_size)) {
+      throw RowProblem(place_of(key, ids.size()) + ": " + element.dump() +
+                       " is no token of the model, whose vocabulary has " +
+                       std::to_string(vocabulary_size));
+    }
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  return ids;
 }
 
 std::string place_of(std::string_view name, size_t index) {

@@ -60,6 +60,8 @@ class RowFormat {
   // Returns at least one document; a conversation may become several samples. Throws RowProblem if
   // the row does not have the format. Counts are added to `notes` unless it is null.
   virtual std::vector<Document> read_row(const Json& row, RowNotes* notes = nullptr) const = 0;
+  // Returns true if every row gives two documents, of which both are used or neither is.
+  virtual bool gives_pairs() const { return false; }
 };
 
 // `format` must not be kAuto. Throws DataError if the format needs a tokenizer and there is none,
@@ -92,6 +94,9 @@ std::string keys_of(const Json& row);
 // Returns a path such as "messages[2]".
 std::string place_of(std::string_view name, size_t index);
 void require_object(const Json& row);
+// Reads an array of token ids; kNotTrained is valid too if `may_be_untrained` is set.
+std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
+                              bool may_be_untrained = false);
 // Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
 // Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without

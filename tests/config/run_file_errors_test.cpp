@@ -211,9 +211,9 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "or "
        "\"no_shard\", found the string \"zero3\""},
       {"[data]\nformat = \"token\"",
-       "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", \"prompt-completion\" "
-       "or "
-       "\"messages\", found the string \"token\", did you mean \"tokens\"?"},
+       "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", "
+       "\"prompt-completion\", \"messages\" or \"preference\", found the string \"token\", did you "
+       "mean \"tokens\"?"},
       {"[fsdp]\nrecompute = \"full\"",
        "run.toml:2:13: fsdp.recompute: expected \"unit\", \"none\" or \"auto\", found the string "
        "\"full\""},

@@ -88,6 +88,23 @@ def write_empty_groups():
     write("no_rows", [[]])
 
 
+def write_pairs():
+    """Pairs in the schema of ultrafeedback_binarized."""
+    def talk(*turns):
+        return [{"role": role, "content": content} for role, content in turns]
+
+    rows = []
+    for question, good, bad in (("q?", "yes", "no"), ("caf\u00e9", "\u00e9", "e")):
+        asked = ("user", question)
+        chosen = talk(asked, ("assistant", good))
+        rows.append({"prompt": question, "prompt_id": "f" * 64, "chosen": chosen,
+                     "rejected": talk(asked, ("assistant", bad)), "messages": chosen,
+                     "score_chosen": 8.5, "score_rejected": 8.0})
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (HERE / "pairs.jsonl").write_text("".join(lines), encoding="utf-8")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), HERE / "pairs.parquet")
+
+
 def zigzag(value):
     value <<= 1
     out = b""
@@ -133,5 +150,6 @@ if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     write_same_rows()
     write_empty_groups()
+    write_pairs()
     write_zero_dictionary()
     write_bombs()

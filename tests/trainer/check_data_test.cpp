@@ -40,6 +40,32 @@ TEST(CheckData, ShowsCharactersWholeThatSeveralTokensSpell) {
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
 }
 
+// The answers of a pair are shown one below the other in the terminal and side by side on the page,
+// each with its scored tokens; a row of JSON says which answer it is.
+TEST(CheckData, ShowsBothAnswersOfAPair) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  std::ofstream(at + "/rows.jsonl") << R"({"prompt": "sky", "chosen": " blue", "rejected": " red"})"
+                                    << "\n";
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at
+                                  << "/rows.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\n";
+  const std::string terminal = printed({"check", "data", at + "/run.toml"});
+  const size_t chosen = terminal.find("row 0, chosen"), rejected = terminal.find("row 0, rejected");
+  EXPECT_LT(chosen, rejected) << terminal;
+  EXPECT_NE(terminal.find("⟦ blue", chosen), std::string::npos) << terminal;
+  EXPECT_NE(terminal.find("⟦ red", rejected), std::string::npos) << terminal;
+  EXPECT_NE(terminal.find("of up to 128 tokens"), std::string::npos) << terminal;
+  printed({"check", "data", at + "/run.toml", "--html", at + "/page.html"});
+  std::ifstream file(at + "/page.html");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_LT(page.find("<section><article><header>row 0, chosen"), page.find("</section>"));
+  const std::string rows = printed({"check", "data", at + "/run.toml", "--json"});
+  EXPECT_NE(rows.find("\"answer\":\"rejected\""), std::string::npos) << rows;
+}
+
 // `prepare` prints for each file what was added, where, and how many samples.
 TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   const TemporaryDirectory directory;

@@ -108,7 +108,9 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
       if (line.blank() && !line.too_long) continue;
       if (number >= first) {
         read_row(
-            {.row = number, .place = path + ":" + std::to_string(line.number)},
+            {.row = number,
+             .pair = format->gives_pairs(),
+             .place = path + ":" + std::to_string(line.number)},
             [&] { return format->read_row(parse_row(line.text, line.too_long, line.ended)); },
             options.tokenizer, inspected);
       }
@@ -146,13 +148,18 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
   statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
   const CombinedDataset all(std::move(sets), {}, {});
+  const bool pairs = std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
+    return file.format == name_of(DataSection::Format::kPreference);
+  });
+  statistics.sequence_tokens = (pairs ? 2 : 1) * config.data.max_tokens;
   const SequenceTable table =
       make_sequences(all, {.packing = config.data.packing,
-                           .max_tokens = config.data.max_tokens,
-                           .shuffle_seed = static_cast<uint64_t>(config.run.seed)});
+                           .max_tokens = statistics.sequence_tokens,
+                           .shuffle_seed = static_cast<uint64_t>(config.run.seed),
+                           .whole_rows = pairs});
   statistics.sequences = table.sequence_count();
   statistics.efficiency = static_cast<double>(statistics.tokens) /
-                          static_cast<double>(statistics.sequences * statistics.max_tokens);
+                          static_cast<double>(statistics.sequences * statistics.sequence_tokens);
   return statistics;
 }
 

@@ -17,6 +17,7 @@ namespace longshore {
 struct InspectedRow {
   int64_t row = 0;                  // counts from 0 over all files; blank lines do not count
   int64_t sample = 0, samples = 1;  // one conversation may give several samples
+  bool pair = false;                // sample 0 is the chosen answer's, sample 1 the rejected one's
   std::string place;
   std::string text{};
   std::vector<TokenId> ids{};
@@ -35,18 +36,20 @@ struct DataStatistics {
   int64_t documents = 0, tokens = 0, trained_tokens = 0;
   int64_t duplicates = 0;  // documents whose tokens equal those of an earlier document
   int64_t sequences = 0;
-  double efficiency = 0.0;  // tokens over sequences * max_tokens
+  double efficiency = 0.0;  // tokens over sequences * sequence_tokens
   int64_t max_tokens = 0;
+  int64_t sequence_tokens = 0;         // room for tokens in a sequence; a pair has two documents
   std::vector<int64_t> length_counts;  // documents by length, in equal steps up to max_tokens
 };
 
 DataStatistics measure_data(const RunConfig& config, const RunPreparation& preparation,
                             const std::vector<std::string>& files);
 
-// Formats a row for a terminal. `colour` marks trained tokens by colour instead of brackets.
+// Formats a row, or one answer of a pair, for a terminal. `colour` marks trained tokens by colour
+// instead of brackets.
 std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
-// Returns {"row", "text", "input_ids", "labels"}, or {"row", "problem"}.
+// Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", or {"row", "problem"}.
 Json row_as_json(const InspectedRow& row);
 // Returns one HTML page that needs no other file.
 std::string inspection_page(const DataStatistics& statistics,

@@ -58,7 +58,7 @@ std::vector<Fact> facts_of(const DataStatistics& statistics) {
                                  with_thousands(total.resampled_tokens) + " tokens more"},
       {"longest row", with_thousands(total.longest_row_tokens) + " tokens"},
       {"sequences", with_thousands(statistics.sequences) + " of up to " +
-                        with_thousands(statistics.max_tokens) + " tokens"},
+                        with_thousands(statistics.sequence_tokens) + " tokens"},
       {"packing efficiency", percent(statistics.efficiency)}};
   return facts;
 }
@@ -96,14 +96,35 @@ header { padding: .4rem .8rem; border-bottom: 1px solid var(--line); font-size: 
 pre { padding: .8rem; } pre span { opacity: .6; }
 pre b { font-weight: inherit; background: var(--trained); }
 pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: normal; }
+section { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
 .problem { color: #c33; padding: .8rem; }
 )";
+
+const char* answer_of(const InspectedRow& row) {
+  return row.sample == 0 ? "chosen" : "rejected";
+}
 
 std::string title_of(const InspectedRow& row) {
   const std::string title = "row " + std::to_string(row.row);
   if (row.samples == 1) return title;
+  if (row.pair) return title + ", " + answer_of(row);
   return title + ", sample " + std::to_string(row.sample + 1) + " of " +
          std::to_string(row.samples);
+}
+
+std::string article_of(const InspectedRow& row) {
+  std::string html = "<article><header>" + title_of(row) + " · " + escape_piece(row.place) + " · " +
+                     std::to_string(row.ids.size()) + " tokens</header>";
+  if (!row.problem.empty()) {
+    html += "<div class='problem'>" + escape_piece(row.problem) + "</div>";
+  }
+  html += "<pre>";
+  for (size_t t = 0; t < row.ids.size(); ++t) {
+    const char* tag = row.labels[t] != kNotTrained ? "b" : "span";
+    html += std::string("<") + tag + " title='" + std::to_string(row.ids[t]) + "'>" +
+            escape_piece(row.pieces[t]) + "</" + tag + ">";
+  }
+  return html + "</pre></article>";
 }
 
 }  // namespace
@@ -114,8 +135,8 @@ std::string describe_row(const InspectedRow& row, bool colour) {
   if (row.ids.empty()) return text + "\n";
   const auto trained = static_cast<int64_t>(row.labels.size()) -
                        std::count(row.labels.begin(), row.labels.end(), kNotTrained);
-  text +=
-      "  " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(trained) + " trained\n";
+  text += "  " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(trained) +
+          (row.pair ? " scored\n" : " trained\n");
   bool odd = false, open = false;
   for (size_t t = 0; t < row.ids.size(); ++t) {
     const bool learned = row.labels[t] != kNotTrained;
@@ -158,7 +179,11 @@ Json row_as_json(const InspectedRow& row) {
   if (row.ids.empty()) return {{"row", row.row}, {"place", row.place}, {"problem", row.problem}};
   Json object = {
       {"row", row.row}, {"text", row.text}, {"input_ids", row.ids}, {"labels", row.labels}};
-  if (row.samples > 1) object["sample"] = row.sample;
+  if (row.pair) {
+    object["answer"] = answer_of(row);
+  } else if (row.samples > 1) {
+    object["sample"] = row.sample;
+  }
   if (!row.problem.empty()) object["problem"] = row.problem;
   return object;
 }
@@ -174,21 +199,15 @@ std::string inspection_page(const DataStatistics& statistics,
   page += "</p>" + fact_boxes(facts_of(statistics)) + "<h2>Lengths of documents</h2>" +
           histogram_svg(statistics);
   page +=
-      "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained, faint "
-      "ones only read.</p>";
+      "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained or, of a "
+      "pair, scored, faint ones only read.</p>";
   for (const InspectedRow& row : rows) {
-    page += "<article><header>" + title_of(row) + " · " + escape_piece(row.place) + " · " +
-            std::to_string(row.ids.size()) + " tokens</header>";
-    if (!row.problem.empty()) {
-      page += "<div class='problem'>" + escape_piece(row.problem) + "</div>";
-    }
-    page += "<pre>";
-    for (size_t t = 0; t < row.ids.size(); ++t) {
-      const char* tag = row.labels[t] != kNotTrained ? "b" : "span";
-      page += std::string("<") + tag + " title='" + std::to_string(row.ids[t]) + "'>" +
-              escape_piece(row.pieces[t]) + "</" + tag + ">";
-    }
-    page += "</pre></article>\n";
+    // The answers of a pair are side by side.
+    const bool both = row.pair && row.samples == 2;
+    if (both && row.sample == 0) page += "<section>";
+    page += article_of(row);
+    if (both && row.sample == 1) page += "</section>";
+    page += "\n";
   }
   return page + std::string(kPageEnd);
 }

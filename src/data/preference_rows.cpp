@@ -1,0 +1,381 @@
+#include "data/preference_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/texts.h"
+#include "data/chat_rows.h"
+#include "data/dataset.h"
+
+namespace longshore {
+namespace {
+
+using Mask = DataSection::Mask;
+
+// The members with the two answers, chosen first.
+constexpr std::array kAnswers = {"chosen", "rejected"};
+constexpr std::array kAnswerIds = {"chosen_ids", "rejected_ids"};
+
+// Data sets of conversations in columns name the user's question so.
+constexpr std::array kQuestions = {"question", "input"};
+
+bool has(const Json& row, const std::string& key) {
+  const auto member = row.find(key);
+  return member != row.end() && !member->is_null();
+}
+
+// TwoAnswers: a row's prompt and answers, either all texts or all lists of messages.
+struct TwoAnswers {
+  Json prompt;
+  std::array<Json, 2> answers;
+};
+
+// Returns a list of messages; one message alone is a list of one.
+Json as_list(const Json& value) {
+  return value.is_object() && !value.empty() && !value.begin()->is_array() ? Json::array({value})
+                                                                           : value;
+}
+
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// Splits two texts where they differ. A space before that place belongs to the answers, since most
+// tokenizers join it with the word behind it.
+TwoAnswers split_texts(const std::string& chosen, const std::string& rejected) {
+  const auto [fork, other] = std::ranges::mismatch(chosen, rejected);
+  auto at = static_cast<size_t>(fork - chosen.begin());
+  if (at == chosen.size() || at == rejected.size()) {
+    throw RowProblem(
+        "chosen and rejected: one of the texts begins with all of the other, so it does not show "
+        "where the prompt ends; give the prompt in a member \"prompt\"");
+  }
+  while (at > 0 && is_continuation(chosen[at])) --at;
+  if (at > 0 && chosen[at - 1] == ' ') --at;
+  if (at == 0) {
+    throw RowProblem(
+        "chosen and rejected: the texts have no common beginning, which would be the prompt; give "
+        "the prompt in a member \"prompt\"");
+  }
+  return {chosen.substr(0, at), {chosen.substr(at), rejected.substr(at)}};
+}
+
+// Splits two conversations at the first turn that differs.
+TwoAnswers split_messages(const Json& chosen, const Json& rejected) {
+  size_t shared = 0;
+  while (shared < std::min(chosen.size(), rejected.size()) && chosen[shared] == rejected[shared]) {
+    ++shared;
+  }
+  if (shared == 0) {
+    throw RowProblem(
+        "chosen and rejected: the conversations have no common beginning, which would be the "
+        "prompt; give the prompt as messages in a member \"prompt\"");
+  }
+  TwoAnswers read{Json::array(), {Json::array(), Json::array()}};
+  for (size_t i = 0; i < shared; ++i) read.prompt.push_back(chosen[i]);
+  for (size_t i = shared; i < chosen.size(); ++i) read.answers[0].push_back(chosen[i]);
+  for (size_t i = shared; i < rejected.size(); ++i) read.answers[1].push_back(rejected[i]);
+  return read;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+// Returns true if a message of the list has this content.
+bool is_message_of(const Json& messages, const std::string& content) {
+  return std::ranges::any_of(messages, [&content](const Json& message) {
+    if (!message.is_object()) return false;
+    for (const char* name : {"content", "value"}) {
+      const auto found = message.find(name);
+      if (found == message.end() || !found->is_string()) continue;
+      if (trimmed(found->get_ref<const std::string&>()) == trimmed(content)) return true;
+    }
+    return false;
+  });
+}
+
+const char* kind_of(const Json& value) {
+  return value.is_string() ? "a text" : "messages";
+}
+
+// Adds the notes of the rejected answer's conversation; both have the prompt's members.
+void add_notes(const RowNotes& other, RowNotes& notes) {
+  notes.unwritten.calls += other.unwritten.calls;
+  notes.unwritten.thoughts += other.unwritten.thoughts;
+  notes.unwritten.instructions += other.unwritten.instructions;
+  notes.unwritten.texts += other.unwritten.texts;
+  notes.unwritten.tools += other.unwritten.tools;
+  for (const auto& [name, count] : other.unread) {
+    int64_t& noted = notes.unread[name];
+    noted = std::max(noted, count);
+  }
+}
+
+class PreferenceFormat : public RowFormat {
+ public:
+  explicit PreferenceFormat(const RowFormatOptions& options) : options_(options) {}
+  std::string_view name() const override { return "preference"; }
+  bool gives_pairs() const override { return true; }
+
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    require_object(row);
+    if (has(row, key_of(kAnswerIds[0])) || has(row, key_of(kAnswerIds[1]))) {
+      return read_token_ids(row, notes);
+    }
+    for (const char* answer : kAnswers) check_answer(row, answer);
+    if (options_.tokenizer == nullptr) {
+      throw DataError(
+          "rows with texts or messages need the model's tokenizer.json, and there is none");
+    }
+    if (row[key_of(kAnswers[0])].is_string()) return read_texts(row, notes);
+    return read_messages(row, notes);
+  }
+
+ private:
+  std::string key_of(const char* member) const { return options_.name_of(member); }
+  const Json& answer_of(const Json& row, size_t side) const {
+    return row.at(key_of(kAnswers[side]));
+  }
+
+  void check_answer(const Json& row, const char* member) const {
+    const std::string key = key_of(member);
+    const Json& answer = required_member(row, key);
+    if (!answer.is_string() && !answer.is_array() && !answer.is_object()) {
+      throw RowProblem(key + ": expected a string or messages, found " + article_and_type(answer));
+    }
+    if (answer.is_structured() && answer.empty()) throw RowProblem(key + ": holds no message");
+    const Json& first = row.at(key_of(kAnswers[0]));
+    if (first.is_string() != answer.is_string()) {
+      throw RowProblem(key + ": " + kind_of(answer) + ", but " + key_of(kAnswers[0]) + " is " +
+                       kind_of(first) + "; both answers must be of one kind");
+    }
+  }
+
+  std::vector<Document> read_token_ids(const Json& row, RowNotes* notes) const {
+    const std::string prompt_key = key_of("prompt_ids");
+    note_unread(row, {prompt_key, key_of(kAnswerIds[0]), key_of(kAnswerIds[1])}, "", notes);
+    const std::vector<TokenId> prompt = required_ids(row, prompt_key);
+    std::vector<Document> pair(2);
+    for (size_t side = 0; side < pair.size(); ++side) {
+      const std::vector<TokenId> answer = required_ids(row, key_of(kAnswerIds[side]));
+      Document& document = pair[side];
+      document.tokens = prompt;
+      document.labels.assign(prompt.size(), kNotTrained);
+      document.tokens.insert(document.tokens.end(), answer.begin(), answer.end());
+      document.labels.insert(document.labels.end(), answer.begin(), answer.end());
+    }
+    return pair;
+  }
+
+  std::vector<TokenId> required_ids(const Json& row, const std::string& key) const {
+    std::vector<TokenId> ids =
+        read_ids(required_member(row, key), key, options_.model_vocabulary_size);
+    if (ids.empty()) throw RowProblem(key + ": the array is empty");
+    return ids;
+  }
+
+  std::vector<Document> read_texts(const Json& row, RowNotes* notes) const {
+    std::array<std::string, 2> answers;
+    for (size_t side = 0; side < 2; ++side) {
+      answers[side] = required_text(answer_of(row, side), key_of(kAnswers[side]));
+    }
+    const bool instruction = !has(row, key_of("prompt")) && has(row, "instruction");
+    const std::string prompt_key = instruction ? "instruction" : key_of("prompt");
+    const std::string context_key = instruction ? "input" : key_of("context");
+    if (!has(row, prompt_key)) {
+      const std::string question = question_of(row);
+      if (!question.empty()) return read_columns(row, question, notes);
+    }
+    note_unread(row, {prompt_key, context_key, key_of(kAnswers[0]), key_of(kAnswers[1])}, "",
+                notes);
+    if (!has(row, prompt_key)) {
+      const TwoAnswers split = split_texts(answers[0], answers[1]);
+      return encode_texts(split.prompt, {split.answers[0], split.answers[1]});
+    }
+    const Json& prompt = row[prompt_key];
+    if (prompt.is_structured()) {
+      throw RowProblem(prompt_key + ": messages, but " + key_of(kAnswers[0]) +
+                       " is a text; give the answers as messages too");
+    }
+    std::string context;
+    if (has(row, context_key)) context = required_text(row[context_key], context_key, true);
+    return encode_texts(
+        fill_prompt(required_text(prompt, prompt_key), context, instruction, options_), answers);
+  }
+
+  // Returns the name of the column with the question, or "".
+  std::string question_of(const Json& row) const {
+    for (const char* name : kQuestions) {
+      if (has(row, name)) return name;
+    }
+    return "";
+  }
+
+  // Reads a conversation of one question in columns: system, question, chosen and rejected.
+  std::vector<Document> read_columns(const Json& row, const std::string& question,
+                                     RowNotes* notes) const {
+    const auto message = [](const char* role, const Json& text) {
+      return Json::array({{{"role", role}, {"content", text}}});
+    };
+    note_members(row, question, notes);
+    return encode_messages(
+        row,
+        {message("user", required_text(row[question], question)),
+         {message("assistant", answer_of(row, 0)), message("assistant", answer_of(row, 1))}},
+        notes);
+  }
+
+  std::vector<Document> read_messages(const Json& row, RowNotes* notes) const {
+    std::array<Json, 2> answers = {as_list(answer_of(row, 0)), as_list(answer_of(row, 1))};
+    std::string prompt_key = key_of("prompt");
+    // Data sets in ShareGPT's form have the prompt in `conversations`, and one message for answer.
+    const bool single = answer_of(row, 0).is_object();
+    if (single && !has(row, prompt_key)) prompt_key = "conversations";
+    note_members(row, prompt_key, notes);
+    if (has(row, prompt_key) && !row[prompt_key].is_string()) {
+      return encode_messages(row, {as_list(row[prompt_key]), std::move(answers)}, notes);
+    }
+    if (!answers[0].is_array() || !answers[1].is_array()) {
+      throw RowProblem("chosen and rejected: expected arrays of messages");
+    }
+    const std::string given =
+        has(row, prompt_key) ? row[prompt_key].get<std::string>() : std::string();
+    const bool shared =
+        !answers[0].empty() && !answers[1].empty() && answers[0][0] == answers[1][0];
+    if (has(row, prompt_key) && !shared) refuse_text_prompt(prompt_key);
+    TwoAnswers split = split_messages(answers[0], answers[1]);
+    if (has(row, prompt_key) && !is_message_of(split.prompt, given)) refuse_text_prompt(prompt_key);
+    return encode_messages(row, std::move(split), notes);
+  }
+
+  [[noreturn]] void refuse_text_prompt(const std::string& prompt_key) const {
+    throw RowProblem(prompt_key + ": a text, but " + key_of(kAnswers[0]) +
+                     " holds messages, and none that both answers begin with is this text; give "
+                     "the prompt as messages, or name another member with data.keys");
+  }
+
+  void note_members(const Json& row, const std::string& prompt_key, RowNotes* notes) const {
+    std::vector<std::string> read = members_of_conversations(options_);
+    read.insert(read.end(), {prompt_key, key_of(kAnswers[0]), key_of(kAnswers[1])});
+    note_unread(row, read, "", notes);
+  }
+
+  std::vector<Document> encode_messages(const Json& row, TwoAnswers read, RowNotes* notes) const {
+    std::vector<Document> pair;
+    for (size_t side = 0; side < 2; ++side) {
+      RowNotes noted;
+      pair.push_back(encode_side(row, read.prompt, read.answers[side], kAnswers[side], noted));
+      if (notes != nullptr) add_notes(noted, *notes);
+    }
+    return pair;
+  }
+
+  Document encode_side(const Json& row, const Json& prompt, const Json& answer, const char* member,
+                       RowNotes& notes) const {
+    const std::string key = key_of(member);
+    if (!prompt.is_array() || !answer.is_array()) {
+      throw RowProblem(key + ": expected the prompt and the answer as arrays of messages");
+    }
+    if (prompt.empty()) throw RowProblem("prompt: the array is empty");
+    if (answer.empty()) {
+      throw RowProblem(key + ": holds no answer behind the messages that both have in common");
+    }
+    RowFormatOptions options = options_;
+    options.keys["messages"] = key;
+    Json whole = row;
+    whole[key] = prompt;
+    for (const Json& message : answer) whole[key].push_back(message);
+    Conversation conversation = read_conversation(whole, options, &notes);
+    const size_t answers = answer.size();
+    const size_t first = conversation.messages.size() - answers;
+    if (conversation.messages[first]["role"] != "assistant") {
+      throw RowProblem(key + ": the first message of the answer is not the assistant's");
+    }
+    // Earlier answers belong to the prompt.
+    for (size_t i = 0; i < first; ++i) {
+      if (conversation.messages[i]["role"] == "assistant") conversation.messages[i]["weight"] = 0;
+    }
+    std::vector<Document> samples =
+        encode_conversation(conversation, options, ChatMask::kAssistant, &notes);
+    if (samples.size() != 1) {
+      throw RowProblem(key + ": the chat template writes its messages as " +
+                       std::to_string(samples.size()) +
+                       " samples, but an answer must be one; data.chat_template names another "
+                       "template");
+    }
+    return std::move(samples.front());
+  }
+
+  // Encodes prompt and answer as one text. The answers begin where the tokens differ from those of
+  // the prompt alone, at the same position for both.
+  std::vector<Document> encode_texts(const std::string& prompt,
+                                     const std::array<std::string, 2>& answers) const {
+    const std::vector<TokenId> asked = encode(prompt);
+    std::vector<Document> pair(2);
+    size_t shared = asked.size();
+    for (size_t side = 0; side < 2; ++side) {
+      pair[side].tokens = encode(prompt + answers[side]);
+      end_with_eos(pair[side].tokens);
+      check_ids_of_text(pair[side].tokens, options_);
+      const auto fork = std::ranges::mismatch(asked, pair[side].tokens).in1;
+      shared = std::min(shared, static_cast<size_t>(fork - asked.begin()));
+      if (options_.keep_text) pair[side].text = prompt + answers[side];
+    }
+    for (Document& document : pair) {
+      document.labels = document.tokens;
+      std::fill_n(document.labels.begin(), std::min(shared, document.labels.size()), kNotTrained);
+    }
+    return pair;
+  }
+
+  std::vector<TokenId> encode(const std::string& text) const {
+    std::vector<TokenId> ids;
+    try {
+      ids = options_.tokenizer->encode(text, SpecialTokens::kAdd);
+    } catch (const DataError& error) {
+      throw RowProblem(error.what());
+    }
+    if (begins_twice(ids, *options_.tokenizer)) ids.erase(ids.begin());
+    return ids;
+  }
+
+  void end_with_eos(std::vector<TokenId>& ids) const {
+    if (!options_.add_eos) return;
+    const std::optional<TokenId> eos = options_.tokenizer->eos();
+    if (!eos) {
+      throw DataError(
+          "the tokenizer names no eos token to end answers with; give tokenizer_config.json an "
+          "eos_token, or set data.add_eos = false");
+    }
+    if (ids.empty() || ids.back() != *eos) ids.push_back(*eos);
+  }
+
+  RowFormatOptions options_;
+};
+
+}  // namespace
+
+bool holds_pair(const Json& row, const RowFormatOptions& options) {
+  const auto both = [&](const auto& members) {
+    return has(row, options.name_of(members[0])) && has(row, options.name_of(members[1]));
+  };
+  return both(kAnswers) || both(kAnswerIds);
+}
+
+std::unique_ptr<RowFormat> make_preference_format(const RowFormatOptions& options) {
+  if (options.mask != Mask::kAuto && options.mask != Mask::kCompletion) {
+    throw DataError(
+        "data.mask selects other tokens than the answers that pairs are scored on; set data.mask = "
+        "\"auto\"");
+  }
+  return std::make_unique<PreferenceFormat>(options);
+}
+
+}  // namespace longshore
