@@ -144,6 +144,25 @@ def write_bombs():
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000, pyarrow.int32()),
                                                ["b" * 4000])
     write("dictionary", text, compression="zstd")
+    # A dictionary of 16 Mi texts of no byte, for one row. The footer's Thrift has the column's
+    # sizes before and after compression in fields 6 and 7.
+    write("entries", [""], compression="zstd")
+    path = HERE / "bomb_entries.parquet"
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size:-8]
+    column = pyarrow.parquet.ParquetFile(path).metadata.row_group(0).column(0)
+    page = bytes(64 << 20)
+    packed = pyarrow.compress(page, codec="zstd", asbytes=True)
+    header = (b"\x15\x04\x15" + zigzag(len(page)) + b"\x15" + zigzag(len(packed))
+              + b"\x4c\x15" + zigzag(len(page) // 4) + b"\x15\x00\x00\x00")
+    rest = data[column.data_page_offset:-8 - size]
+    sizes = [b"\x16" + zigzag(column.total_uncompressed_size) + b"\x16" + zigzag(total)
+             for total in (column.total_compressed_size, len(header + packed + rest))]
+    assert footer.count(sizes[0]) == 1
+    footer = footer.replace(*sizes)
+    path.write_bytes(data[:4] + header + packed + rest + footer
+                     + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ TEST(Tables, BombsAreRefusedBeforeTheyExpand) {
   EXPECT_NE(reason(table("bomb_list.parquet")).find("more than 4194304 values in its lists"),
             std::string::npos);
   EXPECT_NE(reason(table("bomb_dictionary.parquet")).find("which no text does"), std::string::npos);
+  EXPECT_NE(reason(table("bomb_entries.parquet")).find("dictionaries of a row group need 576 MiB"),
+            std::string::npos);
 }
 
 // Goal: a cut or damaged file gives rows or an error with the file's name.

@@ -18,6 +18,7 @@ use parquet::schema::types::Type as SchemaType;
 use parquet::thrift::TSerializable;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use thrift::protocol::TCompactInputProtocol;
 
@@ -31,6 +32,10 @@ const ALWAYS_EXPANDED: usize = 64 << 20;
 /// The limit of the nested list elements of a row; a line of 16 MiB holds no more.
 const MAX_ROW_VALUES: usize = 4 << 20;
 const MAX_PAGE_VALUES: u32 = 1 << 28;
+/// The limit of all dictionaries of a row group, which stay in memory while its rows are read. An
+/// entry takes more memory than its bytes, so that many short entries count too.
+const MAX_DICTIONARY_BYTES: usize = 512 << 20;
+const DICTIONARY_ENTRY_BYTES: usize = 32;
 
 fn damaged(what: impl std::fmt::Display) -> ParquetError {
     ParquetError::General(what.to_string())
@@ -38,8 +43,20 @@ fn damaged(what: impl std::fmt::Display) -> ParquetError {
 
 /// A row group of a file with a checked footer.
 pub struct CheckedRowGroup {
-    pub file: Arc<File>,
-    pub metadata: RowGroupMetaData,
+    file: Arc<File>,
+    metadata: RowGroupMetaData,
+    /// The memory of the dictionaries of all columns so far.
+    dictionaries: Arc<AtomicUsize>,
+}
+
+impl CheckedRowGroup {
+    pub fn new(file: Arc<File>, metadata: RowGroupMetaData) -> Self {
+        CheckedRowGroup {
+            file,
+            metadata,
+            dictionaries: Arc::default(),
+        }
+    }
 }
 
 impl RowGroupReader for CheckedRowGroup {
@@ -55,6 +72,7 @@ impl RowGroupReader for CheckedRowGroup {
         Ok(Box::new(CheckedPages::new(
             self.file.clone(),
             self.metadata.column(i).clone(),
+            self.dictionaries.clone(),
         )))
     }
 
@@ -71,6 +89,7 @@ impl RowGroupReader for CheckedRowGroup {
 struct CheckedPages {
     file: Arc<File>,
     column: ColumnChunkMetaData,
+    dictionaries: Arc<AtomicUsize>,
     at: u64,
     end: u64,
     values_left: i64,
@@ -79,13 +98,14 @@ struct CheckedPages {
 }
 
 impl CheckedPages {
-    fn new(file: Arc<File>, column: ColumnChunkMetaData) -> Self {
+    fn new(file: Arc<File>, column: ColumnChunkMetaData, dictionaries: Arc<AtomicUsize>) -> Self {
         let at = first_page(&column) as u64;
         let end = at + column.compressed_size() as u64;
         let values_left = column.num_values();
         CheckedPages {
             file,
             column,
+            dictionaries,
             at,
             end,
             values_left,
@@ -183,8 +203,9 @@ impl CheckedPages {
         match header.type_ {
             PageType::DICTIONARY_PAGE => {
                 let own = header.dictionary_page_header.ok_or_else(missing)?;
-                let buf = self.unpack(packed, 0, bytes, true)?;
                 let num_values = count(own.num_values)?;
+                self.count_dictionary(bytes + num_values as usize * DICTIONARY_ENTRY_BYTES)?;
+                let buf = self.unpack(packed, 0, bytes, true)?;
                 if num_values as usize > buf.len() {
                     return Err(damaged("a dictionary is shorter than it says"));
                 }
@@ -236,6 +257,19 @@ impl CheckedPages {
             // Pages of other types are not needed.
             _ => self.read_page(),
         }
+    }
+
+    fn count_dictionary(&self, bytes: usize) -> Result<()> {
+        let before = self.dictionaries.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > MAX_DICTIONARY_BYTES {
+            return Err(damaged(format!(
+                "the dictionaries of a row group need {} MiB of memory, more than {}; write the \
+                 file in smaller row groups, or without dictionaries",
+                (before + bytes) >> 20,
+                MAX_DICTIONARY_BYTES >> 20
+            )));
+        }
+        Ok(())
     }
 
     fn check_rows(&mut self, levels: &[u8], values: u32) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::pages::CheckedRowGroup;
 use crate::words::words;
 use c_interface::Failure;
 use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::RowGroupReader;
 use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
@@ -103,13 +104,11 @@ impl Rows {
         if let Some(before) = self.next_group.checked_sub(1) {
             self.bytes_before += group_bytes(&self.metadata, before);
         }
-        let group = CheckedRowGroup {
-            file: self.file.clone(),
-            metadata: self.metadata.row_group(self.next_group).clone(),
-        };
+        let metadata = self.metadata.row_group(self.next_group).clone();
+        let group = CheckedRowGroup::new(self.file.clone(), metadata);
         self.next_group += 1;
         self.rows_read = 0;
-        self.rows_of_group = group.metadata.num_rows() as u64;
+        self.rows_of_group = group.metadata().num_rows() as u64;
         if self.rows_of_group == 0 {
             return Ok(true);
         }
