@@ -155,6 +155,14 @@ Section eval_section() {
             .unit = "evaluations"});
   rows.add("prompts", KeyType::kStrings, &EvalSection::prompts,
            {.description = "prompts that the model continues at every evaluation"});
+  rows.choice<EvalSection::PromptFormat>(
+      "prompt_format", &EvalSection::prompt_format,
+      {{"auto", EvalSection::PromptFormat::kAuto},
+       {"text", EvalSection::PromptFormat::kText},
+       {"messages", EvalSection::PromptFormat::kMessages}},
+      {.description = "form of eval.prompts: texts, or the user's messages of conversations, which "
+                      "the chat template writes; auto: messages if a training file has "
+                      "conversations, else text"});
   rows.add("max_new_tokens", KeyType::kInteger, &EvalSection::max_new_tokens,
            {.description = "maximum number of tokens added to each of eval.prompts",
             .bounds = between(1, 1 << 16),

@@ -215,12 +215,14 @@ struct CheckpointSection {
 };
 
 struct EvalSection {
+  enum class PromptFormat : uint8_t { kAuto, kText, kMessages };
   int64_t every_steps = 0;  // 0 = only at the end
   int64_t sequences = 0;    // maximum per evaluation; 0 = all
   double split = 0.0;       // fraction of data.train that is held out
   bool keep_best = false;
   int64_t patience = 0;  // evaluations without a lower loss; 0 = never stop early
   std::vector<std::string> prompts;
+  PromptFormat prompt_format = PromptFormat::kAuto;
   int64_t max_new_tokens = 64;
   bool operator==(const EvalSection&) const = default;
 };

@@ -1,10 +1,13 @@
 // pick_token: the effect of temperature, top-k, top-p and seed on the distribution of samples.
+// TextStream: the pieces of a growing text.
 #include "trainer/use/generator.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
+
+#include "text/tokenizer_trainer.h"
 
 namespace longshore {
 namespace {
@@ -81,6 +84,27 @@ TEST(PickToken, DependsOnSeedPromptAndPosition) {
   EXPECT_EQ(all.size(), 4u);
   const std::vector<TokenId> first = draws(1, 0);
   EXPECT_NE(std::set(first.begin(), first.end()).size(), 1u);
+}
+
+// Goal: pieces never end within a character, and together they are the whole text, also where it
+// ends within a character.
+TEST(TextStream, GivesWholeCharactersOnce) {
+  const TrainedTokenizer made = byte_tokenizer({});
+  const Tokenizer tokenizer = Tokenizer::from_files(
+      {.tokenizer = made.tokenizer_json, .tokenizer_config = made.tokenizer_config_json}, "made");
+  const std::vector<TokenId> ids = tokenizer.encode("a\xC3\xA9\xE2\x82\xAC.", SpecialTokens::kNone);
+  ASSERT_EQ(ids.size(), 7u);
+  TextStream stream(&tokenizer);
+  std::vector<std::string> pieces;
+  for (size_t count = 1; count <= ids.size(); ++count) {
+    pieces.push_back(stream.take(std::span(ids).first(count)));
+  }
+  const std::vector<std::string> wanted = {"a", "", "\xC3\xA9", "", "", "\xE2\x82\xAC", "."};
+  EXPECT_EQ(pieces, wanted);
+  EXPECT_EQ(stream.rest(tokenizer.decode(ids)), "");
+  TextStream cut(&tokenizer);
+  EXPECT_EQ(cut.take(std::span(ids).first(2)), "a");
+  EXPECT_EQ(cut.rest(tokenizer.decode(std::span(ids).first(2))), "\xEF\xBF\xBD");
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
-// The `generate` command continues prompts.
+// The `generate` command continues prompts, or answers them as a chat.
+#include <unistd.h>
+
 #include <algorithm>
+#include <iostream>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
-#include "trainer/data/run_prepare.h"
 #include "trainer/use/generator.h"
 #include "trainer/use/loaded_run.h"
+#include "trainer/use/prompt_writer.h"
 
 namespace longshore {
 namespace {
@@ -17,6 +20,8 @@ struct GenerateOptions {
   RunArguments run;
   std::vector<std::string> prompts;
   std::string source = "auto";
+  std::string system;  // message of the chat; empty: none
+  bool chat = false;
   int64_t max_new_tokens = 64;
   double temperature = 0.0;  // 0: the most likely token
   int64_t top_k = 0;         // 0: all tokens
@@ -31,35 +36,151 @@ std::string describe_origin(const LoadedRun& run, const std::string& source) {
   return run.origin + (own ? ", as it was before training" : "");
 }
 
-int run_generate(const GenerateOptions& options) {
-  const LoadedRun run = load_run(options.run, options.source);
-  const Tokenizer tokenizer =
-      Tokenizer::load(tokenizer_directory(run.setup.config, run.setup.source->directory().path()));
-  const RunConfig& config = run.setup.config;
-  const std::vector<Generated> results =
-      generate(*run.engine, tokenizer,
-               {.prompts = options.prompts,
-                .max_new_tokens = options.max_new_tokens,
-                .longest = config.data.max_tokens,
-                .sampling = {.temperature = options.temperature,
-                             .top_k = options.top_k,
-                             .top_p = options.top_p,
-                             .seed = static_cast<uint64_t>(config.run.seed)}});
-  log_info("weights of " + describe_origin(run, options.source));
-  for (const Generated& result : results) {
-    if (options.json) {
-      const Json object = {
-          {"model", run.origin}, {"step", run.step.value},          {"prompt", result.prompt},
-          {"text", result.text}, {"new_tokens", result.new_tokens}, {"ended", result.ended}};
-      print_json_line(object);
-    } else {
-      print_out("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
+void require_finite(const LoadedRun& run, const Generated& result) {
+  if (!result.nonfinite) return;
+  throw NonFiniteError(run.origin +
+                       ": the model's scores are not finite; its weights hold NaN "
+                       "or infinite values, or overflow");
+}
+
+void print_result(const LoadedRun& run, const Generated& result) {
+  print_json_line({{"model", run.origin},
+                   {"step", run.step.value},
+                   {"prompt", result.prompt},
+                   {"text", result.text},
+                   {"new_tokens", result.new_tokens},
+                   {"ended", result.ended}});
+}
+
+// Speaker generates with one model; the arguments must outlive it.
+class Speaker {
+ public:
+  Speaker(const LoadedRun* run, const GenerateOptions* options)
+      : run_(run),
+        options_(options),
+        writer_(run->setup.config, *run->setup.source,
+                options->chat ? PromptWriter::Form::kMessages : PromptWriter::Form::kText,
+                "--chat") {}
+
+  void continue_prompts() const {
+    GenerateRequest request = new_request();
+    for (const std::string& prompt : options_->prompts) {
+      request.prompts.push_back(writer_.write(prompt));
+    }
+    const std::vector<Generated> results = generate(*run_->engine, writer_.tokenizer(), request);
+    log_info("weights of " + describe_origin(*run_, options_->source));
+    for (const Generated& result : results) {
+      if (options_->json) {
+        print_result(*run_, result);
+      } else {
+        print_out("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
+      }
+    }
+    for (const Generated& result : results) require_finite(*run_, result);
+  }
+
+  // Answers each prompt in a conversation of its own.
+  void answer_prompts() const {
+    log_info("weights of " + describe_origin(*run_, options_->source));
+    for (const std::string& prompt : options_->prompts) answer(asking(opening(), prompt));
+  }
+
+  // Answers lines of standard input as one conversation until the input ends.
+  void converse() const {
+    const bool terminal = ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+    log_info("weights of " + describe_origin(*run_, options_->source));
+    if (terminal) log_info("/reset begins a new conversation; /exit or the end of input ends");
+    Json messages = opening();
+    for (std::string line; next_line(terminal, line);) {
+      if (line == "/exit") break;
+      if (line == "/reset") messages = opening();
+      if (line.find_first_not_of(" \t\r") == std::string::npos || line == "/reset") continue;
+      Json asked = asking(messages, line);
+      try {
+        const std::string text = answer(asked);
+        asked.push_back({{"role", "assistant"}, {"content", text}});
+        messages = std::move(asked);
+      } catch (const ConfigError& error) {
+        if (!terminal) throw;
+        log_error(std::string(error.what()) + "; /reset begins a new conversation");
+      }
     }
   }
-  if (std::ranges::any_of(results, &Generated::nonfinite)) {
-    throw NonFiniteError(run.origin +
-                         ": the model's scores are not finite; its weights hold NaN "
-                         "or infinite values, or overflow");
+
+ private:
+  GenerateRequest new_request() const {
+    const RunConfig& config = run_->setup.config;
+    return {.prompts = {},
+            .stops = writer_.stops(),
+            .max_new_tokens = options_->max_new_tokens,
+            .longest = config.data.max_tokens,
+            .sampling = {.temperature = options_->temperature,
+                         .top_k = options_->top_k,
+                         .top_p = options_->top_p,
+                         .seed = static_cast<uint64_t>(config.run.seed)}};
+  }
+
+  Json opening() const {
+    Json messages = Json::array();
+    if (!options_->system.empty()) {
+      messages.push_back({{"role", "system"}, {"content", options_->system}});
+    }
+    return messages;
+  }
+
+  static Json asking(Json messages, const std::string& text) {
+    messages.push_back({{"role", "user"}, {"content", text}});
+    return messages;
+  }
+
+  static bool next_line(bool terminal, std::string& line) {
+    if (terminal) std::cerr << "> " << std::flush;
+    return static_cast<bool>(std::getline(std::cin, line));
+  }
+
+  // Prints the answer to the conversation while it grows, and returns it.
+  std::string answer(const Json& messages) const {
+    GenerateRequest request = new_request();
+    request.prompts = {writer_.write_messages(messages)};
+    TextStream stream(&writer_.tokenizer());
+    if (!options_->json) {
+      request.on_token = [&stream](size_t, std::span<const TokenId> added) {
+        print_out("%s", stream.take(added).c_str());
+        flush_output();
+      };
+    }
+    Generated result = generate(*run_->engine, writer_.tokenizer(), request).front();
+    if (options_->json) {
+      print_result(*run_, result);
+    } else {
+      print_out("%s\n", stream.rest(result.text).c_str());
+    }
+    flush_output();
+    require_finite(*run_, result);
+    if (!result.ended) {
+      log_warning("the answer is cut after " + std::to_string(result.new_tokens) +
+                  " tokens (--max-new-tokens)");
+    }
+    return std::move(result.text);
+  }
+
+  const LoadedRun* run_;
+  const GenerateOptions* options_;
+  PromptWriter writer_;
+};
+
+int run_generate(const GenerateOptions& options) {
+  if (!options.chat && options.prompts.empty()) {
+    throw ConfigError("generate: give a text with --prompt, or --chat for a conversation");
+  }
+  const LoadedRun run = load_run(options.run, options.source);
+  const Speaker speaker(&run, &options);
+  if (!options.chat) {
+    speaker.continue_prompts();
+  } else if (options.prompts.empty()) {
+    speaker.converse();
+  } else {
+    speaker.answer_prompts();
   }
   return 0;
 }
@@ -67,7 +188,13 @@ int run_generate(const GenerateOptions& options) {
 void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
-  command.add_option("--prompt", options.prompts, "prompt; may be repeated").required();
+  command.add_option("--prompt", options.prompts,
+                     "prompt; may be repeated. With --chat each is a conversation of its own");
+  const CommandOption chat =
+      command.add_flag("--chat", options.chat,
+                       "answer as in a conversation, by the chat template: the prompts, or without "
+                       "--prompt the lines of standard input (/reset, /exit)");
+  command.add_option("--system", options.system, "system message of the conversation").needs(chat);
   add_source(command, options.source);
   command.add_number("--max-new-tokens", options.max_new_tokens, 1, kMostTokens,
                      "maximum number of tokens to generate per prompt");
@@ -84,7 +211,7 @@ void add_generate(CommandArguments command, CommandLine& line) {
 
 extern const Command kGenerateCommand = {.group = CommandGroup::kUse,
                                          .name = "generate",
-                                         .description = "generate text from prompts",
+                                         .description = "generate text from prompts, or chat",
                                          .add = add_generate};
 
 }  // namespace longshore

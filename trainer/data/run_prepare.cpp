@@ -64,6 +64,16 @@ std::string tokenizer_directory(const RunConfig& config, const std::string& mode
   return config.tokenizer.path == "auto" ? model_directory : config.tokenizer.path;
 }
 
+std::optional<ChatTemplate> run_chat_template(const RunConfig& config,
+                                              const std::string& tokenizer_directory,
+                                              const Tokenizer& tokenizer) {
+  const std::string& asked = config.data.chat_template;
+  const bool training = asked == "training", own = asked != "auto" && !training;
+  return ChatTemplate::load(
+      tokenizer_directory, tokenizer,
+      {.file = own ? asked : std::string(), .date = config.data.date, .training = training});
+}
+
 std::string cache_directory(const RunConfig& config) {
   if (config.data.cache != "auto") return config.data.cache;
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -93,11 +103,7 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   if (format == DataSection::Format::kTokens) return;
   if (format == DataSection::Format::kAuto && absent && config.tokenizer.path == "auto") return;
   tokenizer_ = Tokenizer::load(directory);
-  const std::string& asked = config.data.chat_template;
-  const bool training = asked == "training", own = asked != "auto" && !training;
-  chat_ = ChatTemplate::load(
-      directory, *tokenizer_,
-      {.file = own ? asked : std::string(), .date = config.data.date, .training = training});
+  chat_ = run_chat_template(config, directory, *tokenizer_);
 }
 
 PrepareOptions RunPreparation::options(const std::vector<std::string>& files) const {

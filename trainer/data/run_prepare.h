@@ -36,6 +36,11 @@ class RunPreparation {
 
 // Returns tokenizer.path, or the model's directory for "auto".
 std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory);
+// Returns the chat template that the run trains with: data.chat_template, or the tokenizer's own;
+// nullopt if there is none.
+std::optional<ChatTemplate> run_chat_template(const RunConfig& config,
+                                              const std::string& tokenizer_directory,
+                                              const Tokenizer& tokenizer);
 // Returns data.cache; for "auto" it is `longshore` in the user's cache directory.
 std::string cache_directory(const RunConfig& config);
 // Removes unused files from the cache until at most `limit` bytes are left, and logs it.

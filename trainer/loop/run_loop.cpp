@@ -15,7 +15,6 @@
 #include "trainer/run/drive_state.h"
 #include "trainer/run/first_pass.h"
 #include "trainer/use/evaluator.h"
-#include "trainer/use/generator.h"
 
 namespace longshore {
 namespace {
@@ -184,7 +183,7 @@ void RunLoop::evaluate_now() {
                                        static_cast<long long>(step().value), result.loss) +
                              describe_quality(result) + (best ? "  the best so far" : "");
     if (first) log_info(text);
-    if (run_.tokenizer) show_samples();
+    if (run_.prompts) show_samples();
     if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);
     if (out_of_patience() && first) {
       log_info("no lower loss in " + std::to_string(run_.evaluations.without_gain()) +
@@ -200,15 +199,12 @@ void RunLoop::evaluate_now() {
 // Generates samples on all ranks, because each holds a part of the model.
 void RunLoop::show_samples() {
   const std::vector<Generated> samples =
-      generate(run_.engine, *run_.tokenizer,
-               {.prompts = config_.eval.prompts,
-                .max_new_tokens = config_.eval.max_new_tokens,
-                .longest = config_.data.max_tokens,
-                .sampling = {.seed = static_cast<uint64_t>(config_.run.seed)}});
+      generate(run_.engine, run_.prompts->tokenizer(), run_.samples);
   for (const Generated& sample : samples) {
-    if (run_.ranks().first()) log_info("  " + sample.prompt + sample.text);
-    run_.reporter.write(EventRecord{
-        .level = "info", .code = "sample", .rank = 0, .text = sample.prompt + sample.text});
+    const std::string between = run_.prompts->writes_messages() ? "\n  " : "";
+    const std::string text = sample.prompt + between + sample.text;
+    if (run_.ranks().first()) log_info("  " + text);
+    run_.reporter.write(EventRecord{.level = "info", .code = "sample", .rank = 0, .text = text});
   }
 }
 

@@ -11,7 +11,6 @@
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
-#include "trainer/data/run_prepare.h"
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/trained_text.h"
@@ -33,18 +32,33 @@ SequenceData load_until_stopped(const MeasuredRun& setup, SequenceUse use,
   return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
 }
 
-// Throws if the prompts do not fit, instead of at the first evaluation.
-void check_prompts(const RunConfig& config, const Tokenizer& tokenizer, int64_t planned_positions) {
+// Writes eval.prompts. Throws if they do not fit, instead of at the first evaluation.
+GenerateRequest sample_request(const RunConfig& config, const PromptWriter& writer,
+                               int64_t planned_positions) {
+  GenerateRequest request{.prompts = {},
+                          .stops = writer.stops(),
+                          .max_new_tokens = config.eval.max_new_tokens,
+                          .longest = config.data.max_tokens,
+                          .sampling = {.seed = static_cast<uint64_t>(config.run.seed)}};
   int64_t positions = 0;
-  for (const std::string& prompt : config.eval.prompts) {
-    const auto tokens = tokenizer.encode(prompt, SpecialTokens::kAdd).size();
-    if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
-    positions += static_cast<int64_t>(tokens) + config.eval.max_new_tokens;
+  for (const std::string& text : config.eval.prompts) {
+    Prompt prompt = writer.write(text);
+    if (prompt.tokens.empty()) throw ConfigError("eval.prompts: \"" + text + "\" has no tokens");
+    positions += static_cast<int64_t>(prompt.tokens.size()) + config.eval.max_new_tokens;
+    request.prompts.push_back(std::move(prompt));
   }
-  if (positions <= planned_positions) return;
+  if (positions <= planned_positions) return request;
   throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
                     " positions, the plan has " + std::to_string(planned_positions) +
                     "; use fewer or shorter ones, or raise data.max_tokens");
+}
+
+PromptWriter::Form sample_form(const RunConfig& config, const SequenceData& trained) {
+  const EvalSection::PromptFormat asked = config.eval.prompt_format;
+  const bool messages = asked == EvalSection::PromptFormat::kAuto
+                            ? trained.conversations
+                            : asked == EvalSection::PromptFormat::kMessages;
+  return messages ? PromptWriter::Form::kMessages : PromptWriter::Form::kText;
 }
 
 void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
@@ -143,8 +157,8 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   const std::string adapter_note = source.adapter_note();
   if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
   if (run.eval_data && !config.eval.prompts.empty()) {
-    run.tokenizer = Tokenizer::load(tokenizer_directory(config, source.directory().path()));
-    check_prompts(config, *run.tokenizer, plan.step.positions);
+    run.prompts.emplace(config, source, sample_form(config, trained), "eval.prompt_format");
+    run.samples = sample_request(config, *run.prompts, plan.step.positions);
   }
   refuse_other_run(run);
   return plan.drives.tier.state ? settle_drive_state(run.setup, plan, run.directory.path())

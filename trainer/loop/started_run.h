@@ -10,7 +10,6 @@
 #include <string>
 
 #include "offload/engine/engine.h"
-#include "text/tokenizer.h"
 #include "trainer/checkpoint/run_progress.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/run_directory.h"
@@ -20,6 +19,8 @@
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/use/evaluator.h"
+#include "trainer/use/generator.h"
+#include "trainer/use/prompt_writer.h"
 
 namespace longshore {
 
@@ -96,7 +97,8 @@ struct StartedRun {
   std::optional<SequenceData> eval_data;
   // Set with a loss over pairs.
   std::optional<PairObjective> objective, eval_objective;
-  std::optional<Tokenizer> tokenizer;  // set if eval.prompts are given
+  std::optional<PromptWriter> prompts;  // set if eval.prompts are given
+  GenerateRequest samples;              // of eval.prompts
   EvalTracker evaluations;
   // Checks the frozen model where tiers read it from its files; else null. The engine reads from
   // it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/random.h"
@@ -58,22 +59,18 @@ int64_t vocabulary_of(const Engine& engine) {
   return engine.spec().units.front().parameters.front().whole().shape.front();
 }
 
-std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tokenizer& tokenizer,
-                                                 const GenerateRequest& request) {
+void check_prompts(const Engine& engine, const GenerateRequest& request) {
   const int64_t rows = vocabulary_of(engine);
   const int64_t longest = std::min(request.longest, engine.plan().step.positions);
-  std::vector<std::vector<TokenId>> texts;
-  for (const std::string& prompt : request.prompts) {
-    texts.push_back(tokenizer.encode(prompt, SpecialTokens::kAdd));
-    const std::vector<TokenId>& text = texts.back();
-    const std::string name = "the prompt '" + printable(prompt, 40) + "'";
-    if (text.empty()) throw ConfigError(name + " has no tokens");
-    for (const TokenId token : text) {
+  for (const Prompt& prompt : request.prompts) {
+    const std::string name = "the prompt '" + printable(prompt.text, 40) + "'";
+    if (prompt.tokens.empty()) throw ConfigError(name + " has no tokens");
+    for (const TokenId token : prompt.tokens) {
       if (token >= 0 && token < rows) continue;
       throw ConfigError(name + " has the token " + std::to_string(token) + ", the model has " +
                         std::to_string(rows) + "; the tokenizer is not this model's");
     }
-    const auto tokens = static_cast<int64_t>(text.size());
+    const auto tokens = static_cast<int64_t>(prompt.tokens.size());
     if (request.max_new_tokens <= longest - tokens) continue;
     throw ConfigError(name + " has " + std::to_string(tokens) + " tokens, with " +
                       std::to_string(request.max_new_tokens) + " new ones more than the " +
@@ -81,7 +78,6 @@ std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tok
                       " of a sequence; raise data.max_tokens, or lower the number of new tokens "
                       "(--max-new-tokens, eval.max_new_tokens)");
   }
-  return texts;
 }
 
 // The candidates that top_k and top_p leave, likeliest first, with cumulative weights.
@@ -122,8 +118,8 @@ bool all_finite(std::span<const float> scores) {
 }
 
 // Adds a token to each text of the batch, or ends the text.
-void grow(const GrowingBatch& batch, const at::Tensor& device_scores, const Tokenizer& tokenizer,
-          const Sampling& sampling, std::vector<std::vector<TokenId>>& texts,
+void grow(const GrowingBatch& batch, const at::Tensor& device_scores,
+          const GenerateRequest& request, std::vector<std::vector<TokenId>>& texts,
           std::vector<Generated>& results) {
   const at::Tensor scores = device_scores.to(at::kCPU).contiguous();
   const auto width = static_cast<size_t>(scores.size(1));
@@ -133,10 +129,13 @@ void grow(const GrowingBatch& batch, const at::Tensor& device_scores, const Toke
     results[i].nonfinite = !all_finite(own);
     results[i].ended = results[i].nonfinite;
     if (results[i].ended) continue;
-    const TokenId token =
-        pick_token(own, sampling, static_cast<uint32_t>(i), static_cast<uint32_t>(texts[i].size()));
-    results[i].ended = std::ranges::count(tokenizer.stop_ids(), token) > 0;
-    if (!results[i].ended) texts[i].push_back(token);
+    const TokenId token = pick_token(own, request.sampling, static_cast<uint32_t>(i),
+                                     static_cast<uint32_t>(texts[i].size()));
+    results[i].ended = std::ranges::count(request.stops, token) > 0;
+    if (results[i].ended) continue;
+    texts[i].push_back(token);
+    const size_t asked = request.prompts[i].tokens.size();
+    if (request.on_token) request.on_token(i, std::span(texts[i]).subspan(asked));
   }
 }
 
@@ -158,25 +157,39 @@ TokenId pick_token(std::span<const float> scores, const Sampling& sampling, uint
   return candidates.tokens[index];
 }
 
+std::string TextStream::take(std::span<const TokenId> added) {
+  static constexpr std::string_view kUnfinished = "\xEF\xBF\xBD";  // U+FFFD
+  std::string text = tokenizer_->decode(added);
+  while (text.ends_with(kUnfinished)) text.resize(text.size() - kUnfinished.size());
+  return rest(text);
+}
+
+std::string TextStream::rest(const std::string& text) {
+  if (text.size() <= returned_) return {};
+  const size_t from = std::exchange(returned_, text.size());
+  return text.substr(from);
+}
+
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
                                 const GenerateRequest& request) {
-  std::vector<std::vector<TokenId>> texts = encode_prompts(engine, tokenizer, request);
-  std::vector<size_t> prompt_tokens;
+  check_prompts(engine, request);
+  std::vector<std::vector<TokenId>> texts;
   std::vector<Generated> results;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    prompt_tokens.push_back(texts[i].size());
-    results.push_back({.prompt = request.prompts[i], .text = "", .new_tokens = 0, .ended = false});
+  for (const Prompt& prompt : request.prompts) {
+    texts.push_back(prompt.tokens);
+    results.push_back({.prompt = prompt.text, .text = "", .new_tokens = 0, .ended = false});
   }
   for (int64_t round = 0; round < request.max_new_tokens; ++round) {
     const std::vector<GrowingBatch> batches =
         join_growing(texts, results, engine.plan().step.positions);
     if (batches.empty()) break;
     for (const GrowingBatch& batch : batches) {
-      grow(batch, next_scores(engine, batch), tokenizer, request.sampling, texts, results);
+      grow(batch, next_scores(engine, batch), request, texts, results);
     }
   }
   for (size_t i = 0; i < texts.size(); ++i) {
-    const std::span<const TokenId> added = std::span(texts[i]).subspan(prompt_tokens[i]);
+    const std::span<const TokenId> added =
+        std::span(texts[i]).subspan(request.prompts[i].tokens.size());
     results[i].new_tokens = static_cast<int64_t>(added.size());
     results[i].text = tokenizer.decode(added);
   }

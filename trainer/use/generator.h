@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,16 +20,24 @@ struct Sampling {
   uint64_t seed = 42;
 };
 
+struct Prompt {
+  std::string text;  // as the user wrote it, for messages and output
+  std::vector<TokenId> tokens;
+};
+
 struct GenerateRequest {
-  std::vector<std::string> prompts;
+  std::vector<Prompt> prompts;
+  std::vector<TokenId> stops;  // tokens that end a text
   int64_t max_new_tokens = 64;
   int64_t longest = 0;  // limit of tokens per text, with new ones: data.max_tokens
   Sampling sampling = {};
+  // Called after each new token with the prompt's index and all its new tokens; may be empty.
+  std::function<void(size_t prompt, std::span<const TokenId> added)> on_token = {};
 };
 
 struct Generated {
-  std::string prompt;
-  std::string text;  // the new text
+  std::string prompt;  // Prompt::text
+  std::string text;    // the new text
   int64_t new_tokens = 0;
   bool ended = false;      // by an end-of-text token or non-finite scores
   bool nonfinite = false;  // non-finite scores ended the text
@@ -37,6 +47,22 @@ struct Generated {
 // for a prompt that is too long, or that has tokens outside the model's vocabulary.
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
                                 const GenerateRequest& request);
+
+// TextStream: the text of growing tokens in pieces, for output while they come. A character that
+// several tokens write comes whole.
+class TextStream {
+ public:
+  // `tokenizer` must outlive it.
+  explicit TextStream(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+  // Returns the text that these tokens add to what was returned before. `added` are all of them.
+  std::string take(std::span<const TokenId> added);
+  // Returns what is left of the whole text.
+  std::string rest(const std::string& text);
+
+ private:
+  const Tokenizer* tokenizer_;
+  size_t returned_ = 0;  // bytes
+};
 
 // Picks a token by `scores` (one per token of the vocabulary), with the random number of
 // (seed, prompt, position). A pure function.
