@@ -21,13 +21,15 @@ namespace longshore {
 namespace {
 
 constexpr std::chrono::milliseconds kLockPoll{5};
+constexpr auto kOwnLockWait = std::chrono::milliseconds(60'000);
 constexpr Bytes kStatBlockBytes = 512;  // the unit of st_blocks
 constexpr mode_t kMode = 0600;
 
-// Returns "process 4711" from the kernel's lock list, which lacks locks of other machines.
-std::string lock_holder(int fd) {
+// Returns the process that locked the file, from the kernel's lock list; 0 if it is not there, as
+// locks of other machines are not.
+long lock_holder(int fd) {
   struct stat status{};
-  if (fstat(fd, &status) != 0) return "another process";
+  if (fstat(fd, &status) != 0) return 0;
   const std::string wanted = formatted("%02x:%02x:%llu", major(status.st_dev), minor(status.st_dev),
                                        static_cast<unsigned long long>(status.st_ino));
   std::ifstream locks("/proc/locks");
@@ -36,11 +38,9 @@ std::string lock_holder(int fd) {
     char place[64];
     long pid = 0;
     const int fields = std::sscanf(line.c_str(), "%*s %15s %*s %*s %ld %63s", kind, &pid, place);
-    if (fields == 3 && std::string(place) == wanted && pid > 0) {
-      return "process " + std::to_string(pid);
-    }
+    if (fields == 3 && std::string(place) == wanted && pid > 0) return pid;
   }
-  return "another process";
+  return 0;
 }
 
 Bytes free_bytes(int fd) {
@@ -93,13 +93,20 @@ void DirectFile::open(const std::string& path, bool may_create) {
 }
 
 void DirectFile::lock(std::chrono::milliseconds wait) {
-  const auto deadline = std::chrono::steady_clock::now() + wait;
+  const auto begin = std::chrono::steady_clock::now();
   while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) throw IoError("lock", path(), errno);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      throw ConfigError(path() + ": held by " + lock_holder(fd_.get()) +
-                        "; stop it first, or give this run another directory in offload.nvme");
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited >= wait) {
+      const long holder = lock_holder(fd_.get());
+      // The kernel closes files of io_uring some time after this process has closed them.
+      const bool own = holder == ::getpid();
+      if (!own || waited >= std::max(kOwnLockWait, wait)) {
+        throw ConfigError(path() + ": held by " +
+                          (holder > 0 ? "process " + std::to_string(holder) : "another process") +
+                          "; stop it first, or use another directory (offload.nvme)");
+      }
     }
     std::this_thread::sleep_for(kLockPoll);
   }

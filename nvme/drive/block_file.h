@@ -94,7 +94,8 @@ struct DirectFileOptions {
   // With 0 the file must exist and keeps its size. Otherwise it is created or grown to this size; a
   // larger file keeps its size.
   Bytes size_bytes = 0;
-  // The time to wait for another process's lock.
+  // The time to wait for another process's lock. A lock that this process has given up, but the
+  // kernel not yet, is waited for longer.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(5);
 };
 

@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <thread>
 
 #include "base/log.h"
 #include "device/host_mapping.h"
@@ -150,6 +152,20 @@ TEST(RealFile, IsHeldByOneProcessAndNamesIt) {
     return 3;
   });
   EXPECT_EQ(status, 0);
+}
+
+// Goal: a file that this process has closed, but the kernel not yet, is waited for, however short
+// the time for another process's lock is.
+TEST(RealFile, WaitsForALockThatItsOwnProcessGivesUp) {
+  const Fixture fixture;
+  DirectFileOptions options = fixture.options(IoEngine::kAuto).file;
+  options.lock_wait = std::chrono::milliseconds(0);
+  auto former = std::make_unique<DirectFile>(options);
+  std::jthread closing([&former] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    former.reset();
+  });
+  EXPECT_NO_THROW(const DirectFile next(options));
 }
 
 // Goal: a start waits for the lock of a killed writer, and each of its writes is whole or absent.
