@@ -55,6 +55,13 @@ TEST(ShellCompletion, ProposesCommandsOptionsKeysAndChoices) {
   EXPECT_EQ(proposed("longshore train run.toml --optimizer.ov"), "--optimizer.overlap= ");
   EXPECT_EQ(proposed("longshore train run.toml --optimizer.overlap = f"), "forward ");
   EXPECT_EQ(proposed("longshore train run.toml --data.packing ="), "true false ");
+  // Names that come with the program are proposed for options, behind a space or "=".
+  EXPECT_EQ(proposed("longshore init --goal f"), "fastest ");
+  EXPECT_EQ(proposed("longshore init --goal = ba"), "balanced ");
+  EXPECT_TRUE(has(proposed("longshore plan --machine rtx-40"), "rtx-4090 "));
+  EXPECT_TRUE(has(proposed("longshore init --recipe qwen3-8"), "qwen3-8b_rtx-4090 "));
+  EXPECT_TRUE(has(proposed("longshore init-model --preset tiny-q"), "tiny-qwen3 "));
+  EXPECT_EQ(proposed("longshore train --log-level w"), "warning ");
   // Keys are proposed only for commands that read run files.
   EXPECT_FALSE(has(proposed("longshore init-model --"), "--optimizer."));
 }
@@ -66,6 +73,7 @@ TEST(ShellCompletion, FishKnowsWhichCommandsTakeKeys) {
   EXPECT_TRUE(has(script, "  " + seen + "check; and " + seen + "data; and return 0\n"));
   EXPECT_TRUE(has(script, "  " + seen + "train; and return 0\n"));
   EXPECT_FALSE(has(script, seen + "tokenizer; and " + seen + "train; and return 0\n"));
+  EXPECT_TRUE(has(script, " -l goal -r -a 'balanced exact "));
 }
 
 // The completion scripts of every shell have every command and key.

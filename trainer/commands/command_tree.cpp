@@ -3,8 +3,13 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <span>
+#include <sstream>
 
+#include "model/random_init.h"
+#include "offload/forecast/machine_file.h"
 #include "trainer/commands/command_list.h"
+#include "trainer/setup/run_file_draft.h"
 
 namespace longshore {
 namespace {
@@ -47,11 +52,37 @@ void add_commands(CLI::App& app, CommandLine& line) {
   }
 }
 
+std::vector<std::string> names_of_texts(std::span<const NamedText> texts) {
+  std::vector<std::string> names;
+  for (const NamedText& text : texts) names.emplace_back(text.name);
+  return names;
+}
+
+// Returns the known values of an option: those of its list, or the names that come with the
+// program, where a file may be named too.
+std::vector<std::string> values_of(const CLI::Option& option) {
+  const std::string name = option.get_single_name();
+  if (name == "machine") return names_of_texts(common_machines());
+  if (name == "recipe") return names_of_texts(common_recipes());
+  std::vector<std::string> values;
+  if (name == "preset") {
+    for (const InitPreset& preset : init_presets()) values.emplace_back(preset.name);
+  }
+  // CLI11 describes a list of values as "{a,b}", behind the type.
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.rfind('}');
+  if (begin == std::string::npos || end == std::string::npos) return values;
+  std::istringstream list(type.substr(begin + 1, end - begin - 1));
+  for (std::string value; std::getline(list, value, ',');) values.push_back(value);
+  return values;
+}
+
 OptionWords words_of(const CLI::Option& option) {
   OptionWords words;
   words.description = option.get_description();
   words.positional = option.get_positional();
   words.takes_value = option.get_type_size_max() > 0;
+  if (words.takes_value) words.values = values_of(option);
   if (words.positional) {
     words.names = {option.get_single_name()};
     return words;

@@ -21,6 +21,7 @@ void add_program(CLI::App& app, CommandLine& line, LogOptions& log);
 struct OptionWords {
   std::vector<std::string> names;  // "-q", "--quiet"; a positional argument has no dashes: "files"
   std::string description;
+  std::vector<std::string> values;  // what completion proposes; not all that is allowed
   bool takes_value = false;
   bool positional = false;
 };

@@ -1,6 +1,7 @@
 #include "trainer/commands/shell_completion.h"
 
 #include <functional>
+#include <map>
 
 #include "base/errors.h"
 #include "config/field_table.h"
@@ -59,6 +60,21 @@ std::string branches(const CommandHelp& program,
   return text;
 }
 
+// Returns the branches of the options that have known values. An option has the same in every
+// command.
+std::string values_of_options(const CommandHelp& program) {
+  std::map<std::string, std::string> values;
+  for_each_command(program, [&](const CommandHelp& command) {
+    for (const OptionWords& option : command.options) {
+      if (option.positional || option.values.empty()) continue;
+      for (const std::string& name : option.names) values.emplace(name, joined(option.values));
+    }
+  });
+  std::string text;
+  for (const auto& [name, list] : values) text += "    " + name + ") echo '" + list + "' ;;\n";
+  return text;
+}
+
 // Returns functions that bash and zsh both understand.
 std::string tables(const CommandHelp& program) {
   std::string keys, values;
@@ -67,6 +83,7 @@ std::string tables(const CommandHelp& program) {
     const std::string choices = joined(values_of(key));
     if (!choices.empty()) values += "    --" + key.full_name() + ") echo '" + choices + "' ;;\n";
   });
+  values += values_of_options(program);
   const auto commands = [](const CommandHelp& command) {
     std::vector<std::string> names;
     for (const CommandHelp& below : command.commands) names.push_back(last_word(below.path));
@@ -108,6 +125,9 @@ constexpr const char* kBash = R"sh(_longshore() {
   elif [[ $before == = ]]; then
     COMPREPLY=($(compgen -W "$(_longshore_values "${COMP_WORDS[COMP_CWORD-2]}")" -- "$current"))
     [[ ${#COMPREPLY[@]} -gt 0 ]] || COMPREPLY=($(compgen -f -- "$current"))
+  elif [[ $before == -* && $(_longshore_values "$before") ]]; then
+    COMPREPLY=($(compgen -W "$(_longshore_values "$before")" -- "$current"))
+    [[ ${#COMPREPLY[@]} -gt 0 ]] || COMPREPLY=($(compgen -f -- "$current"))
   elif [[ $current == -* ]]; then
     COMPREPLY=($(compgen -W "$(_longshore_options "$at")" -- "$current"))
     if [[ $(_longshore_takes_keys "$at") && $current == --* ]]; then
@@ -137,6 +157,10 @@ constexpr const char* kZsh = R"sh(_longshore() {
     found=$(_longshore_values "${word%%=*}")
     compset -P '*='
     if [[ -n $found ]]; then compadd -- ${=found}; else _files; fi
+  elif [[ ${words[CURRENT-1]} == -* && -n $(_longshore_values "${words[CURRENT-1]}") ]]; then
+    found=$(_longshore_values "${words[CURRENT-1]}")
+    compadd -- ${=found}
+    _files
   elif [[ $word == -* ]]; then
     found=$(_longshore_options "$at")
     compadd -- ${=found}
@@ -154,7 +178,9 @@ std::string fish_option(const std::string& condition, const OptionWords& option)
   for (const std::string& name : option.names) {
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
-  return line + (option.takes_value ? " -r" : "") + " -d '" + plain(option.description) + "'\n";
+  if (option.takes_value) line += " -r";
+  if (!option.values.empty()) line += " -a '" + joined(option.values) + "'";
+  return line + " -d '" + plain(option.description) + "'\n";
 }
 
 std::string fish_script(const CommandHelp& program) {
