@@ -180,6 +180,16 @@ TEST(LiveLine, ClearsItselfForAMessage) {
   EXPECT_TRUE(pipe.text().ends_with("\r\x1b[K"));
 }
 
+// Goal: what a signal's handler printed below the display stays whole, with the display above it.
+TEST(LiveDisplay, LeavesItselfWhereSomethingWasPrintedBelow) {
+  Pipe pipe;
+  LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 24});
+  line.show(example());
+  line.leave();
+  line.show(example());
+  EXPECT_EQ(pipe.text().find("\x1b[3A"), std::string::npos) << "no line is erased";
+}
+
 // Without a terminal a plain line is written every N steps.
 TEST(LiveLine, WritesPlainLinesEverySoManySteps) {
   Pipe pipe;

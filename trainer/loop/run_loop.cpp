@@ -79,6 +79,10 @@ StepOutcome RunLoop::run_step() {
   progress.adam_step = engine.updates();
   progress.skipped_in_row = outcome.skipped ? progress.skipped_in_row + 1 : 0;
   progress.skipped_total += outcome.skipped ? 1 : 0;
+  // The signal's handler has printed below the display, which would be redrawn at a wrong place.
+  if (run_.signals.stop_requested() && !std::exchange(stop_seen_, true)) {
+    run_.reporter.leave_display();
+  }
   run_.reporter.add({.step = progress.step,
                      .total_steps = total_steps,
                      .tokens = batches.tokens,

@@ -49,6 +49,7 @@ class RunLoop {
   int64_t steps_run_ = 0;   // by this process
   double last_loss_ = 0.0;  // of the newest step
   bool passed_ = false;     // this process has run a train pass
+  bool stop_seen_ = false;  // a stop signal has come
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
   std::string stop_cause_;  // the first failure of the record or the drives that stops the run
   std::string failure_;

@@ -87,6 +87,8 @@ class LiveLine {
   void clear();
   // Leaves the last display on the terminal and moves the cursor to a new line.
   void finish();
+  // The same after something else was printed below the display and ended its line.
+  void leave() { drawn_ = 0; }
 
  private:
   struct Size {

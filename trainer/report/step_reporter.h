@@ -58,6 +58,7 @@ class StepReporter {
   // Removes the display so that a message can be printed. The next step draws it again.
   void clear_display() { live_line_.clear(); }
   void finish_display() { live_line_.finish(); }
+  void leave_display() { live_line_.leave(); }
 
  private:
   StepRecord record_of(const EndedStep& ended, const StepOutcome& outcome) const;
