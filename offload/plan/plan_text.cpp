@@ -80,6 +80,15 @@ std::string device_limit_name(const TierPlan& plan) {
                                               : "auto: the GPU's memory";
 }
 
+// Returns the device's part of the first line. Without a limit of the run file a CPU's is what the
+// plan needs, of which nothing is left by construction.
+std::string device_share(const TierPlan& plan) {
+  if (plan.device.limit_auto && plan.device.kind == DeviceKind::kCpu) {
+    return "device " + format_bytes(plan.device.total) + ", without a limit";
+  }
+  return share_text("device", plan.device.total, plan.device.limit);
+}
+
 // Returns "" if the cap covers everything.
 std::string outside_text(const TierPlan& plan) {
   std::string text;
@@ -288,8 +297,7 @@ std::string count_text(double count) {
 
 std::string plan_verdict(const TierPlan& plan) {
   std::string text = plan.fits() ? "fits: " : "does not fit: ";
-  text += share_text("device", plan.device.total, plan.device.limit) + "; " +
-          share_text("host", plan.host.total, plan.host.limit);
+  text += device_share(plan) + "; " + share_text("host", plan.host.total, plan.host.limit);
   if (!plan.host.limit_is_there()) {
     text += ", of which the machine has " + format_bytes(plan.host.machine);
   }

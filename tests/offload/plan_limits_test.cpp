@@ -239,8 +239,12 @@ TEST(PlanLimits, BeginsWithWhetherItFitsAndByHowMuch) {
   const Machine machine = made_up_machine();
   const std::string text = format_plan(draft_tier_plan(inputs, machine), machine);
   EXPECT_TRUE(text.starts_with("fits: device ")) << text;
-  EXPECT_NE(text.find(" left; host "), std::string::npos) << text;
+  EXPECT_NE(text.find(", without a limit; host "), std::string::npos) << text;
+  EXPECT_EQ(text.find("0 B left"), std::string::npos) << text;
   EXPECT_NE(text.find("7 steps; a checkpoint is about "), std::string::npos) << text;
+  inputs.device_cap = kGiB;
+  EXPECT_NE(format_plan(draft_tier_plan(inputs, machine), machine).find(" left; host "),
+            std::string::npos);
   inputs.device_cap = 1000;
   EXPECT_TRUE(format_plan(draft_tier_plan(inputs, machine), machine).starts_with("does not fit: "));
 }
