@@ -81,15 +81,21 @@ TEST_F(RunReport, SaysHowARunWent) {
   file.write(EvalRecord{.step = Step(10), .loss = 2.125, .perplexity = 8.37});
   file.write(EventRecord{.level = "info", .code = "sample", .text = "Once upon"});
   file.write(EventRecord{.level = "warning", .code = "step_skipped", .text = "step 3 skipped"});
-  run_.put("plan.json", R"({"host": {"total_bytes": 3221225472, "limit_bytes": 8589934592},
+  run_.put(
+      "plan.json",
+      R"({"parameters": 8030261248, "host": {"total_bytes": 3221225472, "limit_bytes": 8589934592},
                             "device": {"cap_bytes": 209715200}})");
   run_.put("plan.txt", "the plan's table\n").put("command.txt", "train run.toml\n");
   run_.put("env.json", R"({"libtorch": "2.11.0", "limits": {"open_files": 1024}})");
   run_.put("data.json", R"({"train": {"sequences": 7, "files": [{"path": "a.jsonl",
                             "xxh3": "0123456789abcdef", "format": "text", "rows": 12345}]}})");
-  run_.put("config.toml", "[optimizer]\nlr = 0.0001\n");
+  run_.put("config.toml", "[model]\npath = \"models/some\"\n[optimizer]\nlr = 0.0001\n");
   const std::string page = run_.page();
   expect_has(page, {"<dd>done</dd>",
+                    "<dd>models/some</dd>",
+                    "<dd>8 030 261 248</dd>",
+                    "<dd>longshore train run.toml",
+                    " UTC</dd>",
                     "<dd>4.0000</dd>",
                     "<dd>3.1000</dd>",
                     "<dd>2.1250</dd>",
@@ -180,6 +186,21 @@ TEST_F(RunReport, ComparesRunsAndTheirConfigurations) {
                     "<th>optimizer.new</th><td>–</td><td>1</td>", "--c1)", "mine", "other",
                     "<th>steps</th><td>3</td><td>5</td>"});
   expect_lacks(page, {"<th>optimizer.beta1</th>"});
+}
+
+// Goal: a lane has the same colour in every run, whatever its rank in a run's waits.
+TEST_F(RunReport, ALaneHasOneColourInEveryRun) {
+  const auto line = [](const char* waits) {
+    return std::string(R"({"kind":"step","step":1,"loss":1,"seconds":10,"stall_seconds":)") +
+           waits + "}\n";
+  };
+  run_.put("metrics.jsonl", line(R"({"update": 3, "h2d": 1})"));
+  WrittenRun other(directory_.file("other"));
+  other.put("metrics.jsonl", line(R"({"update": 1, "h2d": 3, "read": 2})"));
+  for (const std::string& page : {run_.page(), other.page()}) {
+    expect_has(page,
+               {"--c1)'></i>waits for h2d", "--c2)'></i>waits for update", "--c0)'></i>computes"});
+  }
 }
 
 // Goal: the page of a run of a month stays small enough for a browser, and spikes are visible.

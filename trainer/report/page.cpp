@@ -13,8 +13,9 @@ constexpr const char* kStyle = R"(
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: .6rem; }
-dl div { border: 1px solid var(--line); border-radius: .5rem; padding: .4rem .8rem; }
-dt { font-size: .8rem; opacity: .7; } dd { margin: 0; font-weight: 600; }
+dl div { border: 1px solid var(--line); border-radius: .5rem; padding: .4rem .8rem; min-width: 0; }
+dt { font-size: .8rem; opacity: .7; }
+dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 500; } thead th { opacity: .7; } td { font-variant-numeric: tabular-nums; }

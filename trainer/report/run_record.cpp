@@ -112,6 +112,11 @@ void take_step(const MetricsLine& line, RunRecord& record) {
 }
 
 void take_line(const MetricsLine& line, RunRecord& record) {
+  const double time = line.number("time").value_or(kNone);
+  if (std::isfinite(time)) {
+    if (std::isnan(record.begun)) record.begun = time;
+    record.newest = time;
+  }
   if (line.kind == "start") {
     ++record.starts;
   } else if (line.kind == "event") {
@@ -159,10 +164,11 @@ RunRecord read_run_record(const std::string& directory) {
   }
   RunRecord record{.directory = directory};
   read_status(directory + "/run.json", record);
-  read_metrics(metrics, {"start", "step", "eval", "event"}, [&record](const MetricsLine& line) {
-    take_line(line, record);
-    return true;
-  });
+  read_metrics(metrics, {"start", "step", "eval", "event", "end"},
+               [&record](const MetricsLine& line) {
+                 take_line(line, record);
+                 return true;
+               });
   record.environment = read_object(directory + "/env.json");
   record.data = read_object(directory + "/data.json");
   record.plan = read_object(directory + "/plan.json");

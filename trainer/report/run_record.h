@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ struct RunRecord {
   std::vector<RunSample> samples = {};
   std::vector<RunEvent> events = {};
   int64_t starts = 0;
+  // Seconds since the epoch of the first start and of the newest line; NaN if unknown.
+  double begun = std::numeric_limits<double>::quiet_NaN();
+  double newest = std::numeric_limits<double>::quiet_NaN();
   Json environment = {}, data = {}, plan = {};  // env.json, data.json, plan.json; null if missing
   std::string config = {}, command = {}, plan_text = {};
 

@@ -1,7 +1,9 @@
 #include "trainer/report/run_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -68,6 +70,23 @@ std::string duration_text(double seconds) {
   });
 }
 
+std::string time_text(double seconds) {
+  constexpr double kMost = 1e11;  // a year of four digits
+  if (!std::isfinite(seconds) || seconds < 0.0 || seconds > kMost) return "–";
+  const auto whole = static_cast<time_t>(seconds);
+  std::tm utc{};
+  std::array<char, 64> text{};
+  if (::gmtime_r(&whole, &utc) == nullptr) return "–";
+  const size_t bytes = std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  return {text.data(), bytes};
+}
+
+std::string model_of(const RunRecord& run) {
+  const std::map<std::string, std::string> values = config_values(run.config);
+  const auto found = values.find("model.path");
+  return found == values.end() ? "" : found->second;
+}
+
 double member(const Json& object, const char* group, const char* key) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   if (!object.is_object()) return kNone;
@@ -120,7 +139,20 @@ std::string section(const std::vector<RunRecord>& runs, const char* title,
 std::string summary(const std::vector<RunRecord>& runs) {
   return facts_of(
       runs,
-      {{"status", [](const RunRecord& run) { return run.status; }},
+      {{"model", model_of},
+       {"parameters",
+        [](const RunRecord& run) {
+          const bool known = run.plan.is_object() && run.plan.contains("parameters") &&
+                             run.plan["parameters"].is_number_integer();
+          return known ? with_thousands(run.plan["parameters"].get<int64_t>()) : "–";
+        }},
+       {"command",
+        [](const RunRecord& run) {
+          return run.command.empty() ? std::string() : "longshore " + run.command;
+        }},
+       {"begun", [](const RunRecord& run) { return time_text(run.begun); }},
+       {"newest record", [](const RunRecord& run) { return time_text(run.newest); }},
+       {"status", [](const RunRecord& run) { return run.status; }},
        {"message", [](const RunRecord& run) { return run.message; }},
        {"steps", [](const RunRecord& run) { return with_thousands(run.last_step()); }},
        {"starts", [](const RunRecord& run) { return std::to_string(run.starts); }},
@@ -235,26 +267,40 @@ std::string legend(const std::vector<RunRecord>& runs) {
   return html + "</ul>";
 }
 
+// Returns the colour of a lane, which is the same in every run. The first is that of compute.
+size_t colour_of_lane(std::string_view lane) {
+  constexpr std::array<std::string_view, kChartColours> kLanes = {
+      "compute", "h2d", "update", "read", "d2h", "gather", "write", "reduce"};
+  const auto found = std::ranges::find(kLanes, lane);
+  return static_cast<size_t>(found - kLanes.begin()) % kChartColours;
+}
+
+struct TimePart {
+  std::string name;
+  double seconds = 0.0;
+  size_t colour = 0;
+};
+
 // Shows compute's waits by lane as shares of the time in steps. The rest is compute and host work
 // between steps.
 std::string time_split(const RunRecord& run) {
   constexpr std::string_view kGroup = "stall_seconds/";
   const double total = sum_of(run.of("seconds"));
   if (!(total > 0.0)) return "";
-  std::vector<std::pair<std::string, double>> parts;
+  std::vector<TimePart> parts;
   double rest = total;
   for (const auto& [key, points] : run.series) {
     if (!key.starts_with(kGroup)) continue;
     const double seconds = std::clamp(sum_of(points), 0.0, rest);
-    if (seconds > 0.0) parts.emplace_back("waits for " + key.substr(kGroup.size()), seconds);
+    const std::string lane = key.substr(kGroup.size());
+    if (seconds > 0.0) parts.push_back({"waits for " + lane, seconds, colour_of_lane(lane)});
     rest -= seconds;
   }
-  std::ranges::sort(parts, {}, [](const auto& part) { return -part.second; });
-  parts.insert(parts.begin(), {"computes, and the rest", rest});
+  std::ranges::sort(parts, {}, [](const TimePart& part) { return -part.seconds; });
+  parts.insert(parts.begin(), {"computes, and the rest", rest, colour_of_lane("compute")});
   std::string bar = "<div class='bar'>", words = "<div class='split'>";
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const auto& [name, seconds] = parts[i];
-    const std::string colour = "background:var(--c" + std::to_string(i % kChartColours) + ")";
+  for (const auto& [name, seconds, index] : parts) {
+    const std::string colour = "background:var(--c" + std::to_string(index) + ")";
     const std::string width = formatted("%.3f%%", 100.0 * seconds / total);
     bar += "<span style='width:" + width + ";" + colour + "'></span>";
     words += "<span><i style='" + colour + "'></i>" + shown(name) + " " + percent(seconds / total) +
