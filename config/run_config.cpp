@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "base/file.h"
 #include "base/texts.h"
 #include "config/field_table.h"
+#include "config/other_trainers.h"
 #include "config/run_rules.h"
 #include "config/toml_document.h"
 #include "config/value_reader.h"
@@ -44,62 +44,8 @@ std::string full_name_elsewhere(const std::string& name) {
 // Returns the key that Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed calls by this name; empty if
 // there is none.
 std::string key_of_other_trainers(const std::string& name) {
-  static const std::map<std::string, std::string> kKeys = {
-      {"adam_beta1", "optimizer.betas"},
-      {"adam_beta2", "optimizer.betas"},
-      {"adam_epsilon", "optimizer.eps"},
-      {"base_model", "model.path"},
-      {"cutoff_len", "data.max_tokens"},
-      {"beta", "preference.beta"},
-      {"dataset_name", "data.train"},
-      {"datasets", "data.train"},
-      {"eval_steps", "eval.every_steps"},
-      {"gradient_accumulation_steps", "train.sequences_per_step"},
-      {"gradient_checkpointing", "fsdp.recompute"},
-      {"gradient_clipping", "train.max_grad_norm"},
-      {"learning_rate", "optimizer.lr"},
-      {"label_smoothing", "preference.label_smoothing"},
-      {"logging_steps", "log.every_steps"},
-      {"loss_type", "train.loss"},
-      {"lora_alpha", "adapter.alpha"},
-      {"lora_dropout", "adapter.dropout"},
-      {"lora_model_dir", "adapter.path"},
-      {"lora_modules_to_save", "adapter.train"},
-      {"lora_r", "adapter.r"},
-      {"lora_rank", "adapter.r"},
-      {"lora_target", "adapter.targets"},
-      {"lora_target_modules", "adapter.targets"},
-      {"lr_scheduler", "schedule.name"},
-      {"lr_scheduler_type", "schedule.name"},
-      {"max_length", "data.max_tokens"},
-      {"max_seq_length", "data.max_tokens"},
-      {"max_steps", "train.steps"},
-      {"micro_batch_size", "train.micro_batch"},
-      {"model_name_or_path", "model.path"},
-      {"modules_to_save", "adapter.train"},
-      {"num_epochs", "train.epochs"},
-      {"num_train_epochs", "train.epochs"},
-      {"output_dir", "run.dir"},
-      {"peft_use_dora", "adapter.kind"},
-      {"pref_beta", "preference.beta"},
-      {"pref_loss", "train.loss"},
-      {"peft_use_rslora", "adapter.rslora"},
-      {"per_device_train_batch_size", "train.micro_batch"},
-      {"resume_from_checkpoint", "checkpoint.resume"},
-      {"sample_packing", "data.packing"},
-      {"save_steps", "checkpoint.every_steps"},
-      {"save_total_limit", "checkpoint.keep"},
-      {"simpo_gamma", "preference.gamma"},
-      {"sequence_len", "data.max_tokens"},
-      {"target_modules", "adapter.targets"},
-      {"train_batch_size", "train.sequences_per_step"},
-      {"use_dora", "adapter.kind"},
-      {"use_rslora", "adapter.rslora"},
-      {"val_set_size", "eval.split"},
-      {"val_size", "eval.split"},
-      {"warmup_ratio", "schedule.warmup_steps"}};
-  const auto found = kKeys.find(name);
-  return found == kKeys.end() ? "" : found->second;
+  const OtherKey* const found = find_other_key(name);
+  return found == nullptr ? "" : std::string(found->key);
 }
 
 std::string did_you_mean(const std::string& name) {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/processor.h"
+#include "base/texts.h"
 #include "config/toml_document.h"
 #include "data/row_block.h"
 #include "trainer/commands/command.h"
@@ -18,6 +19,7 @@
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/setup/other_run_file.h"
 #include "trainer/setup/plan_forecast.h"
 
 namespace longshore {
@@ -31,6 +33,7 @@ constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum len
 struct InitOptions {
   std::string file = "run.toml";
   std::string model, goal = "balanced", recipe, run_directory, machine;
+  std::string other;  // configuration of another trainer to convert; empty: none
   std::vector<std::string> data, drives;
   bool adapter = false;
   bool replace = false;
@@ -277,11 +280,54 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
   print_out("  longshore %strain %s\n", launched.c_str(), options.file.c_str());
 }
 
+Json to_json(const std::vector<NotConverted>& list) {
+  Json entries = Json::array();
+  for (const NotConverted& entry : list) {
+    entries.push_back({{"keys", entry.keys}, {"why", entry.why}});
+  }
+  return entries;
+}
+
+void say_not_converted(const char* heading, const std::vector<NotConverted>& list) {
+  if (list.empty()) return;
+  print_out("%s\n", heading);
+  for (const NotConverted& entry : list) {
+    std::string keys;
+    for (const std::string& key : entry.keys) keys += (keys.empty() ? "" : ", ") + key;
+    print_out("  %s: %s\n", keys.c_str(), entry.why.c_str());
+  }
+}
+
+int convert_other(const InitOptions& options) {
+  const ConvertedRun run = convert_run_file(
+      options.other,
+      {.model = options.model, .data = options.data, .run_directory = options.run_directory});
+  write_output_file(options.file, run.draft.toml(printable(options.other)));
+  if (options.json) {
+    print_json({{"path", options.file},
+                {"from", run.trainer},
+                {"not_converted", to_json(run.left)},
+                {"not_needed", to_json(run.needless)}});
+    return 0;
+  }
+  say_not_converted("not converted, although it may change what is trained:", run.left);
+  say_not_converted("not needed:", run.needless);
+  print_out("written: %s, the run of %s's %s; next\n", options.file.c_str(), run.trainer.c_str(),
+            options.other.c_str());
+  print_out("  longshore check run %s     # whether model and data can be read\n",
+            options.file.c_str());
+  print_out("  longshore check data %s    # what is trained\n", options.file.c_str());
+  print_out("  longshore plan %s          # whether it fits, and how fast it is\n",
+            options.file.c_str());
+  return 0;
+}
+
 int run_init(const InitOptions& given) {
   InitOptions options = given;
   if (fs::exists(options.file) && !options.replace) {
     throw ConfigError(options.file + ": exists already; name another file, or give --replace");
   }
+  if (!options.other.empty()) return convert_other(options);
   const NamedText* recipe = recipe_of(options);
   if (recipe != nullptr && options.model.empty()) options.model = model_of(*recipe);
   if (options.model.empty()) {
@@ -329,16 +375,27 @@ void add_init(CommandArguments command, CommandLine& line) {
           .add_option("--recipe", options.recipe,
                       "recipe to start from, MODEL_MACHINE; its model is the default of --model")
           .excludes(goal);
-  command
-      .add_flag("--adapter", options.adapter,
-                "train LoRA adapters over the frozen model instead of all parameters")
-      .excludes(recipe);
-  command.add_option("--machine", options.machine,
-                     "target machine, by name or file as in `longshore plan --machine`");
+  const CommandOption adapter =
+      command
+          .add_flag("--adapter", options.adapter,
+                    "train LoRA adapters over the frozen model instead of all parameters")
+          .excludes(recipe);
+  const CommandOption machine =
+      command.add_option("--machine", options.machine,
+                         "target machine, by name or file as in `longshore plan --machine`");
   command.add_option("--dir", options.run_directory,
                      "run.dir; default: runs/ and the name of the file");
-  command.add_option("--nvme", options.drives,
-                     "one directory on each drive that may keep optimizer state");
+  const CommandOption drives = command.add_option(
+      "--nvme", options.drives, "one directory on each drive that may keep optimizer state");
+  command
+      .add_option("--from", options.other,
+                  "convert this YAML or JSON file of Axolotl, LLaMA-Factory or TRL, and say what "
+                  "could not be converted; --model, --data and --dir replace the file's")
+      .excludes(goal)
+      .excludes(recipe)
+      .excludes(adapter)
+      .excludes(machine)
+      .excludes(drives);
   command.add_flag("--replace", options.replace, "overwrite an existing file");
   command.add_flag("--json", options.json,
                    "print the result and its memory use as one JSON object");

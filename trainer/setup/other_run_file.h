@@ -1,0 +1,37 @@
+// OtherRunFile: converts the configuration of Axolotl, LLaMA-Factory or TRL (YAML or JSON) to a run
+// file. Plain values and one function; any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/setup/run_file_draft.h"
+
+namespace longshore {
+
+// What takes the place of the file's own, if not empty.
+struct ConversionGiven {
+  std::string model{};
+  std::vector<std::string> data{};
+  std::string run_directory{};
+};
+
+struct NotConverted {
+  std::vector<std::string> keys;
+  std::string why;
+};
+
+struct ConvertedRun {
+  std::string trainer;                 // "Axolotl", "LLaMA-Factory", "TRL"
+  RunFileDraft draft;                  // a complete run file
+  std::vector<NotConverted> left;      // these may change what is trained
+  std::vector<NotConverted> needless;  // these do not
+};
+
+// Reads the file, and LLaMA-Factory's dataset_info.json if it names data sets. Neither the model
+// nor the data has to exist. ConfigError with every feature that Longshore lacks and without which
+// the run would be another, and with every value that the run file refuses; DataError if the file
+// is not YAML.
+ConvertedRun convert_run_file(const std::string& path, const ConversionGiven& given);
+
+}  // namespace longshore
