@@ -4,7 +4,10 @@
 
     make_corpus.py [--dictionary /usr/share/dictd/devil] [--eval-every 20] DIRECTORY
 
-writes DIRECTORY/devil.jsonl and DIRECTORY/devil_eval.jsonl. Standard library only.
+writes DIRECTORY/devil.jsonl and DIRECTORY/devil_eval.jsonl. Of entries with several sentences it
+also makes rows for the two further parts of the quick start: short.jsonl teaches to answer with the
+first sentence alone ({"prompt", "completion"}), pairs.jsonl to prefer that to the whole entry
+({"prompt", "chosen", "rejected"}). Each has its *_eval.jsonl. Standard library only.
 """
 
 import argparse
@@ -20,6 +23,9 @@ DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 NAME_INDENT = 30
 VERSE_INDENT = 3
 SPEAKER = re.compile(r"\s*[A-Z][A-Z ]+:")
+# An entry with more than one sentence: its headword and kind of word, the first sentence, the rest.
+SENTENCES = re.compile(r"(?P<head>[^a-z]+, [a-z. ]+?\.)(?P<first> [A-Z].{30,}?[.!?])(?P<rest>\s.+)",
+                       re.DOTALL)
 # These entries are left out, because no model should repeat their language of 1911.
 LEFT_OUT = {"african", "minstrel", "negro"}
 
@@ -110,6 +116,21 @@ def paragraphs(text):
             prose.append(line.strip())
 
 
+def preferences(texts):
+    """Pairs of answers to a headword: the first sentence alone, and the whole entry."""
+    for text in texts:
+        if found := SENTENCES.fullmatch(text):
+            yield {"prompt": found["head"], "chosen": found["first"],
+                   "rejected": found["first"] + found["rest"]}
+
+
+def write(path, rows):
+    rows = list(rows)
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(content, encoding="utf-8")
+    print(f"{path}: {len(rows)} rows, {len(content)} bytes")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dictionary", default="/usr/share/dictd/devil")
@@ -125,10 +146,12 @@ def main():
     held_out = texts[options.eval_every - 1::options.eval_every]
     training = [text for text in texts if text not in set(held_out)]
     options.directory.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("devil.jsonl", training), ("devil_eval.jsonl", held_out)):
-        content = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in rows)
-        (options.directory / name).write_text(content, encoding="utf-8")
-        print(f"{options.directory / name}: {len(rows)} entries, {len(content)} bytes")
+    for end, part in (("", training), ("_eval", held_out)):
+        write(options.directory / f"devil{end}.jsonl", ({"text": text} for text in part))
+        pairs = list(preferences(part))
+        write(options.directory / f"pairs{end}.jsonl", pairs)
+        write(options.directory / f"short{end}.jsonl",
+              ({"prompt": pair["prompt"], "completion": pair["chosen"]} for pair in pairs))
 
 
 if __name__ == "__main__":
