@@ -17,8 +17,11 @@ namespace {
 
 // Ends the name of a magnitude, which has no ".weight" in PEFT's files.
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
-constexpr std::array kAttentionModules = {Module::kQuery, Module::kKey, Module::kValue,
-                                          Module::kQkv, Module::kOutput};
+// The matrices of a layer's mixer, whichever it is.
+constexpr std::array kAttentionModules = {
+    Module::kQuery,      Module::kKey,        Module::kValue,     Module::kQkv,
+    Module::kOutput,     Module::kDeltaQkv,   Module::kDeltaGate, Module::kDeltaBeta,
+    Module::kDeltaDecay, Module::kDeltaOutput};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 
 bool is_one_of(std::span<const Module> modules, Module module) {

@@ -62,8 +62,27 @@ struct RopeSpec {
   }
 };
 
+// The part of a layer that mixes the positions of a document.
+enum class MixerKind : uint8_t {
+  kAttention,
+  kDelta,  // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
+};
+
+// The sizes of gated DeltaNet. Consecutive value heads share a key head.
+struct DeltaSpec {
+  int64_t key_heads = 0, value_heads = 0;
+  int64_t key_dim = 0, value_dim = 0;  // of a head
+  int64_t taps = 0;                    // of the convolution over queries, keys and values
+
+  int64_t key_width() const { return key_heads * key_dim; }
+  int64_t value_width() const { return value_heads * value_dim; }
+  // The width of queries, keys and values together.
+  int64_t mixed_width() const { return 2 * key_width() + value_width(); }
+};
+
 // The settings that may differ between blocks.
 struct LayerSpec {
+  MixerKind mixer = MixerKind::kAttention;
   int64_t window = 0;  // j is visible from i when i - window < j <= i; 0 = all earlier positions
   double attention_scale = 1.0;
   bool rotates = true;      // false: the layer has no positions
@@ -117,6 +136,16 @@ enum class Module : uint8_t {
   kGateUp,
   kDown,
   kSinks,
+  // These are of gated DeltaNet; the two after the convolution have no ".weight".
+  kDeltaQkv,
+  kDeltaGate,
+  kDeltaBeta,
+  kDeltaDecay,
+  kDeltaConv,
+  kDeltaRate,
+  kDeltaStep,
+  kDeltaNorm,
+  kDeltaOutput,
   kRouter,
   kExpertGate,  // one expert's matrices
   kExpertUp,
@@ -168,7 +197,11 @@ struct ArchSpec {
   // none (OLMoE).
   double qkv_clip = 0.0;
   bool sinks = false;  // each head has one more score, which takes weight and adds no value
-  MoeSpec moe;         // used by sparse layers
+  // Attention's result is multiplied by the sigmoid of a gate. The matrix of the queries holds
+  // both: each head's rows of the query, then those of the gate.
+  bool output_gate = false;
+  DeltaSpec delta;  // used by layers with MixerKind::kDelta
+  MoeSpec moe;      // used by sparse layers
   AdapterSpec adapter;
 
   // Multipliers (Granite, Gemma); 1 means none.

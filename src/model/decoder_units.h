@@ -4,49 +4,20 @@
 
 #include <ATen/ATen.h>
 
-#include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "model/arch_spec.h"
 #include "model/differentiable_ops.h"
 #include "model/families.h"
+#include "model/mixer.h"
 #include "model/model_spec.h"
-#include "model/rope_table.h"
+#include "model/module_index.h"
 #include "model/unit.h"
 
 namespace longshore {
-
-// Maps each module to the indices of its parameters in a unit's parameters; -1 for what it lacks.
-// It leaves out parameters of single experts.
-class ModuleIndex {
- public:
-  // `lora_scaling` is AdapterSpec::scaling.
-  explicit ModuleIndex(const std::vector<ModuleParameter>& parameters, double lora_scaling = 1.0);
-  // Undefined if the unit has none.
-  at::Tensor weight(UnitParameters parameters, Module module) const {
-    return tensor(parameters, module, ParameterRole::kWeight);
-  }
-  at::Tensor bias(UnitParameters parameters, Module module) const {
-    return tensor(parameters, module, ParameterRole::kBias);
-  }
-  // `batch` has the keys of the adapter's dropout.
-  LinearWeights linear(UnitParameters parameters, Module module, const MicroBatch& batch) const;
-  int32_t weight_index(Module module) const { return index(module, ParameterRole::kWeight); }
-  int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
-
- private:
-  int32_t index(Module module, ParameterRole role) const {
-    return indices_[static_cast<size_t>(role)][static_cast<size_t>(module)];
-  }
-  at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
-
-  std::array<std::array<int32_t, kModuleCount>, kRoleCount> indices_;
-  std::array<InputDropout, kModuleCount> dropouts_;  // without keys
-  double lora_scaling_;
-};
 
 // Returns the factor of embedding rows; `rounded` rounds it to the dtype of `like`.
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
@@ -70,15 +41,15 @@ class EmbeddingUnit : public Unit {
   bool scale_rounded_;
 };
 
-// h = x + attention(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the
+// h = x + mixer(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the
 // branches or on both sides, and branches are scaled. A unit may also be one of the two halves.
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   std::string signature() const override;
-  // Includes the lengths at which memory changes, such as the window (then one piece).
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override;
   AttentionHeads attention_heads() const override;
+  int64_t activation_elements() const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:
@@ -91,16 +62,6 @@ class DecoderBlock : public Unit {
                     at::Tensor branch, Values values) const;
   // Returns whether the branch's values are read: always if a post norm's backward reads them.
   Values branch_values(Module post_norm, Values sum) const;
-  at::Tensor attention(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
-                       Values values) const;
-  std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x,
-                                          const MicroBatch& batch) const;
-  at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
-                           const MicroBatch& batch) const;
-  // Returns x with its values limited, or x itself if the family does not clip.
-  at::Tensor clipped(const at::Tensor& x) const;
-  // Returns the factor of the queries, [T, 1].
-  at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                  Values values) const;
 
@@ -109,7 +70,7 @@ class DecoderBlock : public Unit {
   LayerSpec layer_;
   BlockPart part_;
   ModuleIndex index_;
-  std::optional<RopeTable> rope_;  // only in layers that rotate
+  std::unique_ptr<Mixer> mixer_;  // null in a unit without it
 };
 
 }  // namespace longshore

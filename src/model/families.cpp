@@ -214,6 +214,67 @@ void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
 }
 
+// Reads which layers are gated DeltaNet, and its sizes.
+void read_delta(ConfigReader& config, ArchSpec& arch) {
+  const int64_t interval = config.size_or({"full_attention_interval"}, 4);
+  const std::vector<std::string> types = config.texts({"layer_types"});
+  if (!types.empty() && types.size() != arch.layers.size()) {
+    config.problem("layer_types", "has " + std::to_string(types.size()) + " entries for " +
+                                      std::to_string(arch.layers.size()) + " layers");
+    return;
+  }
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    bool linear = (static_cast<int64_t>(i) + 1) % interval != 0;
+    if (!types.empty()) {
+      linear = types[i] == "linear_attention";
+      if (!linear && types[i] != "full_attention") {
+        config.problem("layer_types",
+                       "holds '" + types[i] + "'; supported: full_attention, linear_attention");
+        return;
+      }
+    }
+    if (linear) arch.layers[i].mixer = MixerKind::kDelta;
+  }
+  DeltaSpec& delta = arch.delta;
+  const auto size = [&config](std::string_view key, int64_t otherwise) {
+    return config.integer({key}, 1, 65536).value_or(otherwise);
+  };
+  delta.key_heads = size("linear_num_key_heads", 16);
+  delta.value_heads = size("linear_num_value_heads", 32);
+  delta.key_dim = size("linear_key_head_dim", 128);
+  delta.value_dim = size("linear_value_head_dim", 128);
+  delta.taps = size("linear_conv_kernel_dim", 4);
+  if (delta.value_heads % delta.key_heads != 0) {
+    config.problem("linear_num_value_heads", "= " + std::to_string(delta.value_heads) +
+                                                 " is not a multiple of linear_num_key_heads = " +
+                                                 std::to_string(delta.key_heads));
+  }
+  if (delta.mixed_width() > kMostToken) {
+    config.problem("linear_key_head_dim", "is too large for its heads");
+  }
+}
+
+// Reads the text model of Qwen3.5: gated DeltaNet in most layers, attention with a gate in others.
+void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 32768,
+                   .sizes = {.vocabulary = 248320, .heads = 16, .kv_heads = 4, .head_dim = 256}},
+                  arch);
+  read_rope(config, {.share = 0.25, .partial = true}, arch);
+  arch.norm = NormKind::kRmsOffset;
+  arch.qk_norm = QueryKeyNorm::kHead;
+  arch.output_gate = true;
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  arch.output_bias = arch.qkv_bias;
+  if (!config.boolean({"attn_output_gate"}).value_or(true)) {
+    config.problem("attn_output_gate", "= false is not supported");
+  }
+  if (arch.activation != Activation::kSilu) {
+    config.problem("hidden_act", "other than silu is not supported with gated DeltaNet");
+  }
+  read_delta(config, arch);
+}
+
 void read_gpt2(ConfigReader& config, ArchSpec& arch) {
   read_sizes(config, {}, arch);
   arch.intermediate = config.size_or({"n_inner"}, 4 * arch.hidden);
@@ -271,6 +332,8 @@ const std::vector<Family>& families() {
       {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer")},
       {"olmoe", read_olmoe, qwen_moe_names("OlmoeDecoderLayer")},
       {"gpt_oss", read_gpt_oss, gpt_oss_names("GptOssDecoderLayer")},
+      {"qwen3_5_text", read_qwen3_5_text, qwen3_5_names()},
+      {"qwen3_5", nullptr, qwen3_5_wrapper_names()},
       {"gemma3", nullptr, in_wrapper(gemma_names("Gemma3DecoderLayer"))},
       {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
       {"gpt2", read_gpt2, gpt2_names("GPT2Block")},

@@ -119,6 +119,27 @@ NameTable in_wrapper(NameTable names) {
   return names;
 }
 
+NameTable qwen3_5_names() {
+  return named_as_llama("Qwen3_5DecoderLayer",
+                        {{Module::kDeltaQkv, "layers.{i}.linear_attn.in_proj_qkv"},
+                         {Module::kDeltaGate, "layers.{i}.linear_attn.in_proj_z"},
+                         {Module::kDeltaBeta, "layers.{i}.linear_attn.in_proj_b"},
+                         {Module::kDeltaDecay, "layers.{i}.linear_attn.in_proj_a"},
+                         {Module::kDeltaConv, "layers.{i}.linear_attn.conv1d"},
+                         {Module::kDeltaRate, "layers.{i}.linear_attn.A_log"},
+                         {Module::kDeltaStep, "layers.{i}.linear_attn.dt_bias"},
+                         {Module::kDeltaNorm, "layers.{i}.linear_attn.norm"},
+                         {Module::kDeltaOutput, "layers.{i}.linear_attn.out_proj"}});
+}
+
+NameTable qwen3_5_wrapper_names() {
+  NameTable names = qwen3_5_names();
+  names.prefixes = {{.body = "model.language_model."}};
+  // The first is the layer that predicts a second token.
+  names.other_towers = {"mtp.*", "model.visual.*"};
+  return names;
+}
+
 NameTable gpt2_names(std::string_view block_class) {
   return {.modules = with({}, {{Module::kTokens, "wte"},
                                {Module::kPositions, "wpe"},

@@ -24,6 +24,10 @@ NameTable mixtral_names(std::string_view block_class);
 NameTable gpt_oss_names(std::string_view block_class);
 // Adds the prefixes of transformers 4 and 5 for a model that is the text tower of a wrapper.
 NameTable in_wrapper(NameTable names);
+// These have gated DeltaNet in most layers.
+NameTable qwen3_5_names();
+// The same in a wrapper with a tower of pictures.
+NameTable qwen3_5_wrapper_names();
 NameTable gpt2_names(std::string_view block_class);
 
 }  // namespace longshore

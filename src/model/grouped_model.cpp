@@ -71,6 +71,12 @@ class Chain {
     return sum;
   }
 
+  int64_t activation_elements() const {
+    int64_t sum = 0;
+    for (const Member& member : members_) sum += member.unit->activation_elements();
+    return sum;
+  }
+
   bool has_router() const {
     return std::ranges::any_of(members_,
                                [](const Member& member) { return member.unit->has_router(); });
@@ -167,6 +173,7 @@ class GroupedUnit : public Unit {
     return chain_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
+  int64_t activation_elements() const override { return chain_.activation_elements(); }
   bool has_router() const override { return chain_.has_router(); }
   void make_worst(Carry& in) const override { chain_.make_worst(in); }
   Carry forward(UnitParameters parameters, const Carry& in,
@@ -203,6 +210,7 @@ class GroupedLoss : public LossUnit {
     return chain_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
+  int64_t activation_elements() const override { return chain_.activation_elements(); }
   bool has_router() const override { return chain_.has_router(); }
   void make_worst(Carry& in) const override { chain_.make_worst(in); }
   int64_t positions_at_once(DeviceKind device) const override {

@@ -49,7 +49,8 @@ std::string parameter_name(const ArchSpec& arch, NameTable::Prefix prefix, Modul
   name = with_number(with_number(std::move(name), "{i}", layer), "{e}", expert);
   name.insert(0, module == Module::kHead ? prefix.head : prefix.body);
   const bool bare = module == Module::kSinks || module == Module::kExpertsGateUp ||
-                    module == Module::kExpertsDown;
+                    module == Module::kExpertsDown || module == Module::kDeltaRate ||
+                    module == Module::kDeltaStep;
   if (bare) return bias ? name + "_bias" : name;
   return name + (bias ? ".bias" : ".weight");
 }
@@ -92,6 +93,10 @@ class UnitBuilder {
   // Adds a vector that is initialised like a matrix.
   void vector(Module module, bool bias, int64_t width) {
     add(module, bias, {width}, normal_init(arch_.initializer_range));
+  }
+
+  void filled(Module module, std::vector<int64_t> shape, InitSpec init) {
+    add(module, false, std::move(shape), init);
   }
 
   void norm(Module module, int64_t width, NormKind kind) {
@@ -145,13 +150,10 @@ class UnitBuilder {
 
 void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
   const int64_t q = arch.query_width(), kv = arch.key_width();
-  if (arch.norm_placement != NormPlacement::kAfter) {
-    builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
-  }
   if (arch.fused_qkv) {
     builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
   } else {
-    builder.matrix(Module::kQuery, q, arch.hidden, arch.qkv_bias);
+    builder.matrix(Module::kQuery, arch.output_gate ? 2 * q : q, arch.hidden, arch.qkv_bias);
     builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
     builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
   }
@@ -162,6 +164,34 @@ void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
   }
   if (arch.sinks) builder.vector(Module::kSinks, false, arch.heads);
   builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, arch.residual_init_scale);
+}
+
+// The rates of decay begin as transformers draws them, between 0.01 and 16.
+void add_delta(UnitBuilder& builder, const ArchSpec& arch) {
+  const DeltaSpec& delta = arch.delta;
+  const int64_t heads = delta.value_heads, values = delta.value_width();
+  builder.matrix(Module::kDeltaQkv, delta.mixed_width(), arch.hidden, false);
+  builder.matrix(Module::kDeltaGate, values, arch.hidden, false);
+  builder.matrix(Module::kDeltaBeta, heads, arch.hidden, false);
+  builder.matrix(Module::kDeltaDecay, heads, arch.hidden, false);
+  builder.filled(Module::kDeltaConv, {delta.mixed_width(), 1, delta.taps},
+                 normal_init(arch.initializer_range));
+  builder.filled(Module::kDeltaRate, {heads},
+                 {.kind = InitSpec::Kind::kLogUniform, .bound = 16.0, .least = 0.01});
+  builder.filled(Module::kDeltaStep, {heads}, {.kind = InitSpec::Kind::kOnes});
+  builder.norm(Module::kDeltaNorm, delta.value_dim, NormKind::kRms);
+  builder.matrix(Module::kDeltaOutput, arch.hidden, values, false, arch.residual_init_scale);
+}
+
+void add_mixer(UnitBuilder& builder, const ArchSpec& arch, MixerKind mixer) {
+  if (arch.norm_placement != NormPlacement::kAfter) {
+    builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
+  }
+  if (mixer == MixerKind::kDelta) {
+    add_delta(builder, arch);
+  } else {
+    add_attention(builder, arch);
+  }
   if (arch.norm_placement != NormPlacement::kBefore) {
     builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
   }
@@ -327,9 +357,9 @@ std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTabl
 std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                               int64_t layer, BlockPart part) {
   UnitBuilder builder(arch, prefix, layer);
-  if (part != BlockPart::kMlp) add_attention(builder, arch);
-  const bool sparse = arch.layers.at(static_cast<size_t>(layer)).sparse;
-  if (part != BlockPart::kAttention) add_mlp(builder, arch, sparse);
+  const LayerSpec& spec = arch.layers.at(static_cast<size_t>(layer));
+  if (part != BlockPart::kMlp) add_mixer(builder, arch, spec.mixer);
+  if (part != BlockPart::kAttention) add_mlp(builder, arch, spec.sparse);
   return builder.take();
 }
 

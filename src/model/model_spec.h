@@ -32,8 +32,8 @@ struct ModuleParameter {
   int64_t expert = -1;  // -1 unless it belongs to a single expert
 };
 
-// A block is attention with its norms and residual, followed by the MLP (or router and experts)
-// with its norms and residual. A unit may be the whole block or one half.
+// A block is attention, or another mixer, with its norms and residual, followed by the MLP (or
+// router and experts) with its norms and residual. A unit may be the whole block or one half.
 enum class BlockPart : uint8_t { kWhole, kAttention, kMlp };
 
 // Return the parameters of each unit, in the unit's order. `prefix` is one of the family's

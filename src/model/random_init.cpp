@@ -101,6 +101,8 @@ const std::vector<Row>& rows() {
        {"olmoe", 64, 64, 2, 4, 4, 16, 1024, false}},
       {{"tiny-gpt-oss", "gpt_oss, 2 layers of 64; 8 experts, 2 for a token, sinks, a window of 64"},
        {"gpt_oss", 64, 128, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-qwen3.5", "qwen3_5_text, 4 layers of 64: three of gated DeltaNet, one of attention"},
+       {"qwen3_5_text", 64, 160, 4, 4, 2, 32, 1024, true}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -202,6 +204,13 @@ Json llama_like_config(const Sizes& sizes) {
     config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
     config["logits_scaling"] = 8.0;
   }
+  if (sizes.family == "qwen3_5_text") {
+    config["rope_parameters"]["partial_rotary_factor"] = 0.25;
+    config["linear_num_key_heads"] = sizes.kv_heads;
+    config["linear_num_value_heads"] = sizes.heads;
+    config["linear_key_head_dim"] = config["linear_value_head_dim"] = sizes.head_dim / 2;
+    config["linear_conv_kernel_dim"] = 4;
+  }
   add_experts(sizes, config);
   return config;
 }
@@ -221,15 +230,18 @@ void fill_random(std::string_view name, const InitSpec& init, uint64_t seed, int
   }
   const uint64_t mixed = hash64(name) ^ (seed * 0x9E3779B97F4A7C15u);
   const PhiloxKey key{static_cast<uint32_t>(mixed), static_cast<uint32_t>(mixed >> 32)};
-  const bool uniform = init.kind == InitSpec::Kind::kUniform;
+  const bool logarithm = init.kind == InitSpec::Kind::kLogUniform;
+  const bool uniform = logarithm || init.kind == InitSpec::Kind::kUniform;
   const double factor = uniform ? init.bound : init.standard_deviation;
+  const double middle = (init.bound + init.least) / 2.0, reach = (init.bound - init.least) / 2.0;
   std::array<double, 4> four{};
   for (size_t i = 0; i < values.size(); ++i) {
     const auto element = static_cast<uint64_t>(element_begin) + i;
     if (i == 0 || element % 4 == 0) {
       four = uniform ? four_uniforms(element / 4, key) : four_normals(element / 4, key);
     }
-    values[i] = static_cast<float>(factor * four[element % 4]);
+    const double value = four[element % 4];
+    values[i] = static_cast<float>(logarithm ? std::log(middle + reach * value) : factor * value);
   }
 }
 

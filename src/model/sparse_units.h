@@ -82,6 +82,7 @@ class SparseBlock : public Unit {
     return attention_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return experts_.idle_elements(); }
+  int64_t activation_elements() const override { return attention_.activation_elements(); }
   bool has_router() const override { return true; }
   AttentionHeads attention_heads() const override { return attention_.attention_heads(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;

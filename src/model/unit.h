@@ -102,6 +102,9 @@ class UnitCode {
   virtual int64_t positions_at_once(DeviceKind) const { return 0; }
   // Returns the matrix elements that a position does not use: those of experts it did not choose.
   virtual int64_t idle_elements() const { return 0; }
+  // Returns the multiplications of a position in products of activations, other than attention's
+  // (attention_heads), whose number grows with the document.
+  virtual int64_t activation_elements() const { return 0; }
   // Returns whether the unit reports to MicroBatch::routers.
   virtual bool has_router() const { return false; }
   // Sets the values of an otherwise zero input that make the unit use the most memory.

@@ -15,10 +15,13 @@ namespace longshore {
 
 // How `model.init = "random"` fills a parameter.
 struct InitSpec {
-  enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform };
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform, kLogUniform };
   Kind kind = Kind::kNormal;
   double standard_deviation = 0.02;  // of kNormal
-  double bound = 0.0;                // of kUniform: values lie between -bound and bound
+  // Values of kUniform lie between -bound and bound; those of kLogUniform are logarithms of values
+  // between least and bound.
+  double bound = 0.0;
+  double least = 0.0;
   bool operator==(const InitSpec&) const = default;
 };
 

@@ -380,6 +380,24 @@ TEST(AdapterTargets, AreWordsNamesAndGlobs) {
   EXPECT_EQ(adapted_in(one, 11).size(), 0u);
 }
 
+// Goal: a layer of gated DeltaNet has the targets that PEFT takes for all linear modules: not its
+// convolution.
+TEST(Adapter, AllLinearIncludesTheMatricesOfGatedDeltaNet) {
+  const ArchSpec arch = read_arch_spec({{"model_type", "qwen3_5_text"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"intermediate_size", 24},
+                                        {"num_hidden_layers", 4},
+                                        {"num_attention_heads", 4},
+                                        {"num_key_value_heads", 2}},
+                                       "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 0).size(), 8u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 3).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 0).size(), 5u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"in_proj_z"}), 0).size(), 1u);
+  EXPECT_THROW(with_targets(arch, {"conv1d"}), ConfigError);
+}
+
 // An exported adapter names its targets by their last parts, or wholly where others share these.
 TEST(AdapterTargets, AreExportedAsPeftReadsThem) {
   using Names = std::vector<std::string>;

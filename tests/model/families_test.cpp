@@ -384,6 +384,36 @@ TEST(Families, SizesAreChecked) {
   expect_problem(with(gpt2(), R"({"n_layer": -1})"), "'n_layer' must be an integer");
 }
 
+// Goal: the layers and sizes of gated DeltaNet are read in both spellings, and what is not computed
+// is refused.
+TEST(Families, Qwen35HasAttentionInEveryFourthLayerUnlessTold) {
+  const Json qwen = with(llama(), R"({"model_type": "qwen3_5_text", "num_hidden_layers": 5,
+    "num_key_value_heads": 2, "mtp_num_hidden_layers": 1, "mamba_ssm_dtype": "float32"})");
+  const auto kinds = [](const Json& config) {
+    std::string text;
+    for (const LayerSpec& layer : read_arch_spec(config, "config.json").layers) {
+      text += layer.mixer == MixerKind::kDelta ? 'd' : 'a';
+    }
+    return text;
+  };
+  EXPECT_EQ(kinds(qwen), "dddad");
+  EXPECT_EQ(kinds(with(qwen, R"({"full_attention_interval": 2})")), "dadad");
+  EXPECT_EQ(kinds(with(qwen, R"({"layer_types": ["full_attention", "linear_attention",
+    "linear_attention", "full_attention", "full_attention"]})")),
+            "addaa");
+  const ArchSpec arch = read_arch_spec(qwen, "config.json");
+  EXPECT_EQ(arch.delta.mixed_width(), 2 * 16 * 128 + 32 * 128);
+  EXPECT_EQ(arch.delta.taps, 4);
+  EXPECT_EQ(arch.head_dim, 256);
+  EXPECT_EQ(arch.rope.rotary_dim(arch.head_dim), 64);
+  EXPECT_TRUE(arch.output_gate && arch.norm == NormKind::kRmsOffset);
+  expect_problem(with(qwen, R"({"layer_types": ["full_attention"]})"), "1 entries for 5 layers");
+  expect_problem(with(qwen, R"({"linear_num_key_heads": 3})"), "not a multiple");
+  expect_problem(with(qwen, R"({"attn_output_gate": false})"), "attn_output_gate");
+  expect_problem(with(qwen, R"({"hidden_act": "gelu"})"), "other than silu");
+  expect_problem(with(qwen, R"({"linear_key_head_dim": 0})"), "linear_key_head_dim");
+}
+
 // All problems of a config are reported together.
 TEST(Families, AllProblemsAreToldAtOnce) {
   Json config = with(llama(), R"({"vocab_size": -1, "hidden_act": "mish", "tie_word_embeddings": 1,

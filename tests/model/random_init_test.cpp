@@ -68,6 +68,20 @@ TEST(RandomInit, ZerosAndOnesAreExact) {
   EXPECT_EQ(values, std::vector<float>(5, 1.0f));
 }
 
+// Logarithms of uniform values lie between those of the bounds, around that of their middle.
+TEST(RandomInit, LogarithmsOfUniformValuesKeepTheirBounds) {
+  std::vector<float> values(4000);
+  fill_random("a", {.kind = InitSpec::Kind::kLogUniform, .bound = 16.0, .least = 0.01}, 42, 0,
+              values);
+  double sum = 0.0;
+  for (const float value : values) {
+    ASSERT_GE(value, std::log(0.01F) - 1e-4F);
+    ASSERT_LE(value, std::log(16.0F) + 1e-4F);
+    sum += std::exp(static_cast<double>(value));
+  }
+  EXPECT_NEAR(sum / 4000.0, 8.0, 0.4);
+}
+
 // Every preset is a model that this program reads.
 TEST(InitPresets, EveryPresetIsAModelThisProgramReads) {
   ASSERT_GE(init_presets().size(), 6u);

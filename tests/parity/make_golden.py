@@ -78,6 +78,13 @@ def wrapper(model_type, class_name, text, vision, **more):
             "vision_config": {**VISION, "model_type": vision}, **more}
 
 
+QWEN3_5 = {"num_hidden_layers": 4, "head_dim": 8, "rms_norm_eps": 1e-6, "pad_token_id": 0,
+           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+           "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                               "partial_rotary_factor": 0.5, "mrope_interleaved": True,
+                               "mrope_section": [1, 1, 0]}}
+
 # Each case has its config and the peculiarities of its files.
 CASES = {
     # The keys are those of transformers 4; head_dim is not hidden / heads; heads are grouped,
@@ -183,6 +190,19 @@ CASES = {
         LLAMA, "mistral", "MistralForCausalLM", head_dim=6, sliding_window=None,
         rope_theta=10000.0), "pixtral", image_token_index=250, spatial_merge_size=2,
         vision_feature_layer=-1)},
+    # Three layers of gated DeltaNet, whose value heads share key heads, and one of attention.
+    "qwen3_5_text": {"config": renamed(LLAMA, "qwen3_5_text", "Qwen3_5ForCausalLM", **QWEN3_5)},
+    "qwen3_5": {"config": {
+        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+        "text_config": renamed(LLAMA, "qwen3_5_text", "Qwen3_5ForCausalLM", **{
+            **QWEN3_5, "num_hidden_layers": 2, "full_attention_interval": 2,
+            "tie_word_embeddings": True}),
+        "vision_config": {"model_type": "qwen3_5_vision", "depth": 1, "hidden_size": 8,
+                          "intermediate_size": 8, "num_heads": 2, "patch_size": 4,
+                          "out_hidden_size": 16, "num_position_embeddings": 16},
+        "tie_word_embeddings": True, "image_token_id": 250, "video_token_id": 251,
+        "vision_start_token_id": 252, "vision_end_token_id": 253},
+        "unused": {"mtp.fc.weight": [16, 32]}},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
     # The names lack `transformer.`, and the mask buffers of old files are there.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
@@ -197,9 +217,15 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
     ["llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "mistral", "gpt2",
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
-     "gemma3-capped"])}
+     "gemma3-capped", "qwen3_5_text", "qwen3_5"])}
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
+
+
+def is_centred(model, name):
+    family = model.config.model_type
+    return family.startswith("gemma") or (
+        family.startswith("qwen3_5") and not name.endswith("linear_attn.norm.weight"))
 
 
 def randomise(model, generator):
@@ -211,7 +237,9 @@ def randomise(model, generator):
                 parameter.copy_(noise * 0.1)
             elif parameter.dim() >= 2:
                 parameter.copy_(noise * 0.25)
-            elif model.config.model_type.startswith("gemma"):  # multiplied by 1 + weight
+            elif name.endswith("A_log"):  # a state loses about a third of itself at each token
+                parameter.copy_(noise * 0.5 - 0.5)
+            elif is_centred(model, name):  # multiplied by 1 + weight
                 parameter.copy_(noise * 0.2)
             else:
                 parameter.copy_(1.0 + noise * 0.2)
@@ -314,6 +342,7 @@ def write_model(case, directory, model, packed):
     tensors = {name: part for whole, value in model.state_dict().items()
                if not (tied and whole == "lm_head.weight")
                for name, part in in_files(case, whole, value.detach().to(dtype).contiguous())}
+    tensors.update({name: torch.ones(shape) for name, shape in case.get("unused", {}).items()})
     for name, parts in packed.items():
         del tensors[name]
         tensors.update(parts)

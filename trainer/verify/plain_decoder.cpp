@@ -210,7 +210,9 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
 PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& x,
                                               const Weights& weights) const {
   const Layer layer(*this, number, weights);
-  at::Tensor h = attention(layer, layer.norm(Module::kAttentionNorm, x));
+  const at::Tensor first = layer.norm(Module::kAttentionNorm, x);
+  at::Tensor h =
+      layer.spec().mixer == MixerKind::kDelta ? delta(layer, first) : attention(layer, first);
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
   const at::Tensor normed = layer.norm(Module::kMlpNorm, h);
   BlockOutput y;
@@ -255,6 +257,12 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
       qkv.push_back(layer.linear(module, x));
     }
   }
+  at::Tensor gate;
+  if (arch_.output_gate) {
+    const at::Tensor both = qkv[0].reshape({positions, arch_.heads, 2 * arch_.head_dim});
+    gate = both.narrow(2, arch_.head_dim, arch_.head_dim).flatten(1);
+    qkv[0] = both.narrow(2, 0, arch_.head_dim).flatten(1);
+  }
   const auto clipped = [&](const at::Tensor& y) {
     return arch_.qkv_clip == 0.0 ? y : y.clamp(-arch_.qkv_clip, arch_.qkv_clip);
   };
@@ -290,9 +298,50 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     scores = at::cat({scores, sinks.expand({-1, positions, 1})}, -1);
   }
   const at::Tensor shares = at::softmax(scores, -1).narrow(2, 0, positions);
-  const at::Tensor mixed = at::matmul(shares, v);
-  return layer.linear(Module::kOutput,
-                      mixed.transpose(0, 1).reshape({positions, arch_.query_width()}));
+  at::Tensor mixed =
+      at::matmul(shares, v).transpose(0, 1).reshape({positions, arch_.query_width()});
+  if (gate.defined()) mixed = mixed * at::sigmoid(gate);
+  return layer.linear(Module::kOutput, mixed);
+}
+
+// Computes gated DeltaNet token by token, as its recurrence says.
+at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
+  const DeltaSpec& spec = arch_.delta;
+  const int64_t positions = x.size(0), times = spec.value_heads / spec.key_heads;
+  const at::Tensor in = layer.linear(Module::kDeltaQkv, x);
+  const at::Tensor before = at::cat({at::zeros({spec.taps - 1, in.size(1)}, in.options()), in}, 0);
+  const at::Tensor taps = layer.get(Module::kDeltaConv).squeeze(1);
+  at::Tensor mixed = at::zeros_like(in);
+  for (int64_t tap = 0; tap < spec.taps; ++tap) {
+    mixed = mixed + before.narrow(0, tap, positions) * taps.select(1, tap);
+  }
+  mixed = activated(mixed, Activation::kSilu);
+  const auto heads = [&](int64_t first, int64_t count, int64_t width) {
+    return mixed.narrow(1, first, count * width).reshape({positions, count, width});
+  };
+  const auto keys = [&](int64_t first) {
+    const at::Tensor y = heads(first, spec.key_heads, spec.key_dim);
+    return (y / at::sqrt((y * y).sum(-1, true) + 1e-6)).repeat_interleave(times, 1);
+  };
+  const at::Tensor q = keys(0) / std::sqrt(static_cast<double>(spec.key_dim));
+  const at::Tensor k = keys(spec.key_width());
+  const at::Tensor v = heads(2 * spec.key_width(), spec.value_heads, spec.value_dim);
+  const at::Tensor beta = at::sigmoid(layer.linear(Module::kDeltaBeta, x)).unsqueeze(-1);
+  const at::Tensor step = layer.linear(Module::kDeltaDecay, x) + layer.get(Module::kDeltaStep);
+  const at::Tensor rate = layer.get(Module::kDeltaRate).exp();
+  const at::Tensor left = at::exp(-rate * at::log1p(at::exp(step))).unsqueeze(-1).unsqueeze(-1);
+  at::Tensor state = at::zeros({spec.value_heads, spec.key_dim, spec.value_dim}, x.options());
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < positions; ++t) {
+    state = left[t] * state;
+    const at::Tensor known = (k[t].unsqueeze(2) * state).sum(1);
+    state = state + k[t].unsqueeze(2) * (beta[t] * (v[t] - known)).unsqueeze(1);
+    rows.push_back((q[t].unsqueeze(2) * state).sum(1));
+  }
+  at::Tensor y = at::stack(rows);
+  y = y / at::sqrt((y * y).mean(-1, true) + arch_.norm_eps) * layer.get(Module::kDeltaNorm);
+  const at::Tensor gate = activated(layer.linear(Module::kDeltaGate, x), Activation::kSilu);
+  return layer.linear(Module::kDeltaOutput, y.flatten(1) * gate);
 }
 
 at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {

@@ -45,6 +45,7 @@ class PlainDecoder {
 
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x) const;
+  at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
   BlockOutput experts(const Layer& layer, const at::Tensor& x) const;
   at::Tensor expert(const Layer& layer, int64_t number, const at::Tensor& x) const;

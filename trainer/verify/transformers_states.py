@@ -26,7 +26,7 @@ def cut(config, layers):
 def layers_of(model, layers):
     """The decoder's layers, whatever their list is called."""
     for name, module in model.named_modules():
-        tower = "vision" in name or "audio" in name
+        tower = any(word in name for word in ("vision", "visual", "audio"))
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers and not tower:
             kinds = {type(layer).__name__ for layer in module}
             if all(kind.endswith(("DecoderLayer", "Block", "Layer")) for kind in kinds):

@@ -103,7 +103,8 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
   for (const ParamRef ref : unit.tied) add(spec.parameter(ref));
-  work.matrix_elements -= static_cast<double>(model.code_of(id).idle_elements());
+  const UnitCode& code = model.code_of(id);
+  work.matrix_elements += static_cast<double>(code.activation_elements() - code.idle_elements());
   const auto widen = [&work](const std::vector<CarryTensorSpec>& carry) {
     for (const CarryTensorSpec& tensor : carry) {
       work.widest_carry =

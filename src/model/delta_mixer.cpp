@@ -1,0 +1,67 @@
+#include "model/delta_mixer.h"
+
+#include <array>
+
+#include "model/delta_rule.h"
+
+namespace longshore {
+
+DeltaMixer::DeltaMixer(const ArchSpec& arch, const ModuleIndex& index)
+    : arch_(arch), index_(index) {}
+
+std::string DeltaMixer::signature() const {
+  const DeltaSpec& delta = arch_.delta;
+  std::string text = " delta";
+  for (const int64_t value :
+       {delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim, delta.taps}) {
+    text += " " + std::to_string(value);
+  }
+  return text;
+}
+
+std::vector<int64_t> DeltaMixer::worst_documents(int64_t longest, DeviceKind) const {
+  std::vector<int64_t> lengths = {longest};
+  const auto add = [&](int64_t length) {
+    if (length < lengths.back()) lengths.push_back(length);
+  };
+  // One position more than whole chunks needs a state more; half a chunk and one is padded most.
+  add((longest - 1) / kDeltaChunk * kDeltaChunk + 1);
+  add(kDeltaChunk + 1);
+  add(kDeltaChunk / 2 + 1);
+  add(1);
+  return lengths;
+}
+
+int64_t DeltaMixer::activation_elements() const {
+  const DeltaSpec& delta = arch_.delta;
+  const int64_t widths = delta.key_dim + delta.value_dim;
+  // Products with the state, the products of positions of a chunk, and the triangular system.
+  const int64_t head = 3 * delta.key_dim * delta.value_dim + kDeltaChunk * widths +
+                       kDeltaChunk * (delta.key_dim + widths / 2);
+  return delta.value_heads * head;
+}
+
+at::Tensor DeltaMixer::forward(UnitParameters parameters, const at::Tensor& x,
+                               const NormWeights& norm, const MicroBatch& batch,
+                               Values values) const {
+  const std::array weights{index_.linear(parameters, Module::kDeltaQkv, batch),
+                           index_.linear(parameters, Module::kDeltaGate, batch),
+                           index_.linear(parameters, Module::kDeltaBeta, batch),
+                           index_.linear(parameters, Module::kDeltaDecay, batch)};
+  std::vector<at::Tensor> inputs = linear_group(x, norm, weights, arch_.transposed_weights);
+  const DeltaInputs rule{
+      .mixed = causal_convolution(inputs[0], index_.weight(parameters, Module::kDeltaConv),
+                                  batch.positions),
+      .beta = inputs[2],
+      .decay = inputs[3],
+      .rate = index_.weight(parameters, Module::kDeltaRate),
+      .step = index_.weight(parameters, Module::kDeltaStep)};
+  const at::Tensor mixed =
+      gated_norm(delta_rule(rule, arch_.delta, batch.document_starts), inputs[1],
+                 index_.weight(parameters, Module::kDeltaNorm), arch_.norm_eps);
+  inputs.clear();
+  const std::array output{index_.linear(parameters, Module::kDeltaOutput, batch)};
+  return linear_group(mixed, {}, output, arch_.transposed_weights, values)[0];
+}
+
+}  // namespace longshore

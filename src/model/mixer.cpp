@@ -1,0 +1,14 @@
+#include "model/mixer.h"
+
+#include "model/attention_mixer.h"
+#include "model/delta_mixer.h"
+
+namespace longshore {
+
+std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                  const ModuleIndex& index) {
+  if (layer.mixer == MixerKind::kDelta) return std::make_unique<DeltaMixer>(arch, index);
+  return std::make_unique<AttentionMixer>(arch, layer, index);
+}
+
+}  // namespace longshore

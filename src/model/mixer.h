@@ -1,0 +1,40 @@
+// Mixer: the part of a decoder's layer that mixes the positions of a document. The block owns it
+// and adds the norms around it and the residual; it is immutable. make_mixer chooses it by
+// LayerSpec::mixer. Compute thread only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device_kind.h"
+#include "model/arch_spec.h"
+#include "model/differentiable_ops.h"
+#include "model/module_index.h"
+#include "model/unit.h"
+
+namespace longshore {
+
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+  // The following are what UnitCode says of the unit.
+  virtual std::string signature() const = 0;
+  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const = 0;
+  virtual AttentionHeads attention_heads() const { return {}; }
+  virtual int64_t activation_elements() const { return 0; }
+  // Returns the mixer's output, [T, hidden], for the unit's input x, which `norm` normalises first.
+  // Its last operation is a product, which `values` may leave uncomputed.
+  virtual at::Tensor forward(UnitParameters parameters, const at::Tensor& x,
+                             const NormWeights& norm, const MicroBatch& batch,
+                             Values values) const = 0;
+};
+
+// `index` is that of the unit's parameters.
+std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                  const ModuleIndex& index);
+
+}  // namespace longshore
