@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "tests/fakes/command_run.h"
+#include "tests/fakes/gpu.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 
@@ -75,13 +76,11 @@ void expect_near(const Outcome& one, const Outcome& other, const std::string& wh
   }
 }
 
-class Preference : public testing::TestWithParam<std::string> {};
-
-// In 20 steps losses, norms, rewards, log-probabilities and the weights are those of TRL.
-TEST_P(Preference, AgreesWithTrl) {
-  const PreferenceCase golden(GetParam());
+// Trains 20 steps as TRL did.
+void expect_trl(const std::string& name, const Arguments& more) {
+  const PreferenceCase golden(name);
   RunDriver run("preference-trl");
-  ASSERT_EQ(run.train(golden.arguments()), 0);
+  ASSERT_EQ(run.train(joined(golden.arguments(), more)), 0);
   for (const auto& [key, expected] : golden.facts.at("steps").items()) {
     const std::vector<double> mine = run.steps(key);
     ASSERT_EQ(mine.size(), expected.size()) << key;
@@ -90,22 +89,40 @@ TEST_P(Preference, AgreesWithTrl) {
       if (key == "rewards/accuracies" && i == 0) continue;
       const double wanted = expected[i].get<double>();
       // Rewards begin at 0, and the loss of dpo-robust passes it.
-      const bool near_zero = key.starts_with("rewards/") || GetParam() == "dpo-robust";
+      const bool near_zero = key.starts_with("rewards/") || name == "dpo-robust";
       const double exact = near_zero ? 2e-5 : 0.0;
       EXPECT_NEAR(mine[i], wanted, 1e-4 * std::abs(wanted) + exact) << key << " step " << i + 1;
     }
   }
   const auto state = run.state();
-  for (const auto& [name, values] : read_tensors(golden.directory + "/golden.safetensors")) {
-    const auto found = state.find(name.substr(std::string("final.").size()) + ".master");
-    ASSERT_NE(found, state.end()) << name;
-    EXPECT_LE(relative_error(found->second, values), 1e-4) << name;
+  for (const auto& [tensor, values] : read_tensors(golden.directory + "/golden.safetensors")) {
+    const auto found = state.find(tensor.substr(std::string("final.").size()) + ".master");
+    ASSERT_NE(found, state.end()) << tensor;
+    EXPECT_LE(relative_error(found->second, values), 1e-4) << tensor;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Losses, Preference,
-                         testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo"),
-                         golden_test_name);
+const auto kGoldenLosses =
+    testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo");
+
+class Preference : public testing::TestWithParam<std::string> {};
+
+// In 20 steps losses, norms, rewards, log-probabilities and the weights are those of TRL.
+TEST_P(Preference, AgreesWithTrl) {
+  expect_trl(GetParam(), {});
+}
+
+INSTANTIATE_TEST_SUITE_P(Losses, Preference, kGoldenLosses, golden_test_name);
+
+class GpuPreference : public testing::TestWithParam<std::string> {};
+
+// A run on a GPU in fp32 follows TRL.
+TEST_P(GpuPreference, AgreesWithTrl) {
+  LONGSHORE_NEEDS_GPU();
+  expect_trl(GetParam(), {"--device.kind=cuda"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Losses, GpuPreference, kGoldenLosses, golden_test_name);
 
 // Tiers, units, recompute, prefetch and threads change no bit.
 TEST(PreferenceRuns, HaveTheSameBitsInEveryConfiguration) {

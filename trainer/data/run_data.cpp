@@ -35,7 +35,8 @@ void check_loss(const RunConfig& config, const DataReport& report) {
     throw ConfigError(file.path +
                       ": its rows are pairs of a chosen and a rejected answer, which train.loss = "
                       "\"sft\" does not take; set train.loss = \"dpo\" or another loss over "
-                      "pairs");
+                      "pairs, or data.format = \"messages\" or \"prompt-completion\" to train "
+                      "the conversation or the chosen answer alone");
   }
 }
 

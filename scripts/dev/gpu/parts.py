@@ -163,6 +163,8 @@ SECOND = [
          train("1b", 24), seconds=90),
     Part("adapters", "whole runs of LoRA and DoRA against PEFT", True,
          tests(("test_parity", "*GpuAdapterTrajectory*")), seconds=150),
+    Part("preference", "whole runs of losses over pairs against TRL", True,
+         tests(("test_parity", "*GpuPreference*")), seconds=90),
     Part("train-8b-lora-24", "step time of LoRA over a frozen 8B, a cap of 24 GiB", True,
          train("8b", 24, steps=5, adapter=True), seconds=90),
     Part("train-8b-24-unclipped", "step time of 8B without clipping, updated in backward", True,
