@@ -170,8 +170,9 @@ TEST_F(Prepare, RefusesFilesAsAWhole) {
   EXPECT_EQ(refusal(std::string("ab\n\ncd\0", 7), "a.txt"), "a.txt:3: holds a NUL character");
   EXPECT_EQ(refusal("{\"body\": 1}\n"),
             "rows.jsonl:1: no known format: expected a key \"text\", \"messages\", "
-            "\"conversations\", \"input_ids\", \"prompt\" with \"completion\", or \"instruction\" "
-            "with \"output\", found body; data.keys gives keys other names");
+            "\"conversations\", \"input_ids\", \"prompt\" with \"completion\", \"instruction\" "
+            "with \"output\", or \"chosen\" with \"rejected\", found body; data.keys gives keys "
+            "other names");
   options_.data.format = DataSection::Format::kTokens;
   EXPECT_EQ(refusal("ab", "a.txt"),
             "a.txt: a .txt file is a document of the text format, but data.format is \"tokens\"");
