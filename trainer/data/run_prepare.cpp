@@ -99,9 +99,11 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   const DataSection::Format format = config.data.format;
   std::error_code ignored;
   const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
-  // Files of token ids need no tokenizer, so its directory may lack one.
+  // Rows of token ids need no tokenizer, so its directory may lack one.
   if (format == DataSection::Format::kTokens) return;
-  if (format == DataSection::Format::kAuto && absent && config.tokenizer.path == "auto") return;
+  const bool may_be_ids =
+      format == DataSection::Format::kAuto || format == DataSection::Format::kPreference;
+  if (may_be_ids && absent && config.tokenizer.path == "auto") return;
   tokenizer_ = Tokenizer::load(directory);
   chat_ = run_chat_template(config, directory, *tokenizer_);
 }
