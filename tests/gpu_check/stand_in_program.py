@@ -58,7 +58,9 @@ def program():
                          "forecast": {"step_seconds": STEP_SECONDS}},
         "bench": lambda: {"figures": [{"threads": int(count), "bytes_per_second": 1e9 * int(count),
                                        "share_of_bound": 0.9} for count in after("--threads", 2)]}
-        if sys.argv[2] == "optimizer" else {"rows": [{"direction": "h2d", "share_of_best": 0.99}]}}
+        if sys.argv[2] == "optimizer" else {"rows": [
+            {"direction": "h2d", "copy_bytes": size << 20, "share_of_best": share}
+            for size, share in ((4, 0.6), (256, 0.99))]}}
     print(json.dumps(answers[command](), indent=1))
 
 

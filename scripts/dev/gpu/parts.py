@@ -23,6 +23,7 @@ BUDGETS = {"first": 400, "second": 220}  # of a call, in seconds: of commands of
 THREADS = (5, 8, 13, 16)  # of the optimizer
 FORMAT = "split-bf16"
 BESIDE_ROUNDS = 150  # some seconds
+UNIT_BYTES = 256 << 20  # about a block of a large model
 NO_GPU = "not run: no GPU"
 # Suites that need one, as tests/CMakeLists.txt has them. Tests of other suites may have the word in
 # their own names; those for machines without a GPU are skipped where there is one.
@@ -114,8 +115,9 @@ def bench_optimizer(job):
 
 
 def measure_copies(job):
+    """The goal is for copies of a unit's size; a lane waits for the GPU after each."""
     rows = job.program_json(["bench", "copies", "--json"], "copies")["rows"]
-    worst = min(row["share_of_best"] for row in rows)
+    worst = min(row["share_of_best"] for row in rows if row["copy_bytes"] >= UNIT_BYTES)
     return {"status": "passed" if worst >= 0.95 else "failed", "measured": rows,
             "failures": [] if worst >= 0.95 else [f"{worst:.1%} of the best cudaMemcpy, goal 95 %"]}
 
@@ -145,8 +147,9 @@ FIRST = [
     Part("train-8b-24-by-4", "step time of 8B, four rows at a time, a cap of 24 GiB", True,
          train("8b", 24, steps=4, micro_batch=4), seconds=120),
     Part("parity-three", "whole runs of three families against transformers, fp32 and bf16", True,
-         tests(("test_parity", "SelfCheckChild*:*GpuTrajectory*/llama:*GpuTrajectory*/gpt2:"
-                               "*GpuTrajectory*/qwen3_moe")), seconds=150),
+         tests(("test_parity", "SelfCheckChild*:*GpuTrajectory*/llama:"
+                               "*GpuTrajectory*/qwen3_5_text:*GpuTrajectory*/qwen3_moe")),
+         seconds=150),
     Part("train-8b-lora-24-by-4", "step time of LoRA over a frozen 8B, four rows at a time", True,
          train("8b", 24, steps=4, micro_batch=4, adapter=True), seconds=90),
     Part("fsdp2-1b", "tokens/s beside PyTorch FSDP2 with CPU offload, 1B", True,
