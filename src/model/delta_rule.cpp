@@ -229,7 +229,7 @@ at::Tensor block_forward(const ChunkBlock& block, const BlockMath& math, at::Ten
   return at::matmul(math.scores, values).add_(read);
 }
 
-// What passes between the chunks of a block in backward.
+// CarriedGradients: passes between the chunks of a block in backward.
 struct CarriedGradients {
   at::Tensor states;  // before each chunk; undefined if all are zero
   at::Tensor ends;    // gradients of the states after the chunks; undefined if all are zero

@@ -30,7 +30,7 @@ inline constexpr int64_t kDeltaPositions = 512;
 at::Tensor causal_convolution(const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& positions);
 
-// What the recurrence reads.
+// DeltaInputs: the tensors that the recurrence reads.
 struct DeltaInputs {
   at::Tensor mixed;  // [T, mixed_width]: all queries, all keys, all values
   at::Tensor beta;   // [T, value_heads]; its sigmoid is the share of a value that is written

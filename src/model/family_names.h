@@ -26,7 +26,7 @@ NameTable gpt_oss_names(std::string_view block_class);
 NameTable in_wrapper(NameTable names);
 // These have gated DeltaNet in most layers.
 NameTable qwen3_5_names();
-// The same in a wrapper with a tower of pictures.
+// Adds the names of the wrapper with a tower of pictures.
 NameTable qwen3_5_wrapper_names();
 NameTable gpt2_names(std::string_view block_class);
 

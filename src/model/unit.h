@@ -142,7 +142,7 @@ class LossUnit : public UnitCode {
     double loss_sum = 0.0;  // over trained positions or pairs, not divided
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty unless requested
-    // Of a loss over pairs only: the pairs' sums, and the log-probability of each document.
+    // A loss over pairs sets these: the pairs' sums, and the log-probability of each document.
     PreferenceSums preference = {};
     std::vector<double> document_logps = {};
   };

@@ -92,13 +92,19 @@ const std::vector<Mistake>& mistakes() {
       {"ministral3", "queries do not grow", [](auto& arch) { arch.query_growth_beta = 0.0; }},
       {"llama", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
       {"llama", "llama3's scaling", [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
+      {"gpt2-plain", "tanh for erf gelu",
+       [](auto& arch) { arch.activation = Activation::kGeluTanh; }},
+  };
+  return table;
+}
+
+const std::vector<Mistake>& mistakes_with_delta_rule() {
+  static const std::vector<Mistake> table = {
       {"qwen3_5_text", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
       {"qwen3_5_text", "the whole head turns", [](auto& arch) { arch.rope.partial = 1.0; }},
       {"qwen3_5_text", "the norm's epsilon", [](auto& arch) { arch.norm_eps = 1e-3; }},
       {"qwen3_5_text", "key heads of half the width",
        [](auto& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
-      {"gpt2-plain", "tanh for erf gelu",
-       [](auto& arch) { arch.activation = Activation::kGeluTanh; }},
   };
   return table;
 }
@@ -148,6 +154,7 @@ void expect_seen(const std::vector<Mistake>& mistakes) {
 // Every wrong switch in the table changes the logits.
 TEST(Sensitivity, EveryWrongSwitchIsSeen) {
   expect_seen(mistakes());
+  expect_seen(mistakes_with_delta_rule());
   expect_seen(mistakes_with_experts());
 }
 

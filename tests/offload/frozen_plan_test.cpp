@@ -127,8 +127,8 @@ TEST(FrozenPlan, FillsHostMemoryWithResidentUnits) {
   EXPECT_LE(part.host.total, tight - tight / 10);
 }
 
-// What is read twice in a step stays before what is read once, and reads alternate with resident
-// units as evenly as the room allows.
+// Units that a step reads twice stay before those that it reads once, and reads alternate with
+// resident units as evenly as the room allows.
 TEST(FrozenPlan, SpreadsResidentUnitsEvenly) {
   const std::vector<ResidentUnit> equal(8, {.bytes = 10, .reads = 2});
   const auto text = [](const std::vector<bool>& resident) {

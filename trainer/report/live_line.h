@@ -28,7 +28,7 @@ struct LiveStatus {
     double entropy = 0.0;
   };
   std::optional<Router> router = {};
-  // Of a loss over pairs: the mean margin of rewards, and the share of pairs with one above 0.
+  // A loss over pairs has the mean margin of rewards, and the share of pairs with one above 0.
   struct Pairs {
     double margin = 0.0;
     double accuracy = 0.0;
@@ -87,7 +87,7 @@ class LiveLine {
   void clear();
   // Leaves the last display on the terminal and moves the cursor to a new line.
   void finish();
-  // The same after something else was printed below the display and ended its line.
+  // Leaves the display where something else was printed below it and ended its line.
   void leave() { drawn_ = 0; }
 
  private:

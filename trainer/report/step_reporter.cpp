@@ -16,7 +16,7 @@ void StepReporter::check_plan(std::optional<PlanCheck> check,
 void StepReporter::begin_steps() {
   payload_before_ = engine_->payload();
   drives_before_ = engine_->drive_traffic();
-  // What ran before the first step, such as a reference's passes, is no part of it.
+  // The first step does not count passes that ran before it, such as those of a reference.
   copied_before_ = engine_->copies().counts();
   engine_->take_ledger();
   engine_->take_times();

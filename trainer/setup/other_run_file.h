@@ -9,7 +9,7 @@
 
 namespace longshore {
 
-// What takes the place of the file's own, if not empty.
+// These take the place of the file's own, if not empty.
 struct ConversionGiven {
   std::string model{};
   std::vector<std::string> data{};

@@ -40,7 +40,7 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   length.evaluation_sequences = config.eval.sequences;
   length.sequences_per_step = config.train.sequences_per_step;
   if (!setup.source->random()) {
-    // Of a frozen model in its own files the resident part is read once, the rest in every step.
+    // The resident part of a frozen model in its files is read once, the rest in every step.
     length.weight_bytes = (plan.frozen_in_files ? plan.trainable : plan.parameters) *
                               width_of(setup.source->arch().dtype.value_or(DType::kBF16)) +
                           plan.host.resident;
