@@ -391,7 +391,6 @@ class Faults(unittest.TestCase):
 
         def take_away(disk):
             self.model.rename(aside)
-            shutil.rmtree(disk.path / "drive")
             shutil.rmtree(disk.path / "cache")
 
         with Disk(self.disk_path) as disk:
@@ -403,6 +402,15 @@ class Faults(unittest.TestCase):
             self.assertEqual(self.course(disk.run), expected)
             again = self.trained(*keys)
             self.assertIn("nothing left to do", again.stderr)
+            self.assertEqual(self.course(disk.run), expected)
+
+    def test_a_run_whose_drive_vanishes_saves_its_last_step(self):
+        expected = self.expect_long()
+        keys = [*LONG, "--offload.optimizer=nvme", f'--offload.nvme=["{self.disk_path}/drive"]']
+        with Disk(self.disk_path) as disk:
+            result = self.interrupted(disk, lambda disk: shutil.rmtree(disk.path / "drive"), *keys)
+            self.check_failure(result, disk.run, "was moved, removed or replaced under the run")
+            self.trained(*keys)
             self.assertEqual(self.course(disk.run), expected)
 
     def test_state_on_a_drive_that_fills_up_is_kept(self):

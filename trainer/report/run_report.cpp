@@ -84,7 +84,10 @@ std::string time_text(double seconds) {
 std::string model_of(const RunRecord& run) {
   const std::map<std::string, std::string> values = config_values(run.config);
   const auto found = values.find("model.path");
-  return found == values.end() ? "" : found->second;
+  if (found == values.end()) return "";
+  const std::string& written = found->second;  // as in the run file: a text is in quotes
+  const bool quoted = written.size() >= 2 && written.front() == '"' && written.back() == '"';
+  return quoted ? written.substr(1, written.size() - 2) : written;
 }
 
 double member(const Json& object, const char* group, const char* key) {
