@@ -88,11 +88,9 @@ void expect_trl(const std::string& name, const Arguments& more) {
       // Rewards begin as differences of equal numbers, whose sign is chance.
       if (key == "rewards/accuracies" && i == 0) continue;
       const double wanted = expected[i].get<double>();
-      // Rewards begin at 0, and the loss of dpo-robust passes it. Loss and gradient of ipo are the
-      // square and a multiple of a difference of rewards that comes near 0.
+      // Rewards begin at 0, and the loss of dpo-robust passes it.
       const bool near_zero = key.starts_with("rewards/") || name == "dpo-robust";
-      const double relative = name == "ipo" && !near_zero ? 5e-4 : 1e-4;
-      EXPECT_NEAR(mine[i], wanted, relative * std::abs(wanted) + (near_zero ? 2e-5 : 0.0))
+      EXPECT_NEAR(mine[i], wanted, 1e-4 * std::abs(wanted) + (near_zero ? 2e-5 : 0.0))
           << key << " step " << i + 1;
     }
   }
