@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -94,12 +95,15 @@ void DirectFile::open(const std::string& path, bool may_create) {
 
 void DirectFile::lock(std::chrono::milliseconds wait) {
   const auto begin = std::chrono::steady_clock::now();
+  bool unlisted = false;  // the last look found no holder
   while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) throw IoError("lock", path(), errno);
     const auto waited = std::chrono::steady_clock::now() - begin;
     if (waited >= wait) {
       const long holder = lock_holder(fd_.get());
+      // A lock that was given up since the attempt has no holder either, so it is tried once more.
+      if (holder == 0 && !std::exchange(unlisted, true)) continue;
       // The kernel closes files of io_uring some time after this process has closed them.
       const bool own = holder == ::getpid();
       if (!own || waited >= std::max(kOwnLockWait, wait)) {
