@@ -21,10 +21,12 @@ constexpr size_t kMaxOpenSequences = 1024;
 class RowStarts {
  public:
   RowStarts(const Dataset& dataset, bool whole_rows) {
-    for (int64_t document = 0; document < dataset.document_count(); ++document) {
-      if (!whole_rows || !dataset.row_goes_on(document)) starts_.push_back(document);
+    if (whole_rows) {
+      starts_ = row_starts(dataset);
+      return;
     }
-    starts_.push_back(dataset.document_count());
+    starts_.resize(static_cast<size_t>(dataset.document_count() + 1));
+    std::iota(starts_.begin(), starts_.end(), int64_t{0});
   }
   int64_t count() const { return static_cast<int64_t>(starts_.size()) - 1; }
   int64_t first(int64_t row) const { return starts_[static_cast<size_t>(row)]; }

@@ -40,16 +40,6 @@ std::vector<int64_t> everything(int64_t count) {
   return without(count, {});
 }
 
-// Returns the first document of each row of a file, followed by the number of documents.
-std::vector<int64_t> rows_of(const Dataset& file) {
-  std::vector<int64_t> begins;
-  for (int64_t document = 0; document < file.document_count(); ++document) {
-    if (!file.row_goes_on(document)) begins.push_back(document);
-  }
-  begins.push_back(file.document_count());
-  return begins;
-}
-
 std::vector<int64_t> documents_of(const std::vector<int64_t>& rows,
                                   const std::vector<int64_t>& begins) {
   std::vector<int64_t> documents;
@@ -92,6 +82,15 @@ std::vector<int64_t> repeated(const std::vector<int64_t>& rows, double weight, u
 
 }  // namespace
 
+std::vector<int64_t> row_starts(const Dataset& dataset) {
+  std::vector<int64_t> starts;
+  for (int64_t document = 0; document < dataset.document_count(); ++document) {
+    if (!dataset.row_goes_on(document)) starts.push_back(document);
+  }
+  starts.push_back(dataset.document_count());
+  return starts;
+}
+
 CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
                                  const std::vector<double>& weights, const HoldOut& hold_out) {
   LONGSHORE_CHECK(weights.empty() || weights.size() == files.size());
@@ -104,7 +103,7 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
     part.all = weight == 1.0 && hold_out.part == HoldOut::Part::kEverything;
     if (!part.all) {
       const auto number = static_cast<int64_t>(i);
-      const std::vector<int64_t> begins = rows_of(*files[i]);
+      const std::vector<int64_t> begins = row_starts(*files[i]);
       const auto rows = static_cast<int64_t>(begins.size()) - 1;
       part.chosen = documents_of(
           repeated(part_of(rows, hold_out, number), weight, hold_out.seed, number), begins);

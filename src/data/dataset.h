@@ -37,6 +37,9 @@ class Dataset {
   virtual uint64_t fingerprint() const = 0;
 };
 
+// Returns the first document of each row, followed by the number of documents.
+std::vector<int64_t> row_starts(const Dataset& dataset);
+
 // CombinedDataset: the documents of several files, each file repeated by its weight, with or
 // without the held-out part. Immutable; any thread may read.
 
