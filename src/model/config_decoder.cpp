@@ -91,30 +91,37 @@ void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& ar
   read_tokens(config, arch);
 }
 
-void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
-                  const std::function<bool(int64_t)>& windowed) {
+std::optional<std::vector<bool>> read_layer_types(ConfigReader& config, const ArchSpec& arch,
+                                                  const std::string& special,
+                                                  const std::function<bool(int64_t)>& otherwise) {
   const std::vector<std::string> types = config.texts({"layer_types"});
   if (!types.empty() && types.size() != arch.layers.size()) {
     config.problem("layer_types", "has " + std::to_string(types.size()) + " entries for " +
                                       std::to_string(arch.layers.size()) + " layers");
-    return;
+    return std::nullopt;
   }
+  std::vector<bool> are_special;
   for (size_t i = 0; i < arch.layers.size(); ++i) {
-    bool slides = windowed(static_cast<int64_t>(i));
-    if (!types.empty()) {
-      slides = types[i] == "sliding_attention";
-      if (!slides && types[i] != "full_attention") {
-        config.problem("layer_types",
-                       "holds '" + types[i] + "'; supported: full_attention, sliding_attention");
-        return;
-      }
-    }
-    if (slides && window == 0) {
+    are_special.push_back(types.empty() ? otherwise(static_cast<int64_t>(i)) : types[i] == special);
+    if (types.empty() || are_special.back() || types[i] == "full_attention") continue;
+    config.problem("layer_types",
+                   "holds '" + types[i] + "'; supported: full_attention, " + special);
+    return std::nullopt;
+  }
+  return are_special;
+}
+
+void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
+                  const std::function<bool(int64_t)>& windowed) {
+  const auto slides = read_layer_types(config, arch, "sliding_attention", windowed);
+  if (!slides) return;
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    if ((*slides)[i] && window == 0) {
       config.problem("layer_types",
                      "has sliding layers but there is no sliding window; set sliding_window");
       return;
     }
-    arch.layers[i].window = slides ? window : 0;
+    arch.layers[i].window = (*slides)[i] ? window : 0;
   }
 }
 

@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/arch_spec.h"
 #include "model/config_reader.h"
@@ -41,6 +44,11 @@ void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSp
 // Reads the bias flags of attention and, if the family has that key, of the MLP.
 void read_biases(ConfigReader& config, bool attention, ArchSpec& arch);
 
+// Returns by layer whether `layer_types` calls it `special`, where the others are full attention;
+// `otherwise(i)` decides if the file has no `layer_types`. Returns nullopt after a problem.
+std::optional<std::vector<bool>> read_layer_types(ConfigReader& config, const ArchSpec& arch,
+                                                  const std::string& special,
+                                                  const std::function<bool(int64_t)>& otherwise);
 // `windowed(i)` decides which layers have a window if the file has no `layer_types`.
 void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
                   const std::function<bool(int64_t)>& windowed);

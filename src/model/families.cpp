@@ -217,23 +217,11 @@ void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
 // Reads which layers are gated DeltaNet, and its sizes.
 void read_delta(ConfigReader& config, ArchSpec& arch) {
   const int64_t interval = config.size_or({"full_attention_interval"}, 4);
-  const std::vector<std::string> types = config.texts({"layer_types"});
-  if (!types.empty() && types.size() != arch.layers.size()) {
-    config.problem("layer_types", "has " + std::to_string(types.size()) + " entries for " +
-                                      std::to_string(arch.layers.size()) + " layers");
-    return;
-  }
+  const auto linear = read_layer_types(config, arch, "linear_attention",
+                                       [&](int64_t layer) { return (layer + 1) % interval != 0; });
+  if (!linear) return;
   for (size_t i = 0; i < arch.layers.size(); ++i) {
-    bool linear = (static_cast<int64_t>(i) + 1) % interval != 0;
-    if (!types.empty()) {
-      linear = types[i] == "linear_attention";
-      if (!linear && types[i] != "full_attention") {
-        config.problem("layer_types",
-                       "holds '" + types[i] + "'; supported: full_attention, linear_attention");
-        return;
-      }
-    }
-    if (linear) arch.layers[i].mixer = MixerKind::kDelta;
+    if ((*linear)[i]) arch.layers[i].mixer = MixerKind::kDelta;
   }
   DeltaSpec& delta = arch.delta;
   const auto size = [&config](std::string_view key, int64_t otherwise) {
