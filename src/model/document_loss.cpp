@@ -1,6 +1,6 @@
-#include "model/document_loss.h"
-
+// The part of head_math that computes a loss over pairs of documents.
 #include "base/errors.h"
+#include "model/head_unit.h"
 #include "model/preference_loss.h"
 
 namespace longshore {

@@ -2,7 +2,6 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "model/document_loss.h"
 #include "model/fused_ops.h"
 #include "model/row_ops.h"
 

@@ -8,7 +8,6 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "model/document_loss.h"
 #include "model/row_ops.h"
 
 namespace longshore {

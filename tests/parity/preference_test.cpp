@@ -61,7 +61,7 @@ Outcome train(const std::string& golden, const Arguments& more) {
   return outcome_of(run);
 }
 
-// The same steps with sums in another order.
+// Compares runs whose steps differ by the order of sums alone.
 void expect_near(const Outcome& one, const Outcome& other, const std::string& what) {
   ASSERT_EQ(one.losses.size(), other.losses.size()) << what;
   for (size_t i = 0; i < one.losses.size(); ++i) {
