@@ -192,6 +192,13 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
 }
 
+// Goal: a run file behind an option with several values is the run file, as in docs/adapters.md.
+TEST_F(Init, TakesTheRunFileBehindTheData) {
+  const Ended ended = run_command({"init", "--adapter", "--model", model_, "--data", rows_, file_});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(load_run_config({file_}, {}).data.train, std::vector<std::string>{rows_});
+}
+
 // Goal: without a GPU a recipe is drafted for its own machine, and `plan` there agrees.
 TEST_F(Init, TakesARecipe) {
   const Ended ended = run_command({"init", file_, "--recipe", "qwen3-8b_2x-rtx-4090", "--model",

@@ -322,8 +322,19 @@ int convert_other(const InitOptions& options) {
   return 0;
 }
 
+// An option with several values also takes the run file that is written behind them. Neither data
+// nor drives end with .toml, so that name is the file.
+void find_run_file(InitOptions& options) {
+  for (std::vector<std::string>* values : {&options.data, &options.drives}) {
+    if (values->empty() || !values->back().ends_with(".toml")) continue;
+    options.file = values->back();
+    values->pop_back();
+  }
+}
+
 int run_init(const InitOptions& given) {
   InitOptions options = given;
+  find_run_file(options);
   if (fs::exists(options.file) && !options.replace) {
     throw ConfigError(options.file + ": exists already; name another file, or give --replace");
   }
