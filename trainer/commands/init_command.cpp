@@ -275,7 +275,7 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
     planned = "--ranks " + n + " --ranks-per-node " + n + " ";
     launched = "launch --nproc " + n + " -- ";
   }
-  print_out("  longshore plan %s%s            # whether it fits, and how fast it is\n",
+  print_out("  longshore plan %s%s          # whether it fits, and how fast it is\n",
             planned.c_str(), options.file.c_str());
   print_out("  longshore %strain %s\n", launched.c_str(), options.file.c_str());
 }
