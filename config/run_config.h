@@ -35,7 +35,9 @@ struct ModelSection {
 // Low-rank adapters over a frozen model.
 struct AdapterSection {
   enum class Kind : uint8_t { kNone, kLora, kDora };
+  enum class Base : uint8_t { kPublished, kNf4 };
   Kind kind = Kind::kNone;
+  Base base = Base::kPublished;
   int64_t r = 8;
   double alpha = 8.0;
   bool rslora = false;
@@ -45,6 +47,7 @@ struct AdapterSection {
   std::string path = "new";        // new, or the directory of an adapter to start from
   bool on() const { return kind != Kind::kNone; }
   bool is_new() const { return path == "new"; }
+  bool packs() const { return on() && base == Base::kNf4; }
   bool operator==(const AdapterSection&) const = default;
 };
 

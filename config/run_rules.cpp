@@ -39,6 +39,7 @@ class Rules {
     check_eval();
     check_groups();
     check_nvme();
+    check_packed();
     check_files();
     check_overlap();
     check_adapter();
@@ -216,7 +217,7 @@ class Rules {
       if (!adapter.on()) {
         problems_.push_back(place->text() + ": " + name + " has no effect, because " +
                             other("adapter.kind") + "; set adapter.kind = \"lora\"");
-      } else if (!adapter.is_new() && name != "adapter.path") {
+      } else if (!adapter.is_new() && name != "adapter.path" && name != "adapter.base") {
         problems_.push_back(place->text() + ": " + name + " has no effect, because " +
                             other("adapter.path") + " says it in adapter_config.json");
       }
@@ -252,6 +253,31 @@ class Rules {
              ": set offload.optimizer = \"nvme\"");
     }
     check_repeated_drives();
+  }
+
+  // Packed matrices are made from the model's files and stay in host memory.
+  void check_packed() {
+    if (!usable({"adapter.base", "adapter.kind", "offload.parameters", "offload.optimizer",
+                 "model.init", "fsdp.gather"}) ||
+        !config_.adapter.packs()) {
+      return;
+    }
+    const char* const start = "adapter.base";
+    if (config_.offload.parameters != OffloadSection::Parameters::kHost) {
+      report(start, "offload.parameters", "keeps the packed model in host memory, but",
+             ": set offload.parameters = \"host\", or adapter.base = \"published\"");
+    }
+    if (config_.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+      report(start, "offload.optimizer", "keeps what is trained in host memory, but",
+             ": set offload.optimizer = \"host\"");
+    }
+    if (config_.model.init == ModelSection::Init::kRandom) {
+      report(start, "model.init", "needs the weights of the model's files, but", "");
+    }
+    if (config_.fsdp.gather == GatherMode::kHost) {
+      report(start, "fsdp.gather",
+             "cannot be combined with this gather:", ": set fsdp.gather = \"auto\"");
+    }
   }
 
   // Only frozen parameters can stay in the model's files, which a run never writes.

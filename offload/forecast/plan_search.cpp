@@ -58,7 +58,7 @@ SearchAxis activation_axis(const PlanInputs& inputs) {
 // is possible, and both directions if drives are configured. One that is in files needs no drives.
 SearchAxis state_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
-  if (inputs.model_files && !inputs.nvme.state) {
+  if (inputs.model_files && !inputs.nvme.state && !inputs.keep_frozen) {
     axis.push_back({"offload.parameters", inputs.frozen_files ? "\"host\"" : "\"files\"",
                     [files = inputs.frozen_files ? nullptr : inputs.model_files](PlanInputs& to) {
                       to.frozen_files = files;

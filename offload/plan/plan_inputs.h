@@ -79,6 +79,8 @@ struct PlanInputs {
   std::shared_ptr<const FrozenFiles> frozen_files;
   // With frozen_files: what else fits in host memory is filled with frozen parameters.
   bool fill_host = true;
+  // With frozen_files: all frozen parameters are read once and stay in host memory.
+  bool keep_frozen = false;
   int64_t steps = 0;                // of the run; 0: unknown
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto

@@ -60,6 +60,9 @@ std::vector<bool> spread_resident(const std::vector<ResidentUnit>& units, Bytes 
 std::vector<bool> choose_resident(const PlanSizes& sizes, const StepPlan& step,
                                   const HostPlan& host) {
   const PlanInputs& inputs = sizes.inputs();
+  if (inputs.frozen_files && inputs.keep_frozen) {
+    return std::vector<bool>(sizes.layouts().size(), true);
+  }
   if (!inputs.frozen_files || !inputs.fill_host) return {};
   Bytes room = host.limit - host.total - (host.limit_auto ? host.limit / kLeftOfFree : 0);
   if (room <= 0) return {};

@@ -3,6 +3,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/flat_copy.h"
 #include "kernels/gradient.h"
+#include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/swiglu.h"
@@ -31,6 +32,9 @@ void swiglu_cuda(DType, int64_t, const void*, const void*, void*, CUstream_st*) 
   refuse();
 }
 void swiglu_backward_cuda(DType, int64_t, const void*, void*, void*, CUstream_st*) {
+  refuse();
+}
+void unpack_nf4_cuda(DType, int64_t, const void*, void*, CUstream_st*) {
   refuse();
 }
 void cross_entropy_cuda(const CrossEntropy&, void*, const int64_t*, float*, CUstream_st*) {

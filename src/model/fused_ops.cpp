@@ -1,9 +1,13 @@
 #include "model/fused_ops.h"
 
+#include <ATen/Parallel.h>
+
 #include "base/errors.h"
+#include "base/nf4.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/swiglu.h"
@@ -120,6 +124,23 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
     kernels::swiglu_backward_cpu(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
                                  up.mutable_data_ptr());
   }
+}
+
+void unpack_nf4(const at::Tensor& packed, const at::Tensor& values) {
+  const void* const bytes = operand(packed, values);
+  const int64_t count = values.numel();
+  LONGSHORE_CHECK(values.is_contiguous() &&
+                  packed.numel() * packed.element_size() >= Nf4Layout(count).bytes());
+  if (on_gpu(values)) {
+    kernels::unpack_nf4_cuda(dtype_of(values), count, bytes, values.mutable_data_ptr(),
+                             stream_of(values));
+    return;
+  }
+  void* const out = values.mutable_data_ptr();
+  constexpr int64_t kGrain = int64_t{1} << 16;
+  at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
+    kernels::unpack_nf4_cpu(dtype_of(values), count, bytes, begin, end, out);
+  });
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,

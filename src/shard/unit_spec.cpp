@@ -15,6 +15,13 @@ int64_t ParamSpec::elements() const {
   return product;
 }
 
+int64_t ParamSpec::values() const {
+  if (unpacked.empty()) return elements();
+  int64_t product = 1;
+  for (int64_t dimension : unpacked) product *= dimension;
+  return product;
+}
+
 ParamSpec ParamSpec::whole() const {
   ParamSpec all = *this;
   if (whole_rows > 0) all.shape.front() = whole_rows;
@@ -67,7 +74,7 @@ bool ModelSpec::has_dropout() const {
 int64_t ModelSpec::parameter_elements() const {
   int64_t sum = 0;
   for (const UnitSpec& unit : units) {
-    for (const ParamSpec& parameter : unit.parameters) sum += parameter.elements();
+    for (const ParamSpec& parameter : unit.parameters) sum += parameter.values();
   }
   return sum;
 }

@@ -37,14 +37,18 @@ struct ParamSpec {
   bool adapter = false;        // an adapter's matrix, which the model's files do not hold
   double dropout = 0.0;        // the share of the matrix's inputs that training drops
   InitSpec init;
+  // The shape of the values, if `shape` counts elements of the compute dtype that hold them packed
+  // (model/packed_model.h); empty: the values are stored as they are.
+  std::vector<int64_t> unpacked = {};
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
 
   int64_t elements() const;       // product of the shape, which was checked for overflow
+  int64_t values() const;         // number of weights: `elements` unless they are packed
   ParamSpec whole() const;        // the whole parameter that this is a piece of
   int64_t first_element() const;  // offset in the whole parameter
   // Matrices decay by default and may have narrow moments; vectors do neither.
-  bool is_matrix() const { return shape.size() >= (stacked ? 3U : 2U); }
+  bool is_matrix() const { return !unpacked.empty() || shape.size() >= (stacked ? 3U : 2U); }
   bool operator==(const ParamSpec&) const = default;
 };
 
@@ -107,7 +111,7 @@ struct ModelSpec {
   const ParamSpec& parameter(ParamRef ref) const {
     return unit(ref.unit).parameters.at(static_cast<size_t>(ref.index));
   }
-  int64_t parameter_elements() const;  // tied parameters count once
+  int64_t parameter_elements() const;  // number of weights; tied parameters count once
   int64_t trainable_elements() const;
   bool has_dropout() const;  // a matrix drops inputs in training
   bool operator==(const ModelSpec&) const = default;

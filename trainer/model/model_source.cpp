@@ -14,6 +14,7 @@
 #include "model/families.h"
 #include "model/grouped_model.h"
 #include "model/model_spec.h"
+#include "model/packed_model.h"
 #include "model/random_init.h"
 #include "model/unit_cut.h"
 #include "trainer/model/trained_text.h"
@@ -113,25 +114,47 @@ void ask_routers(const RunConfig& config, ArchSpec& arch) {
   arch.moe.watched = config.log.router;
 }
 
-// A decoder divided into units by one policy.
+// A decoder divided into units by one policy, with its frozen matrices packed for `packed`.
 struct CutModel {
-  CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy)
-      : decoder(arch, whole, cut_for(policy, arch)),
-        grouped(&decoder, group_units(decoder.spec(), unit_classes(arch, decoder.spec()), policy)) {
+  CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy,
+           std::optional<DType> packed)
+      : decoder(arch, whole, cut_for(policy, arch)) {
+    if (packed) packs.emplace(&decoder, *packed);
+    const Model& cut = packs ? static_cast<const Model&>(*packs) : decoder;
+    grouped.emplace(&cut, group_units(cut.spec(), unit_classes(arch, cut.spec()), policy));
   }
   DecoderModel decoder;
-  GroupedModel grouped;
+  std::optional<PackedModel> packs;
+  std::optional<GroupedModel> grouped;
 };
+
+// Throws for models whose matrices cannot be packed.
+void check_packable(const ArchSpec& arch, const ModelDirectory& directory) {
+  const std::string start = "adapter.base = \"nf4\": " + directory.path();
+  if (arch.moe.experts > 0) {
+    throw ConfigError(start +
+                      " has experts, whose matrices are not packed; set adapter.base = "
+                      "\"published\"");
+  }
+  if (arch.transposed_weights) {
+    throw ConfigError(start +
+                      " stores its matrices transposed, and those are not packed; set "
+                      "adapter.base = \"published\"");
+  }
+}
 
 }  // namespace
 
 ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weights)
-    : random_(config.model.init == ModelSection::Init::kRandom),
+    : packs_(config.adapter.packs()),
+      compute_(config.precision.compute),
+      random_(config.model.init == ModelSection::Init::kRandom),
       seed_(static_cast<uint64_t>(config.run.seed)) {
   directory_ = std::make_unique<ModelDirectory>(ModelDirectory::open(
       config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
+  if (packs_) check_packable(arch_, *directory_);
   if (config.adapter.on()) read_adapter(config);
   std::vector<FileTensor> files = file_tensors(*directory_);
   arch_ = spelled_as(std::move(arch_), files);
@@ -160,7 +183,8 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
     const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
-    if (in_files) files_.emplace(*directory_, &*loader_);
+    if (in_files || packs_) files_.emplace(*directory_, &*loader_);
+    if (packs_) packed_.emplace(pack_model_spec(whole_, compute_), &*files_, &*loader_);
   }
   model_ = in_units(config.fsdp.units);
   if (config.tokenizer.path != "auto") {
@@ -262,7 +286,7 @@ std::string ModelSource::published_name(const std::string& parameter) const {
 std::string ModelSource::fingerprint() const {
   if (!has_adapter()) return directory_->fingerprint();
   return hash_text(hash64(directory_->fingerprint() + " adapters scaled by " +
-                          formatted("%.17g", arch_.adapter.scaling)));
+                          formatted("%.17g", arch_.adapter.scaling) + (packs_ ? " in nf4" : "")));
 }
 
 std::string ModelSource::weight_files() const {
@@ -275,8 +299,9 @@ std::string ModelSource::weight_files() const {
 }
 
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
-  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
-  return {made, &made->grouped};
+  const auto made = std::make_shared<const CutModel>(
+      arch_, whole_, unit_policy(units), packs_ ? std::optional(compute_) : std::nullopt);
+  return {made, &*made->grouped};
 }
 
 std::map<std::string, DType> ModelSource::frozen_dtypes() const {
@@ -301,8 +326,20 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
     fill_random(name, parameter(name).init, seed_, begin, out);
     return;
   }
+  if (packed_ && packed_->has(name)) {
+    packed_->read_values(name, begin, out);
+    return;
+  }
   LONGSHORE_CHECK(loader_.has_value()) << directory_->path() << " has no weights to read";
   loader_->read_parameter(name, begin, out);
+}
+
+void ModelSource::read_stored(const std::string& name, int64_t begin, std::span<float> out) const {
+  if (!packed_ || !packed_->has(name)) return read_initial(name, begin, out);
+  std::ranges::fill(out, 0.0F);
+  packed_->read(
+      name, begin, compute_,
+      std::as_writable_bytes(out).first(out.size() * static_cast<size_t>(width_of(compute_))));
 }
 
 // A new adapter begins with B = 0, so that these are norms of the model's own weights.

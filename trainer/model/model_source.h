@@ -17,6 +17,7 @@
 #include "model/arch_spec.h"
 #include "model/unit.h"
 #include "trainer/model/model_files.h"
+#include "trainer/model/packed_files.h"
 
 namespace longshore {
 
@@ -65,14 +66,24 @@ class ModelSource {
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Reads frozen parameters while a run trains; null unless offload.parameters = "files".
-  const FrozenSource* frozen() const { return files_ ? &*files_ : nullptr; }
+  // Returns whether the frozen matrices are packed (adapter.base = "nf4").
+  bool packs() const { return packs_; }
+  // Reads frozen parameters while a run trains; null unless they are packed or
+  // offload.parameters = "files".
+  const FrozenSource* frozen() const {
+    if (packed_) return &*packed_;
+    return files_ ? &*files_ : nullptr;
+  }
   // Returns the dtype in which the files store each frozen parameter, by name.
   std::map<std::string, DType> frozen_dtypes() const;
-  // Reads elements [begin, begin + out.size()) of a parameter's initial value. Those of a new
+  // Reads values [begin, begin + out.size()) of a parameter at the start; those of packed ones as
+  // the model computes with them. The values of a new
   // magnitude are norms, for which it reads the outputs' weights, in pieces; where a stored matrix
   // has outputs as columns, all of it.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
+  // Reads elements as the tiers store them, for a comparison of ranks: those of packed parameters
+  // are bits, other ones are initial values.
+  void read_stored(const std::string& name, int64_t begin, std::span<float> out) const;
 
  private:
   const ParamSpec& parameter(const std::string& name) const;
@@ -92,6 +103,9 @@ class ModelSource {
   std::map<std::string, std::string> tokenizer_files_;
   std::optional<WeightLoader> loader_;  // empty: random or no weights
   std::optional<ModelFiles> files_;     // over loader_; empty: no tier reads from it
+  std::optional<PackedFiles> packed_;   // over files_; empty: no matrix is packed
+  bool packs_;
+  DType compute_;
   bool random_;
   uint64_t seed_;
 };

@@ -138,7 +138,7 @@ void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
   if (!loads_all && compares) {
     engine.read_shard(engine.groups().shard(),
                       [&](const std::string& name, int64_t begin, std::span<float> out) {
-                        source.read_initial(name, begin, out);
+                        source.read_stored(name, begin, out);
                         comparison->take(name, begin, out);
                       });
   }
@@ -147,7 +147,7 @@ void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
   const ShardedModel theirs{engine.spec(), engine.layouts(), other};
   Progress progress("comparing weights with another rank", theirs.fp32_bytes(true));
   engine.read_shard(other, [&](const std::string& name, int64_t begin, std::span<float> out) {
-    source.read_initial(name, begin, out);
+    source.read_stored(name, begin, out);
     comparison->take_other(name, begin, out);
     progress.add(static_cast<Bytes>(out.size_bytes()));
   });

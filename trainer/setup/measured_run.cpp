@@ -338,7 +338,7 @@ MeasuredRun::MeasuredRun(OpenedRun opened) : OpenedRun(std::move(opened)) {
 TierPlan MeasuredRun::plan_for_inference() const {
   PlanInputs without_drives = inputs;
   without_drives.nvme = {};
-  if (inputs.frozen_files) {
+  if (inputs.frozen_files && !inputs.keep_frozen) {
     // Generation runs a pass for each token, so a model that fits in memory is read only once.
     PlanInputs in_memory = without_drives;
     in_memory.frozen_files = nullptr;

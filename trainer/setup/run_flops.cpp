@@ -40,7 +40,7 @@ struct UnitMatrices {
           static_cast<double>(is_a ? parameter.shape[1] : parameter.shape[0]);
     }
     count += parameter.adapter ? 0 : 1;
-    elements += static_cast<double>(parameter.elements());
+    elements += static_cast<double>(parameter.values());
     if (!parameter.frozen) trained += static_cast<double>(parameter.elements());
   }
 };

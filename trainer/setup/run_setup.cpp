@@ -181,6 +181,10 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   if (config.offload.parameters == OffloadSection::Parameters::kFiles) {
     inputs.frozen_files = inputs.model_files;
   }
+  if (source->packs()) {
+    inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
+    inputs.keep_frozen = true;
+  }
   choose_gather(config, ranks ? &ranks->groups() : nullptr, inputs);
   look_for_gpu_room(*this);
   // Drives of another machine cannot be examined.

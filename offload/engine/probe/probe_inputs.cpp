@@ -98,7 +98,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   UnitWork work;
   const auto add = [&work](const ParamSpec& parameter) {
     if (parameter.is_matrix()) {
-      work.matrix_elements += static_cast<double>(parameter.elements());
+      work.matrix_elements += static_cast<double>(parameter.values());
     }
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);

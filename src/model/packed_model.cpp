@@ -1,0 +1,124 @@
+#include "model/packed_model.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "base/nf4.h"
+#include "model/fused_ops.h"
+
+namespace longshore {
+namespace {
+
+// Unpacked matrices lie side by side as in a slot, so that products over neighbouring matrices are
+// the same ones.
+constexpr int64_t kAlignment = 256;
+
+bool is_packed(const ParamSpec& parameter) {
+  return parameter.frozen && !parameter.adapter && !parameter.stacked &&
+         parameter.whole_rows == 0 && parameter.shape.size() == 2;
+}
+
+ParamSpec packed(ParamSpec parameter, DType compute) {
+  const Nf4Layout layout(parameter.elements());
+  parameter.unpacked = parameter.shape;
+  parameter.shape = {align_up(layout.bytes(), width_of(compute)) / width_of(compute)};
+  return parameter;
+}
+
+// A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
+class PackedUnit : public Unit {
+ public:
+  PackedUnit(const Unit* unit, const UnitSpec& spec) : unit_(unit) {
+    for (const ParamSpec& parameter : spec.parameters) {
+      matrices_.push_back({.shape = parameter.unpacked, .begin = total_});
+      if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kAlignment);
+    }
+  }
+
+  std::string signature() const override {
+    const std::string inner = unit_->signature();
+    return inner.empty() ? inner : "nf4 " + inner;
+  }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return unit_->worst_documents(longest, device);
+  }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return unit_->positions_at_once(device);
+  }
+  int64_t idle_elements() const override { return unit_->idle_elements(); }
+  int64_t activation_elements() const override { return unit_->activation_elements(); }
+  bool has_router() const override { return unit_->has_router(); }
+  void make_worst(Carry& in) const override { unit_->make_worst(in); }
+  AttentionHeads attention_heads() const override { return unit_->attention_heads(); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return unit_->gpu_bytes_of_position(compute);
+  }
+  Carry forward(UnitParameters parameters, const Carry& in,
+                const MicroBatch& batch) const override {
+    return unit_->forward(unpacked(parameters), in, batch);
+  }
+  bool has_own_backward() const override { return unit_->has_own_backward(); }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override {
+    return unit_->backward(unpacked(parameters), in, batch, grad_out, sink);
+  }
+
+ private:
+  struct Matrix {
+    std::vector<int64_t> shape;  // empty: the parameter is not packed
+    int64_t begin = 0;           // in the unpacked values of the unit
+  };
+
+  // Tied parameters come last and are never packed: they belong to the embedding.
+  std::vector<at::Tensor> unpacked(UnitParameters parameters) const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> all(parameters.begin(), parameters.end());
+    const at::Tensor values = at::empty({total_}, all.front().options().requires_grad(false));
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      if (matrices_[i].shape.empty()) continue;
+      const int64_t count = c10::multiply_integers(matrices_[i].shape);
+      const at::Tensor out = values.narrow(0, matrices_[i].begin, count);
+      fused::unpack_nf4(all[i], out);
+      all[i] = out.view(matrices_[i].shape);
+    }
+    return all;
+  }
+
+  const Unit* unit_;
+  std::vector<Matrix> matrices_;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+ModelSpec pack_model_spec(const ModelSpec& model, DType compute) {
+  ModelSpec spec = model;
+  // The first unit is the embedding and the last the head.
+  for (size_t u = 1; u + 1 < spec.units.size(); ++u) {
+    for (ParamSpec& parameter : spec.units[u].parameters) {
+      if (is_packed(parameter)) parameter = packed(std::move(parameter), compute);
+    }
+  }
+  return spec;
+}
+
+PackedModel::PackedModel(const Model* model, DType compute)
+    : model_(model), spec_(pack_model_spec(model->spec(), compute)) {
+  units_.resize(spec_.units.size());
+  for (size_t u = 0; u + 1 < spec_.units.size(); ++u) {
+    const UnitSpec& unit = spec_.units[u];
+    const bool packs = std::ranges::any_of(
+        unit.parameters, [](const ParamSpec& parameter) { return !parameter.unpacked.empty(); });
+    if (packs) units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit);
+  }
+}
+
+PackedModel::~PackedModel() = default;
+
+const Unit& PackedModel::unit(UnitId id) const {
+  const std::unique_ptr<Unit>& packs = units_.at(static_cast<size_t>(id.value));
+  return packs ? *packs : model_->unit(id);
+}
+
+}  // namespace longshore

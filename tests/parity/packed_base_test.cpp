@@ -1,0 +1,133 @@
+// Adapters over a model packed in NF4 (adapter.base = "nf4"): the bits of a run over the unpacked
+// values, in every configuration, and a fraction of the memory.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/nf4.h"
+#include "base/number_formats.h"
+#include "tests/fakes/command_run.h"
+#include "tests/parity/edited_model.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+Arguments adapters_over(const std::string& directory, const std::string& golden,
+                        const std::string& compute, const std::string& kind) {
+  // Norms are summed by unit, so nothing is clipped where units differ.
+  return joined(RunDriver::golden_arguments(golden),
+                {"--model.path=\"" + directory + "\"", "--adapter.kind=" + kind, "--adapter.r=4",
+                 "--train.steps=4", "--train.sequences_per_step=4", "--train.max_grad_norm=0",
+                 "--precision.compute=" + compute});
+}
+
+// Replaces the matrices of blocks by what a packed model computes with.
+void unpack(EditedModel& model, const std::string& compute) {
+  for (auto& [name, values] : model.values) {
+    if (model.shapes.at(name).size() != 2 || !name.starts_with("model.layers.")) continue;
+    const Nf4Layout layout(static_cast<int64_t>(values.size()));
+    std::vector<std::byte> bytes(static_cast<size_t>(layout.bytes()));
+    const std::vector<float> before = values;
+    encode_nf4(
+        layout,
+        [&before](int64_t begin, std::span<float> out) {
+          std::copy_n(before.begin() + begin, out.size(), out.begin());
+        },
+        bytes);
+    decode_nf4(layout, bytes, 0, values);
+    if (compute == "fp32") continue;
+    for (float& value : values) value = bf16_to_float(float_to_bf16_nearest(value));
+  }
+  model.write();
+}
+
+void expect_bits_of_unpacked(const std::string& golden, const std::string& compute,
+                             const std::string& kind) {
+  EditedModel model(golden), values(golden);
+  model.write();
+  unpack(values, compute);
+  RunDriver reference("unpacked");
+  ASSERT_EQ(reference.train(adapters_over(values.directory(), golden, compute, kind)), 0);
+  const Arguments packed =
+      joined(adapters_over(model.directory(), golden, compute, kind), {"--adapter.base=nf4"});
+  for (const Arguments& variant : std::vector<Arguments>{
+           {},
+           {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+           {"--fsdp.units=half", "--offload.activations=host"},
+           {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"}}) {
+    RunDriver run("packed");
+    ASSERT_EQ(run.train(joined(packed, variant)), 0);
+    EXPECT_EQ(run.steps("loss"), reference.steps("loss")) << golden << compute << kind;
+    EXPECT_TRUE(run.state() == reference.state()) << golden << compute << kind;
+  }
+}
+
+TEST(PackedBase, GivesTheBitsOfTheUnpackedValues) {
+  expect_bits_of_unpacked("llama", "fp32", "lora");
+  expect_bits_of_unpacked("llama", "bf16", "lora");
+  expect_bits_of_unpacked("qwen3", "fp32", "dora");
+}
+
+// The frozen model takes fewer bytes, in the plan and in the run, which
+// continues from a checkpoint and is exported over the values that were trained over.
+TEST(PackedBase, IsSmallAndResumesAndIsExported) {
+  EditedModel model("llama"), values("llama");
+  model.write();
+  unpack(values, "bf16");
+  const Arguments all = adapters_over(model.directory(), "llama", "bf16", "lora");
+  const Arguments packed = joined(all, {"--adapter.base=nf4"});
+  RunDriver run("packed-whole"), resumed("packed-resumed"), reference("unpacked-whole");
+  ASSERT_EQ(reference.train(adapters_over(values.directory(), "llama", "bf16", "lora")), 0);
+  ASSERT_EQ(run.train(packed), 0);
+  ASSERT_EQ(resumed.train(joined(packed, {"--train.steps=2"})), 0);
+  ASSERT_EQ(resumed.train(packed), 0);
+  EXPECT_EQ(resumed.steps("loss"), reference.steps("loss"));
+  EXPECT_TRUE(resumed.state() == run.state());
+  EXPECT_EQ(resumed.train(joined(all, {"--train.steps=5"})), 2) << "another model";
+
+  const auto resident = [](const RunDriver& of, const std::string& more) {
+    return Json::parse(run_command({"plan", of.directory() + "/config.toml", "--json", more}).out)
+        .at("host")
+        .at("resident_frozen_bytes")
+        .get<int64_t>();
+  };
+  const int64_t small = resident(run, "--offload.host_memory=auto");
+  const int64_t large = resident(reference, "--offload.parameters=files");
+  EXPECT_GT(small, 0);
+  EXPECT_LT(small, large);
+  EXPECT_EQ(run.metrics("step").back().at("bytes").at("file_read"), 0);
+
+  const auto merged = [](const RunDriver& of) {
+    const std::string to = of.directory() + "/merged";
+    EXPECT_EQ(
+        run_command({"export", of.directory() + "/config.toml", "--merged", "--to", to}).exit_code,
+        0);
+    return read_tensors(to + "/model.safetensors");
+  };
+  EXPECT_TRUE(merged(run) == merged(reference));
+}
+
+// What cannot be packed is refused before anything is written.
+TEST(PackedBase, IsRefusedWhereItHasNoEffect) {
+  EditedModel model("llama");
+  model.write();
+  const Arguments packed =
+      joined(adapters_over(model.directory(), "llama", "fp32", "lora"), {"--adapter.base=nf4"});
+  for (const std::string key : {"--offload.parameters=files", "--model.init=random",
+                                "--fsdp.gather=host", "--adapter.kind=none"}) {
+    RunDriver run("packed-refused");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(run.train(joined(packed, {key})), 2) << key;
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("adapter.base"), std::string::npos)
+        << key;
+  }
+  RunDriver experts("packed-experts");
+  EXPECT_EQ(experts.train(joined(RunDriver::golden_arguments("qwen3_moe"),
+                                 {"--adapter.kind=lora", "--adapter.targets=[\"attention\"]",
+                                  "--adapter.base=nf4"})),
+            2);
+}
+
+}  // namespace
+}  // namespace longshore
