@@ -44,12 +44,14 @@ const NameTable& name_table(std::string_view family);
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
 
-// moe_families: config.json readers of the families with experts. Pure functions; one thread.
+// moe_families: config.json readers of the families with experts or gated DeltaNet. Pure functions;
+// one thread.
 
 void read_qwen3_moe(ConfigReader& config, ArchSpec& arch);
 void read_qwen2_moe(ConfigReader& config, ArchSpec& arch);
 void read_mixtral(ConfigReader& config, ArchSpec& arch);
 void read_olmoe(ConfigReader& config, ArchSpec& arch);
 void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore
