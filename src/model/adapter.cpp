@@ -19,9 +19,9 @@ namespace {
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 // The matrices of a layer's mixer, whichever it is.
 constexpr std::array kAttentionModules = {
-    Module::kQuery,      Module::kKey,        Module::kValue,     Module::kQkv,
-    Module::kOutput,     Module::kDeltaQkv,   Module::kDeltaGate, Module::kDeltaBeta,
-    Module::kDeltaDecay, Module::kDeltaOutput};
+    Module::kQuery,      Module::kKey,          Module::kValue,          Module::kQkv,
+    Module::kOutput,     Module::kDeltaQkv,     Module::kDeltaGate,      Module::kDeltaBeta,
+    Module::kDeltaDecay, Module::kDeltaQkvGate, Module::kDeltaBetaDecay, Module::kDeltaOutput};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 
 bool is_one_of(std::span<const Module> modules, Module module) {

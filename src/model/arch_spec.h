@@ -73,6 +73,9 @@ struct DeltaSpec {
   int64_t key_heads = 0, value_heads = 0;
   int64_t key_dim = 0, value_dim = 0;  // of a head
   int64_t taps = 0;                    // of the convolution over queries, keys and values
+  // Two matrices replace four. Their rows go by key head: its query, its key, the values of its
+  // value heads and their gates; likewise beta and decay.
+  bool fused = false;
 
   int64_t key_width() const { return key_heads * key_dim; }
   int64_t value_width() const { return value_heads * value_dim; }
@@ -141,6 +144,8 @@ enum class Module : uint8_t {
   kDeltaGate,
   kDeltaBeta,
   kDeltaDecay,
+  kDeltaQkvGate,  // these two are fused
+  kDeltaBetaDecay,
   kDeltaConv,
   kDeltaRate,
   kDeltaStep,

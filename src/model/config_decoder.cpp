@@ -133,7 +133,9 @@ void set_attention_scale(ArchSpec& arch) {
 
 void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSpec& arch) {
   read_sizes(config, defaults.sizes, arch);
-  arch.intermediate = config.size({"intermediate_size"});
+  arch.intermediate = defaults.intermediate == 0
+                          ? config.size({"intermediate_size"})
+                          : config.size_or({"intermediate_size"}, defaults.intermediate);
   arch.max_positions = config.size_or({"max_position_embeddings"}, defaults.positions);
   arch.norm = NormKind::kRms;
   arch.norm_eps = config.real({"rms_norm_eps"}, 0.0, 1.0).value_or(defaults.norm_eps);

@@ -38,6 +38,7 @@ struct LlamaDefaults {
   SizeDefaults sizes{};
   double norm_eps = 1e-6;
   bool tied = false;
+  int64_t intermediate = 0;  // 0 means required
 };
 void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSpec& arch);
 

@@ -12,8 +12,8 @@ DeltaMixer::DeltaMixer(const ArchSpec& arch, const ModuleIndex& index)
 std::string DeltaMixer::signature() const {
   const DeltaSpec& delta = arch_.delta;
   std::string text = " delta";
-  for (const int64_t value :
-       {delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim, delta.taps}) {
+  for (const int64_t value : {delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim,
+                              delta.taps, static_cast<int64_t>(delta.fused)}) {
     text += " " + std::to_string(value);
   }
   return text;
@@ -41,14 +41,36 @@ int64_t DeltaMixer::activation_elements() const {
   return delta.value_heads * head;
 }
 
+std::vector<at::Tensor> DeltaMixer::products(UnitParameters parameters, const at::Tensor& x,
+                                             const NormWeights& norm,
+                                             const MicroBatch& batch) const {
+  const DeltaSpec& delta = arch_.delta;
+  if (!delta.fused) {
+    const std::array weights{index_.linear(parameters, Module::kDeltaQkv, batch),
+                             index_.linear(parameters, Module::kDeltaGate, batch),
+                             index_.linear(parameters, Module::kDeltaBeta, batch),
+                             index_.linear(parameters, Module::kDeltaDecay, batch)};
+    return linear_group(x, norm, weights, arch_.transposed_weights);
+  }
+  const std::array weights{index_.linear(parameters, Module::kDeltaQkvGate, batch),
+                           index_.linear(parameters, Module::kDeltaBetaDecay, batch)};
+  const std::vector<at::Tensor> fused = linear_group(x, norm, weights, arch_.transposed_weights);
+  const int64_t times = delta.value_heads / delta.key_heads, values = times * delta.value_dim;
+  const auto by_head = [&](const at::Tensor& y, at::IntArrayRef widths) {
+    return y.view({x.size(0), delta.key_heads, -1}).split_with_sizes(widths, 2);
+  };
+  const auto parts = by_head(fused[0], {delta.key_dim, delta.key_dim, values, values});
+  const auto scalars = by_head(fused[1], {times, times});
+  const auto flat = [](const at::Tensor& y) { return y.flatten(1).contiguous(); };
+  const at::Tensor mixed =
+      at::cat({parts[0].flatten(1), parts[1].flatten(1), parts[2].flatten(1)}, 1);
+  return {mixed, flat(parts[3]), flat(scalars[0]), flat(scalars[1])};
+}
+
 at::Tensor DeltaMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                const NormWeights& norm, const MicroBatch& batch,
                                Values values) const {
-  const std::array weights{index_.linear(parameters, Module::kDeltaQkv, batch),
-                           index_.linear(parameters, Module::kDeltaGate, batch),
-                           index_.linear(parameters, Module::kDeltaBeta, batch),
-                           index_.linear(parameters, Module::kDeltaDecay, batch)};
-  std::vector<at::Tensor> inputs = linear_group(x, norm, weights, arch_.transposed_weights);
+  std::vector<at::Tensor> inputs = products(parameters, x, norm, batch);
   const DeltaInputs rule{
       .mixed = causal_convolution(inputs[0], index_.weight(parameters, Module::kDeltaConv),
                                   batch.positions),

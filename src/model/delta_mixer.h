@@ -17,6 +17,10 @@ class DeltaMixer final : public Mixer {
                      const MicroBatch& batch, Values values) const override;
 
  private:
+  // Returns queries with keys and values, gate, beta and decay.
+  std::vector<at::Tensor> products(UnitParameters parameters, const at::Tensor& x,
+                                   const NormWeights& norm, const MicroBatch& batch) const;
+
   ArchSpec arch_;
   ModuleIndex index_;
 };

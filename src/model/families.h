@@ -53,5 +53,7 @@ void read_mixtral(ConfigReader& config, ArchSpec& arch);
 void read_olmoe(ConfigReader& config, ArchSpec& arch);
 void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

@@ -77,18 +77,19 @@ NameTable hunyuan_names(std::string_view block_class) {
                                       {Module::kKeyNorm, "layers.{i}.self_attn.key_layernorm"}});
 }
 
-NameTable qwen_moe_names(std::string_view block_class) {
-  return named_as_llama(block_class,
-                        {{Module::kRouter, "layers.{i}.mlp.gate"},
-                         {Module::kExpertGate, "layers.{i}.mlp.experts.{e}.gate_proj"},
-                         {Module::kExpertUp, "layers.{i}.mlp.experts.{e}.up_proj"},
-                         {Module::kExpertDown, "layers.{i}.mlp.experts.{e}.down_proj"},
-                         {Module::kExpertsGateUp, "layers.{i}.mlp.experts.gate_up_proj"},
-                         {Module::kExpertsDown, "layers.{i}.mlp.experts.down_proj"},
-                         {Module::kSharedGate, "layers.{i}.mlp.shared_expert.gate_proj"},
-                         {Module::kSharedUp, "layers.{i}.mlp.shared_expert.up_proj"},
-                         {Module::kSharedDown, "layers.{i}.mlp.shared_expert.down_proj"},
-                         {Module::kSharedSwitch, "layers.{i}.mlp.shared_expert_gate"}});
+NameTable with_qwen_experts(NameTable names) {
+  names.modules =
+      with(names.modules, {{Module::kRouter, "layers.{i}.mlp.gate"},
+                           {Module::kExpertGate, "layers.{i}.mlp.experts.{e}.gate_proj"},
+                           {Module::kExpertUp, "layers.{i}.mlp.experts.{e}.up_proj"},
+                           {Module::kExpertDown, "layers.{i}.mlp.experts.{e}.down_proj"},
+                           {Module::kExpertsGateUp, "layers.{i}.mlp.experts.gate_up_proj"},
+                           {Module::kExpertsDown, "layers.{i}.mlp.experts.down_proj"},
+                           {Module::kSharedGate, "layers.{i}.mlp.shared_expert.gate_proj"},
+                           {Module::kSharedUp, "layers.{i}.mlp.shared_expert.up_proj"},
+                           {Module::kSharedDown, "layers.{i}.mlp.shared_expert.down_proj"},
+                           {Module::kSharedSwitch, "layers.{i}.mlp.shared_expert_gate"}});
+  return names;
 }
 
 NameTable mixtral_names(std::string_view block_class) {
@@ -119,24 +120,31 @@ NameTable in_wrapper(NameTable names) {
   return names;
 }
 
-NameTable qwen3_5_names() {
-  return named_as_llama("Qwen3_5DecoderLayer",
-                        {{Module::kDeltaQkv, "layers.{i}.linear_attn.in_proj_qkv"},
-                         {Module::kDeltaGate, "layers.{i}.linear_attn.in_proj_z"},
-                         {Module::kDeltaBeta, "layers.{i}.linear_attn.in_proj_b"},
-                         {Module::kDeltaDecay, "layers.{i}.linear_attn.in_proj_a"},
-                         {Module::kDeltaConv, "layers.{i}.linear_attn.conv1d"},
-                         {Module::kDeltaRate, "layers.{i}.linear_attn.A_log"},
-                         {Module::kDeltaStep, "layers.{i}.linear_attn.dt_bias"},
-                         {Module::kDeltaNorm, "layers.{i}.linear_attn.norm"},
-                         {Module::kDeltaOutput, "layers.{i}.linear_attn.out_proj"}});
+NameTable qwen3_5_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kDeltaQkv, "layers.{i}.linear_attn.in_proj_qkv"},
+                                      {Module::kDeltaGate, "layers.{i}.linear_attn.in_proj_z"},
+                                      {Module::kDeltaBeta, "layers.{i}.linear_attn.in_proj_b"},
+                                      {Module::kDeltaDecay, "layers.{i}.linear_attn.in_proj_a"},
+                                      {Module::kDeltaConv, "layers.{i}.linear_attn.conv1d"},
+                                      {Module::kDeltaRate, "layers.{i}.linear_attn.A_log"},
+                                      {Module::kDeltaStep, "layers.{i}.linear_attn.dt_bias"},
+                                      {Module::kDeltaNorm, "layers.{i}.linear_attn.norm"},
+                                      {Module::kDeltaOutput, "layers.{i}.linear_attn.out_proj"}});
 }
 
-NameTable qwen3_5_wrapper_names() {
-  NameTable names = qwen3_5_names();
+NameTable in_qwen3_5_wrapper(NameTable names) {
   names.prefixes = {{.body = "model.language_model."}};
   // The first is the layer that predicts a second token.
   names.other_towers = {"mtp.*", "model.visual.*"};
+  return names;
+}
+
+NameTable qwen3_next_names(std::string_view block_class) {
+  NameTable names = with_qwen_experts(qwen3_5_names(block_class));
+  names.modules =
+      with(names.modules, {{Module::kDeltaQkvGate, "layers.{i}.linear_attn.in_proj_qkvz"},
+                           {Module::kDeltaBetaDecay, "layers.{i}.linear_attn.in_proj_ba"}});
+  names.other_towers = {"mtp.*"};
   return names;
 }
 

@@ -18,16 +18,18 @@ NameTable phi_names(std::string_view block_class);
 // These have norms before and after, and gate and up in one matrix.
 NameTable glm_names(std::string_view block_class);
 NameTable hunyuan_names(std::string_view block_class);
-// These have experts and, in some families, an expert for all tokens.
-NameTable qwen_moe_names(std::string_view block_class);
+// Adds experts and, for some families, an expert for all tokens.
+NameTable with_qwen_experts(NameTable names);
 NameTable mixtral_names(std::string_view block_class);
 NameTable gpt_oss_names(std::string_view block_class);
 // Adds the prefixes of transformers 4 and 5 for a model that is the text tower of a wrapper.
 NameTable in_wrapper(NameTable names);
 // These have gated DeltaNet in most layers.
-NameTable qwen3_5_names();
-// Adds the names of the wrapper with a tower of pictures.
-NameTable qwen3_5_wrapper_names();
+NameTable qwen3_5_names(std::string_view block_class);
+// Names the model as the text tower of a wrapper that has a tower of pictures.
+NameTable in_qwen3_5_wrapper(NameTable names);
+// These have gated DeltaNet with fused matrices, and experts.
+NameTable qwen3_next_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);
 
 }  // namespace longshore

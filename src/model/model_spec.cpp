@@ -170,10 +170,15 @@ void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
 void add_delta(UnitBuilder& builder, const ArchSpec& arch) {
   const DeltaSpec& delta = arch.delta;
   const int64_t heads = delta.value_heads, values = delta.value_width();
-  builder.matrix(Module::kDeltaQkv, delta.mixed_width(), arch.hidden, false);
-  builder.matrix(Module::kDeltaGate, values, arch.hidden, false);
-  builder.matrix(Module::kDeltaBeta, heads, arch.hidden, false);
-  builder.matrix(Module::kDeltaDecay, heads, arch.hidden, false);
+  if (delta.fused) {
+    builder.matrix(Module::kDeltaQkvGate, delta.mixed_width() + values, arch.hidden, false);
+    builder.matrix(Module::kDeltaBetaDecay, 2 * heads, arch.hidden, false);
+  } else {
+    builder.matrix(Module::kDeltaQkv, delta.mixed_width(), arch.hidden, false);
+    builder.matrix(Module::kDeltaGate, values, arch.hidden, false);
+    builder.matrix(Module::kDeltaBeta, heads, arch.hidden, false);
+    builder.matrix(Module::kDeltaDecay, heads, arch.hidden, false);
+  }
   builder.filled(Module::kDeltaConv, {delta.mixed_width(), 1, delta.taps},
                  normal_init(arch.initializer_range));
   builder.filled(Module::kDeltaRate, {heads},

@@ -41,7 +41,7 @@ void read_qwen_experts(ConfigReader& config, const ExpertDefaults& defaults, int
                        ArchSpec& arch) {
   read_experts(config, defaults, arch);
   arch.moe.width = config.size_or({"moe_intermediate_size"}, width);
-  arch.moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(false);
+  arch.moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(defaults.renormalise);
   const int64_t step = config.size_or({"decoder_sparse_step"}, 1);
   const std::vector<int64_t> listed = config.integers({"mlp_only_layers"}, 0, kMostToken);
   const std::set<int64_t> dense(listed.begin(), listed.end());
@@ -76,6 +76,25 @@ void read_delta(ConfigReader& config, ArchSpec& arch) {
   if (delta.mixed_width() > kMostToken) {
     config.problem("linear_key_head_dim", "is too large for its heads");
   }
+}
+
+// Reads what Qwen3-Next and Qwen3.5 share: gated DeltaNet in most layers, attention with a gate in
+// others.
+void read_qwen_hybrid(ConfigReader& config, const LlamaDefaults& defaults, ArchSpec& arch) {
+  read_llama_like(config, defaults, arch);
+  read_rope(config, {.share = 0.25, .partial = true}, arch);
+  arch.norm = NormKind::kRmsOffset;
+  arch.qk_norm = QueryKeyNorm::kHead;
+  arch.output_gate = true;
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  arch.output_bias = arch.qkv_bias;
+  if (!config.boolean({"attn_output_gate"}).value_or(true)) {
+    config.problem("attn_output_gate", "= false is not supported");
+  }
+  if (arch.activation != Activation::kSilu) {
+    config.problem("hidden_act", "other than silu is not supported with gated DeltaNet");
+  }
+  read_delta(config, arch);
 }
 
 }  // namespace
@@ -165,25 +184,35 @@ void read_gpt_oss(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
-// Reads the text model of Qwen3.5: gated DeltaNet in most layers, attention with a gate in others.
+// Reads the text model of Qwen3.5.
 void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config,
-                  {.positions = 32768,
-                   .sizes = {.vocabulary = 248320, .heads = 16, .kv_heads = 4, .head_dim = 256}},
-                  arch);
-  read_rope(config, {.share = 0.25, .partial = true}, arch);
-  arch.norm = NormKind::kRmsOffset;
-  arch.qk_norm = QueryKeyNorm::kHead;
-  arch.output_gate = true;
-  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
-  arch.output_bias = arch.qkv_bias;
-  if (!config.boolean({"attn_output_gate"}).value_or(true)) {
-    config.problem("attn_output_gate", "= false is not supported");
-  }
-  if (arch.activation != Activation::kSilu) {
-    config.problem("hidden_act", "other than silu is not supported with gated DeltaNet");
-  }
-  read_delta(config, arch);
+  read_qwen_hybrid(config,
+                   {.positions = 32768,
+                    .sizes = {.vocabulary = 248320, .heads = 16, .kv_heads = 4, .head_dim = 256}},
+                   arch);
+}
+
+// In Qwen3.5 with experts every layer is sparse.
+void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch) {
+  read_qwen_hybrid(config,
+                   {.positions = 32768,
+                    .sizes = {.vocabulary = 248320, .heads = 16, .kv_heads = 2, .head_dim = 256},
+                    .intermediate = 512},
+                   arch);
+  read_experts(config, {.experts = 256, .top_k = 8, .renormalise = true}, arch);
+  arch.moe.width = config.size_or({"moe_intermediate_size"}, 512);
+  arch.moe.shared_width = config.size_or({"shared_expert_intermediate_size"}, 512);
+}
+
+void read_qwen3_next(ConfigReader& config, ArchSpec& arch) {
+  read_qwen_hybrid(config,
+                   {.positions = 32768,
+                    .sizes = {.vocabulary = 151936, .heads = 16, .kv_heads = 2, .head_dim = 256},
+                    .intermediate = 5632},
+                   arch);
+  arch.delta.fused = true;
+  read_qwen_experts(config, {.experts = 512, .top_k = 10, .renormalise = true}, 512, arch);
+  arch.moe.shared_width = config.size_or({"shared_expert_intermediate_size"}, 512);
 }
 
 }  // namespace longshore

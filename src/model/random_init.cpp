@@ -103,6 +103,14 @@ const std::vector<Row>& rows() {
        {"gpt_oss", 64, 128, 2, 4, 2, 16, 1024, false}},
       {{"tiny-qwen3.5", "qwen3_5_text, 4 layers of 64: three of gated DeltaNet, one of attention"},
        {"qwen3_5_text", 64, 160, 4, 4, 2, 32, 1024, true}},
+      {{"tiny-qwen3.5-moe",
+        "qwen3_5_moe_text, 4 layers of 64, three of gated DeltaNet; 8 experts, 2 for a token, one "
+        "for all"},
+       {"qwen3_5_moe_text", 64, 160, 4, 4, 2, 32, 1024, true}},
+      {{"tiny-qwen3-next",
+        "qwen3_next, 4 layers of 64, three of gated DeltaNet; 8 experts, 2 for a token, one for "
+        "all"},
+       {"qwen3_next", 64, 160, 4, 4, 2, 32, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -139,7 +147,8 @@ Json gpt2_config(const Sizes& sizes) {
 }
 
 void add_experts(const Sizes& sizes, Json& config) {
-  const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe";
+  const bool hybrid = sizes.family == "qwen3_5_moe_text" || sizes.family == "qwen3_next";
+  const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe" || hybrid;
   const bool local = sizes.family == "mixtral" || sizes.family == "gpt_oss";
   if (!qwen && !local && sizes.family != "olmoe") return;
   config[local ? "num_local_experts" : "num_experts"] = 8;
@@ -147,12 +156,16 @@ void add_experts(const Sizes& sizes, Json& config) {
   config["output_router_logits"] = false;
   if (qwen) {
     config["moe_intermediate_size"] = sizes.intermediate / 5;
-    config["norm_topk_prob"] = sizes.family == "qwen3_moe";
+  }
+  // Qwen3.5 has no choice in these.
+  if (qwen && sizes.family != "qwen3_5_moe_text") {
+    config["norm_topk_prob"] = sizes.family != "qwen2_moe";
     config["decoder_sparse_step"] = 1;
     config["mlp_only_layers"] = Json::array();
   }
   if (sizes.family == "qwen3_moe") config["mlp_only_layers"] = {1};
-  if (sizes.family == "qwen2_moe") config["shared_expert_intermediate_size"] = sizes.intermediate;
+  if (sizes.family == "qwen2_moe" || hybrid)
+    config["shared_expert_intermediate_size"] = sizes.intermediate;
   if (sizes.family != "gpt_oss") return;
   config["attention_bias"] = true;
   config["sliding_window"] = 64;
@@ -204,7 +217,7 @@ Json llama_like_config(const Sizes& sizes) {
     config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
     config["logits_scaling"] = 8.0;
   }
-  if (sizes.family == "qwen3_5_text") {
+  if (sizes.family.starts_with("qwen3_5") || sizes.family == "qwen3_next") {
     config["rope_parameters"]["partial_rotary_factor"] = 0.25;
     config["linear_num_key_heads"] = sizes.kv_heads;
     config["linear_num_value_heads"] = sizes.heads;

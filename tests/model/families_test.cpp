@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -412,6 +413,31 @@ TEST(Families, Qwen35HasAttentionInEveryFourthLayerUnlessTold) {
   expect_problem(with(qwen, R"({"attn_output_gate": false})"), "attn_output_gate");
   expect_problem(with(qwen, R"({"hidden_act": "gelu"})"), "other than silu");
   expect_problem(with(qwen, R"({"linear_key_head_dim": 0})"), "linear_key_head_dim");
+}
+
+// Goal: Qwen3-Next and Qwen3.5 with experts are read with transformers' values for absent keys, and
+// each renormalises as its class does.
+TEST(Families, TheHybridsWithExpertsHaveTheirOwnDefaults) {
+  Json config = with(llama(), R"({"num_hidden_layers": 4, "num_key_value_heads": 2})");
+  config.erase("intermediate_size");
+  for (const std::string family : {"qwen3_next", "qwen3_5_moe_text"}) {
+    config["model_type"] = family;
+    const bool next = family == "qwen3_next";
+    const ArchSpec arch = read_arch_spec(config, "config.json");
+    EXPECT_EQ(arch.moe.experts, next ? 512 : 256) << family;
+    EXPECT_EQ(arch.moe.top_k, next ? 10 : 8) << family;
+    EXPECT_EQ(arch.moe.width, 512) << family;
+    EXPECT_EQ(arch.moe.shared_width, 512) << family;
+    EXPECT_EQ(arch.head_dim, 256) << family;
+    EXPECT_EQ(arch.delta.fused, next) << family;
+    EXPECT_TRUE(arch.moe.renormalise && arch.output_gate) << family;
+    EXPECT_EQ(std::ranges::count(arch.layers, true, &LayerSpec::sparse), 4) << family;
+    EXPECT_EQ(std::ranges::count(arch.layers, MixerKind::kDelta, &LayerSpec::mixer), 3) << family;
+  }
+  config["model_type"] = "qwen3_next";
+  const ArchSpec other = read_arch_spec(
+      with(config, R"({"norm_topk_prob": false, "mlp_only_layers": [1]})"), "config.json");
+  EXPECT_FALSE(other.moe.renormalise || other.layers.at(1).sparse);
 }
 
 // All problems of a config are reported together.

@@ -105,6 +105,16 @@ const std::vector<Mistake>& mistakes_with_delta_rule() {
       {"qwen3_5_text", "the norm's epsilon", [](auto& arch) { arch.norm_eps = 1e-3; }},
       {"qwen3_5_text", "key heads of half the width",
        [](auto& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
+      {"qwen3_5_moe_text", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
+      {"qwen3_5_moe_text", "weights not renormalised",
+       [](auto& arch) { arch.moe.renormalise = false; }},
+      {"qwen3_5_moe", "weights not renormalised", [](auto& arch) { arch.moe.renormalise = false; }},
+      {"qwen3_5_moe", "the whole head turns", [](auto& arch) { arch.rope.partial = 1.0; }},
+      {"qwen3_next", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
+      {"qwen3_next", "weights renormalised", [](auto& arch) { arch.moe.renormalise = true; }},
+      // The matrices have the shapes of these sizes too.
+      {"qwen3_next", "rows by other key heads",
+       [](auto& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
   };
   return table;
 }

@@ -23,9 +23,11 @@ def renamed(config, model_type, class_name, **more):
     return {**config, "model_type": model_type, "architectures": [class_name], **more}
 
 
-def cases(llama):
+def cases(llama, qwen3_5, wrapper):
     """idle: (layer, expert) without a token; fused: files as transformers 5 holds the experts."""
     small = {**llama, "intermediate_size": 24}
+    hybrid = {**qwen3_5, "num_hidden_layers": 2, "full_attention_interval": 2,
+              "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}
     balanced = {"output_router_logits": True, "router_aux_loss_coef": 0.4}
     return {
         # The balance loss is over layers with a dense one between; weights are a softmax over the
@@ -113,6 +115,26 @@ def cases(llama):
                               num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1,
                               rope_theta=1000000.0, rms_norm_eps=1e-6),
             "idle": [(1, 1)]},
+        # The files hold the experts fused, as on the hub; every layer has an expert for all tokens.
+        "qwen3_5_moe_text": {
+            "config": renamed(small, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", **hybrid,
+                              num_experts=5, num_experts_per_tok=2),
+            "idle": [(0, 3)], "fused": True},
+        "qwen3_5_moe": {
+            "config": {**wrapper, "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+                       "model_type": "qwen3_5_moe",
+                       "text_config": renamed(small, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM",
+                                              **hybrid, num_experts=4, num_experts_per_tok=2,
+                                              tie_word_embeddings=True),
+                       "vision_config": {**wrapper["vision_config"],
+                                         "model_type": "qwen3_5_moe_vision"}},
+            "idle": [(1, 2)], "fused": True, "unused": {"mtp.fc.weight": [16, 32]}},
+        # A dense layer lies between sparse ones, and weights are not renormalised.
+        "qwen3_next": {
+            "config": renamed(small, "qwen3_next", "Qwen3NextForCausalLM", **{
+                **hybrid, "num_hidden_layers": 3}, mlp_only_layers=[1], decoder_sparse_step=1,
+                              num_experts=5, num_experts_per_tok=2, norm_topk_prob=False),
+            "idle": [(2, 1)], "unused": {"mtp.fc.weight": [16, 32]}},
     }
 
 
@@ -128,7 +150,8 @@ def randomise_experts(model, idle, generator):
     """After all other weights are drawn: scores that are apart, and experts without a token."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        embedding = parameters["model.embed_tokens.weight"]
+        embedding = next(value for name, value in parameters.items()
+                         if name.endswith("embed_tokens.weight"))
         embedding *= 4.0
         embedding[:, 0] += COMMON
         for name, parameter in parameters.items():

@@ -213,7 +213,7 @@ CASES = {
                               "scale_attn_by_inverse_layer_idx": True}, "plain": True},
 }
 
-CASES.update(cases(LLAMA))
+CASES.update(cases(LLAMA, QWEN3_5, CASES["qwen3_5"]["config"]))
 
 
 # Each case has a seed of its own, so a new case changes no other.
@@ -226,10 +226,14 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
 FIRST_EXPERT_SEED = 2000
 
 
+def is_delta(family):
+    return family.startswith("qwen3_5") or family == "qwen3_next"
+
+
 def is_centred(model, name):
     family = model.config.model_type
     return family.startswith("gemma") or (
-        family.startswith("qwen3_5") and not name.endswith("linear_attn.norm.weight"))
+        is_delta(family) and not name.endswith("linear_attn.norm.weight"))
 
 
 def randomise(model, generator):
@@ -307,7 +311,7 @@ def backward_mean(model, rows):
 
 def adamw_of(case):
     family = case["config"]["model_type"]
-    if family.startswith("qwen3_5"):
+    if is_delta(family):
         return DELTA_ADAMW
     return NOISE_ADAMW if family in NOISE_FAMILIES else ADAMW
 

@@ -150,7 +150,8 @@ TEST_P(SameBitsOfExperts, MicroBatchesOfOneAndFourAreClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
-                         testing::Values("mixtral", "olmoe", "qwen2_moe"), golden_test_name);
+                         testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_next"),
+                         golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};
 

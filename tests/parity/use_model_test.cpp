@@ -33,7 +33,7 @@ std::vector<Json> json_lines(const std::string& text) {
 // `eval` of an untrained model gives transformers' loss over the same rows.
 TEST(UseModel, EvalGivesTheLossOfTransformers) {
   for (const std::string golden : {"llama", "gpt2", "qwen3", "mistral", "gemma2", "gemma3", "phi3",
-                                   "granite", "olmo3", "qwen3_5_text", "qwen3_5"}) {
+                                   "granite", "olmo3", "qwen3_5_text", "qwen3_5", "qwen3_next"}) {
     const Json facts = golden_facts(golden);
     RunDriver run("eval-" + golden);
     fs::create_directories(run.directory());
@@ -106,7 +106,7 @@ TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
 // Goal: the text tower of a multimodal model is trained, and the other towers are exported byte for
 // byte, whichever version of transformers wrote the files.
 TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
-  for (const std::string golden : {"gemma3", "mistral3", "qwen3_5"}) {
+  for (const std::string golden : {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"}) {
     const RunDriver run("towers-" + golden);
     ASSERT_EQ(run.train(joined(RunDriver::golden_arguments(golden),
                                {"--train.steps=2", "--checkpoint.export=end"})),

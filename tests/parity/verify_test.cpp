@@ -321,6 +321,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"ministral3", [](ArchSpec& arch) { arch.query_growth_beta *= 1.1; }},
       {"phi3-long", [](ArchSpec& arch) { arch.rope.long_factors[0] *= 1.01; }},
       {"qwen3_5_text", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
+      {"qwen3_next", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},

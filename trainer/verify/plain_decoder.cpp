@@ -304,11 +304,36 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
   return layer.linear(Module::kOutput, mixed);
 }
 
+// Returns queries with keys and values, gate, beta and decay.
+std::array<at::Tensor, 4> PlainDecoder::delta_products(const Layer& layer,
+                                                       const at::Tensor& x) const {
+  const DeltaSpec& spec = arch_.delta;
+  if (!spec.fused) {
+    return {layer.linear(Module::kDeltaQkv, x), layer.linear(Module::kDeltaGate, x),
+            layer.linear(Module::kDeltaBeta, x), layer.linear(Module::kDeltaDecay, x)};
+  }
+  const int64_t times = spec.value_heads / spec.key_heads, width = times * spec.value_dim;
+  const auto rows = layer.linear(Module::kDeltaQkvGate, x).chunk(spec.key_heads, 1);
+  const auto pairs = layer.linear(Module::kDeltaBetaDecay, x).chunk(spec.key_heads, 1);
+  std::vector<at::Tensor> queries, keys, values, gates, betas, decays;
+  for (size_t head = 0; head < rows.size(); ++head) {
+    queries.push_back(rows[head].narrow(1, 0, spec.key_dim));
+    keys.push_back(rows[head].narrow(1, spec.key_dim, spec.key_dim));
+    values.push_back(rows[head].narrow(1, 2 * spec.key_dim, width));
+    gates.push_back(rows[head].narrow(1, 2 * spec.key_dim + width, width));
+    betas.push_back(pairs[head].narrow(1, 0, times));
+    decays.push_back(pairs[head].narrow(1, times, times));
+  }
+  const at::Tensor mixed = at::cat({at::cat(queries, 1), at::cat(keys, 1), at::cat(values, 1)}, 1);
+  return {mixed, at::cat(gates, 1), at::cat(betas, 1), at::cat(decays, 1)};
+}
+
 // Computes gated DeltaNet token by token, as its recurrence says.
 at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
   const DeltaSpec& spec = arch_.delta;
   const int64_t positions = x.size(0), times = spec.value_heads / spec.key_heads;
-  const at::Tensor in = layer.linear(Module::kDeltaQkv, x);
+  const auto products = delta_products(layer, x);
+  const at::Tensor& in = products[0];
   const at::Tensor before = at::cat({at::zeros({spec.taps - 1, in.size(1)}, in.options()), in}, 0);
   const at::Tensor taps = layer.get(Module::kDeltaConv).squeeze(1);
   at::Tensor mixed = at::zeros_like(in);
@@ -326,8 +351,8 @@ at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
   const at::Tensor q = keys(0) / std::sqrt(static_cast<double>(spec.key_dim));
   const at::Tensor k = keys(spec.key_width());
   const at::Tensor v = heads(2 * spec.key_width(), spec.value_heads, spec.value_dim);
-  const at::Tensor beta = at::sigmoid(layer.linear(Module::kDeltaBeta, x)).unsqueeze(-1);
-  const at::Tensor step = layer.linear(Module::kDeltaDecay, x) + layer.get(Module::kDeltaStep);
+  const at::Tensor beta = at::sigmoid(products[2]).unsqueeze(-1);
+  const at::Tensor step = products[3] + layer.get(Module::kDeltaStep);
   const at::Tensor rate = layer.get(Module::kDeltaRate).exp();
   const at::Tensor left = at::exp(-rate * at::log1p(at::exp(step))).unsqueeze(-1).unsqueeze(-1);
   at::Tensor state = at::zeros({spec.value_heads, spec.key_dim, spec.value_dim}, x.options());
@@ -340,7 +365,7 @@ at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
   }
   at::Tensor y = at::stack(rows);
   y = y / at::sqrt((y * y).mean(-1, true) + arch_.norm_eps) * layer.get(Module::kDeltaNorm);
-  const at::Tensor gate = activated(layer.linear(Module::kDeltaGate, x), Activation::kSilu);
+  const at::Tensor gate = activated(products[1], Activation::kSilu);
   return layer.linear(Module::kDeltaOutput, y.flatten(1) * gate);
 }
 

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -45,6 +46,7 @@ class PlainDecoder {
 
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x) const;
+  std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
   BlockOutput experts(const Layer& layer, const at::Tensor& x) const;
