@@ -93,15 +93,29 @@ struct LayerSpec {
   bool sparse = false;      // experts replace the MLP
 };
 
+// How a router's scores become weights.
+enum class RouterScores : uint8_t {
+  kSoftmax,          // the softmax over all experts
+  kSoftmaxOfChosen,  // the softmax over the chosen ones alone
+  kSigmoid,          // the sigmoid of each; scores and weights are fp32 whatever the compute dtype
+};
+
 // The experts of sparse layers and the router that chooses `top_k` of them for each token.
 struct MoeSpec {
   int64_t experts = 0;  // 0: the family has none
   int64_t top_k = 0;
-  int64_t width = 0;         // inner width of each expert
-  int64_t shared_width = 0;  // inner width of the gated expert that serves all tokens; 0: none
-  // True: the weights are the softmax over all experts; false: over the chosen ones alone.
-  bool softmax_over_all = true;
+  int64_t width = 0;          // inner width of each expert
+  int64_t shared_width = 0;   // inner width of the expert that serves all tokens; 0: none
+  bool shared_switch = true;  // the sigmoid of a product multiplies that expert's output
+  RouterScores scores = RouterScores::kSoftmax;
+  // A stored number is added to each score to choose experts, and not to their weights. It has no
+  // gradient (arXiv:2412.19437).
+  bool correction = false;
+  // Experts lie in groups of equal size. Only those of the `kept_groups` with the largest sum of
+  // their two best scores can be chosen.
+  int64_t groups = 1, kept_groups = 1;
   bool renormalise = false;     // scales the chosen weights to a sum of 1
+  double weight_scale = 1.0;    // factor of the weights after that
   bool rounded_weights = true;  // rounds the weights to the compute dtype
   bool router_bias = false;
   bool expert_bias = false;
@@ -152,7 +166,8 @@ enum class Module : uint8_t {
   kDeltaNorm,
   kDeltaOutput,
   kRouter,
-  kExpertGate,  // one expert's matrices
+  kRouterCorrection,  // without ".weight"
+  kExpertGate,        // one expert's matrices
   kExpertUp,
   kExpertDown,
   kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"

@@ -1,5 +1,6 @@
 #include "model/expert_math.h"
 
+#include <cmath>
 #include <utility>
 
 #include "model/differentiable_ops.h"
@@ -22,6 +23,23 @@ void add_bias(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& 
 // Returns [T, 1]. One thread sums a row, so bits do not depend on the number of threads.
 at::Tensor row_sums(const at::Tensor& x) {
   return x.sum(1, /*keepdim=*/true);
+}
+
+// Returns what the chosen probabilities are divided by. Sigmoids may all be nearly 0.
+at::Tensor chosen_sums(const at::Tensor& chosen, const MoeSpec& moe) {
+  return moe.scores == RouterScores::kSigmoid ? row_sums(chosen).add_(1e-20) : row_sums(chosen);
+}
+
+// Returns the values with minus infinity for experts of other groups; of equal groups the lowest
+// are kept.
+at::Tensor in_best_groups(const at::Tensor& values, const MoeSpec& moe) {
+  const at::Tensor grouped = values.view({values.size(0), moe.groups, moe.experts / moe.groups});
+  const at::Tensor sums = std::get<0>(at::topk(grouped, 2, 2)).sum(2);
+  const at::Tensor order = std::get<1>(at::sort(sums, /*stable=*/true, 1, /*descending=*/true));
+  const at::Tensor others = order.narrow(1, moe.kept_groups, moe.groups - moe.kept_groups);
+  const at::Tensor left_out = at::zeros(sums.sizes(), sums.options().dtype(at::kBool));
+  left_out.scatter_(1, others, true);
+  return grouped.masked_fill(left_out.unsqueeze(2), -HUGE_VAL).flatten(1);
 }
 
 }  // namespace
@@ -151,26 +169,31 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
   return result;
 }
 
-Routing route(const at::Tensor& scores, const MoeSpec& moe) {
+Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction) {
+  const bool over_all = moe.scores == RouterScores::kSoftmax;
+  const bool sigmoid = moe.scores == RouterScores::kSigmoid;
   Routing routing;
   at::Tensor ranked = scores;
-  if (moe.softmax_over_all) {
-    ranked = routing.probabilities = at::softmax(scores, 1, at::kFloat);
-  }
+  if (over_all) ranked = routing.probabilities = at::softmax(scores, 1, at::kFloat);
+  if (sigmoid) ranked = routing.probabilities = at::sigmoid(scores);
   if (moe.balance != 0.0 || moe.watched) {
-    routing.of_all = moe.softmax_over_all ? ranked : at::softmax(scores, 1, at::kFloat);
+    routing.of_all = over_all ? ranked : at::softmax(scores, 1, at::kFloat);
   }
+  if (correction.defined()) ranked = ranked + correction;
+  if (moe.kept_groups < moe.groups) ranked = in_best_groups(ranked, moe);
   // The sort is stable, unlike a top-k, which may take any of equal scores.
   const auto [values, order] = at::sort(ranked, /*stable=*/true, 1, /*descending=*/true);
   routing.experts = order.narrow(1, 0, moe.top_k).contiguous();
-  at::Tensor chosen = values.narrow(1, 0, moe.top_k);
-  if (!moe.softmax_over_all) {
+  at::Tensor chosen =
+      sigmoid ? routing.probabilities.gather(1, routing.experts) : values.narrow(1, 0, moe.top_k);
+  if (moe.scores == RouterScores::kSoftmaxOfChosen) {
     // Backward needs these unrounded: rounded weights do not sum to 1 and would let through the
     // common part of the gradients of a token's weights.
     chosen = routing.probabilities = at::softmax(chosen, 1, at::kFloat);
   } else if (moe.renormalise) {
-    chosen = chosen / row_sums(chosen);
+    chosen = chosen / chosen_sums(chosen, moe);
   }
+  if (moe.weight_scale != 1.0) chosen = chosen * moe.weight_scale;
   if (moe.rounded_weights) chosen = chosen.to(scores.scalar_type()).to(at::kFloat);
   routing.weights = chosen.contiguous();
   return routing;
@@ -181,7 +204,7 @@ at::Tensor route_backward(const at::Tensor& grad_weights, const at::Tensor& bala
   const at::Tensor& experts = routing.experts;
   const auto options = grad_weights.options();
   at::Tensor grad = at::zeros({experts.size(0), moe.experts}, options);
-  if (!moe.softmax_over_all) {
+  if (moe.scores == RouterScores::kSoftmaxOfChosen) {
     const at::Tensor& weights = routing.probabilities;
     grad.scatter_(1, experts, weights * (grad_weights - row_sums(grad_weights * weights)));
     if (balance.defined()) {
@@ -190,14 +213,17 @@ at::Tensor route_backward(const at::Tensor& grad_weights, const at::Tensor& bala
     }
     return grad;
   }
-  at::Tensor chosen = grad_weights;
+  at::Tensor chosen = moe.weight_scale == 1.0 ? grad_weights : grad_weights * moe.weight_scale;
   if (moe.renormalise) {
     at::Tensor weights = routing.probabilities.gather(1, experts);
-    const at::Tensor sums = row_sums(weights);
+    const at::Tensor sums = chosen_sums(weights, moe);
     weights.div_(sums);
-    chosen = (grad_weights - row_sums(grad_weights * weights)).div_(sums);
+    chosen = (chosen - row_sums(chosen * weights)).div_(sums);
   }
   grad.scatter_(1, experts, chosen);
+  if (moe.scores == RouterScores::kSigmoid) {
+    return at::sigmoid_backward(grad, routing.probabilities);
+  }
   if (balance.defined()) grad.add_(balance);
   return at::_softmax_backward_data(grad, routing.probabilities, 1, at::kFloat);
 }

@@ -70,15 +70,17 @@ class ExpertMath {
 // activation checkpoint equals forward's. Compute thread only.
 
 struct Routing {
-  at::Tensor experts;        // int64 [T, top_k], the best first; of equal ones the lowest
-  at::Tensor weights;        // fp32 [T, top_k]
-  at::Tensor probabilities;  // fp32, the softmax: [T, experts], or [T, top_k]
+  at::Tensor experts;  // int64 [T, top_k], the best first; of equal ones the lowest
+  at::Tensor weights;  // fp32 [T, top_k]
+  // fp32, the softmax or the sigmoid: [T, experts], or [T, top_k] of the chosen ones alone.
+  at::Tensor probabilities;
   // fp32 [T, experts]: the softmax over all experts; undefined unless balanced or watched.
   at::Tensor of_all;
 };
 
-// `scores` is [T, experts] in the compute dtype.
-Routing route(const at::Tensor& scores, const MoeSpec& moe);
+// `scores` is [T, experts] in the compute dtype, or fp32 for a sigmoid; `correction` is fp32
+// [experts], or undefined.
+Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction = {});
 
 // Returns the gradient of the scores in fp32. `grad_weights` is fp32 [T, top_k]; `balance`, the
 // gradient of each position's `of_all`, is fp32 [experts] or undefined.

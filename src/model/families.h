@@ -29,6 +29,8 @@ struct NameTable {
   std::string_view block_class;
   // Globs, after the prefix, of tensors that are not parameters: buffers of older versions.
   std::vector<std::string_view> skipped;
+  // The files may hold one layer more, which predicts a second token; it stays unchanged.
+  bool extra_layer = false;
   // Globs of tensors of a wrapper's other towers, which stay unchanged.
   std::vector<std::string_view> other_towers;
 };
@@ -55,5 +57,6 @@ void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
+void read_glm4_moe(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

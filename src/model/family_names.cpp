@@ -92,6 +92,18 @@ NameTable with_qwen_experts(NameTable names) {
   return names;
 }
 
+NameTable with_corrected_experts(NameTable names) {
+  names = with_qwen_experts(std::move(names));
+  names.modules = with(names.modules,
+                       {{Module::kRouterCorrection, "layers.{i}.mlp.gate.e_score_correction_bias"},
+                        {Module::kSharedGate, "layers.{i}.mlp.shared_experts.gate_proj"},
+                        {Module::kSharedUp, "layers.{i}.mlp.shared_experts.up_proj"},
+                        {Module::kSharedDown, "layers.{i}.mlp.shared_experts.down_proj"},
+                        {Module::kSharedSwitch, ""}});
+  names.extra_layer = true;
+  return names;
+}
+
 NameTable mixtral_names(std::string_view block_class) {
   NameTable names = named_as_llama(
       block_class, {{Module::kRouter, "layers.{i}.block_sparse_moe.gate"},

@@ -20,6 +20,8 @@ NameTable glm_names(std::string_view block_class);
 NameTable hunyuan_names(std::string_view block_class);
 // Adds experts and, for some families, an expert for all tokens.
 NameTable with_qwen_experts(NameTable names);
+// Adds experts of DeepSeek V3's kind, whose files may hold an extra layer.
+NameTable with_corrected_experts(NameTable names);
 NameTable mixtral_names(std::string_view block_class);
 NameTable gpt_oss_names(std::string_view block_class);
 // Adds the prefixes of transformers 4 and 5 for a model that is the text tower of a wrapper.

@@ -50,7 +50,7 @@ std::string parameter_name(const ArchSpec& arch, NameTable::Prefix prefix, Modul
   name.insert(0, module == Module::kHead ? prefix.head : prefix.body);
   const bool bare = module == Module::kSinks || module == Module::kExpertsGateUp ||
                     module == Module::kExpertsDown || module == Module::kDeltaRate ||
-                    module == Module::kDeltaStep;
+                    module == Module::kDeltaStep || module == Module::kRouterCorrection;
   if (bare) return bias ? name + "_bias" : name;
   return name + (bias ? ".bias" : ".weight");
 }
@@ -97,6 +97,12 @@ class UnitBuilder {
 
   void filled(Module module, std::vector<int64_t> shape, InitSpec init) {
     add(module, false, std::move(shape), init);
+  }
+
+  // Adds values that the files hold and no run trains.
+  void buffer(Module module, int64_t width) {
+    add(module, false, {width}, {.kind = InitSpec::Kind::kZeros});
+    parameters_.back().spec.frozen = true;
   }
 
   void norm(Module module, int64_t width, NormKind kind) {
@@ -208,11 +214,12 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
   builder.matrix(Module::kRouter, moe.experts, hidden, false);
   if (moe.router_bias) builder.vector(Module::kRouter, true, moe.experts);
+  if (moe.correction) builder.buffer(Module::kRouterCorrection, moe.experts);
   if (shared > 0) {
     builder.matrix(Module::kSharedGate, shared, hidden, false);
     builder.matrix(Module::kSharedUp, shared, hidden, false);
     builder.matrix(Module::kSharedDown, hidden, shared, false, arch.residual_init_scale);
-    builder.matrix(Module::kSharedSwitch, 1, hidden, false);
+    if (moe.shared_switch) builder.matrix(Module::kSharedSwitch, 1, hidden, false);
   }
   if (moe.fused) {
     builder.expert_matrices(Module::kExpertsGateUp, 2 * width, hidden);
@@ -421,6 +428,9 @@ bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
     if (matches(glob, name)) return true;
   }
   for (const NameTable::Prefix& prefix : names.prefixes) {
+    const std::string extra =
+        std::string(prefix.body) + "layers." + std::to_string(arch.layer_count()) + ".";
+    if (names.extra_layer && name.starts_with(extra)) return true;
     for (std::string_view glob : names.skipped) {
       if (matches(std::string(prefix.body) + std::string(glob), name)) return true;
     }

@@ -1,5 +1,6 @@
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/config_decoder.h"
@@ -19,8 +20,9 @@ struct ExpertDefaults {
 // Reads the keys of all families with experts, in either spelling, and makes every layer sparse.
 void read_experts(ConfigReader& config, const ExpertDefaults& defaults, ArchSpec& arch) {
   MoeSpec& moe = arch.moe;
-  moe.experts = config.integer({"num_experts", "num_local_experts"}, 1, kMostExperts)
-                    .value_or(defaults.experts);
+  moe.experts =
+      config.integer({"num_experts", "num_local_experts", "n_routed_experts"}, 1, kMostExperts)
+          .value_or(defaults.experts);
   moe.top_k = config.integer({"num_experts_per_tok", "experts_per_token"}, 1, kMostExperts)
                   .value_or(defaults.top_k);
   if (moe.top_k > moe.experts) {
@@ -47,6 +49,60 @@ void read_qwen_experts(ConfigReader& config, const ExpertDefaults& defaults, int
   const std::set<int64_t> dense(listed.begin(), listed.end());
   for (int64_t i = 0; i < arch.layer_count(); ++i) {
     arch.layers[static_cast<size_t>(i)].sparse = !dense.contains(i) && (i + 1) % step == 0;
+  }
+}
+
+struct CorrectedDefaults {
+  int64_t experts = 0, top_k = 0, width = 0, dense = 0, groups = 1, kept_groups = 1;
+  double weight_scale = 1.0;
+};
+
+void check_groups(ConfigReader& config, const MoeSpec& moe) {
+  const int64_t each = moe.experts / moe.groups;
+  if (moe.experts % moe.groups != 0 || each < 2) {
+    config.problem("n_group", "= " + std::to_string(moe.groups) + " does not split " +
+                                  std::to_string(moe.experts) +
+                                  " experts into equal groups of 2 or more");
+  } else if (moe.kept_groups > moe.groups || moe.top_k > moe.kept_groups * each) {
+    config.problem("topk_group", "= " + std::to_string(moe.kept_groups) + " does not fit " +
+                                     std::to_string(moe.groups) + " groups of " +
+                                     std::to_string(each) + " experts and " +
+                                     std::to_string(moe.top_k) + " for a token");
+  }
+}
+
+// Reads the experts of DeepSeek V3 and its followers: sigmoid scores, groups, a correction of the
+// choice, no balance loss, and an expert for all tokens without a switch.
+void read_corrected_experts(ConfigReader& config, const CorrectedDefaults& defaults,
+                            ArchSpec& arch) {
+  read_experts(config, {.experts = defaults.experts, .top_k = defaults.top_k}, arch);
+  MoeSpec& moe = arch.moe;
+  moe.balance = 0.0;
+  moe.scores = RouterScores::kSigmoid;
+  moe.correction = true;
+  moe.rounded_weights = moe.shared_switch = false;
+  moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(true);
+  moe.weight_scale =
+      config.real({"routed_scaling_factor"}, 1e-6, kMostReal).value_or(defaults.weight_scale);
+  moe.width = config.size_or({"moe_intermediate_size"}, defaults.width);
+  moe.shared_width = moe.width * config.integer({"n_shared_experts"}, 0, kMostExperts).value_or(1);
+  if (moe.shared_width > kMostToken) config.problem("n_shared_experts", "is too large");
+  moe.groups = config.size_or({"n_group"}, defaults.groups);
+  moe.kept_groups = config.size_or({"topk_group"}, defaults.kept_groups);
+  check_groups(config, moe);
+  const int64_t dense =
+      config.integer({"first_k_dense_replace"}, 0, kMostToken).value_or(defaults.dense);
+  for (int64_t i = 0; i < arch.layer_count(); ++i) {
+    arch.layers[static_cast<size_t>(i)].sparse = i >= dense;
+  }
+  for (const auto& [key, only] :
+       {std::pair<std::string_view, std::string_view>{"scoring_func", "sigmoid"},
+        {"topk_method", "noaux_tc"}}) {
+    const std::string given = config.text({key}).value_or(std::string(only));
+    if (given != only) config.problem(key, "= '" + given + "' is not supported");
+  }
+  if (config.size_or({"moe_layer_freq"}, 1) != 1) {
+    config.problem("moe_layer_freq", "other than 1 is not supported");
   }
 }
 
@@ -171,7 +227,7 @@ void read_gpt_oss(ConfigReader& config, ArchSpec& arch) {
   read_windows(config, window, arch, [](int64_t layer) { return layer % 2 == 0; });
   read_experts(config, {.experts = 128, .top_k = 4}, arch);
   MoeSpec& moe = arch.moe;
-  moe.softmax_over_all = false;
+  moe.scores = RouterScores::kSoftmaxOfChosen;
   moe.router_bias = moe.expert_bias = true;
   moe.fused = moe.transposed = moe.interleaved = true;
   moe.clamp = config.real({"swiglu_limit"}, 1e-6, kMostReal).value_or(7.0);
@@ -213,6 +269,19 @@ void read_qwen3_next(ConfigReader& config, ArchSpec& arch) {
   arch.delta.fused = true;
   read_qwen_experts(config, {.experts = 512, .top_k = 10, .renormalise = true}, 512, arch);
   arch.moe.shared_width = config.size_or({"shared_expert_intermediate_size"}, 512);
+}
+
+void read_glm4_moe(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 151552, .heads = 96, .kv_heads = 8},
+                   .norm_eps = 1e-5,
+                   .intermediate = 10944},
+                  arch);
+  read_rope(config, {.share = 0.5, .partial = true}, arch);
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  if (config.boolean({"use_qk_norm"}).value_or(false)) arch.qk_norm = QueryKeyNorm::kHead;
+  read_corrected_experts(config, {.experts = 128, .top_k = 8, .width = 1408, .dense = 1}, arch);
 }
 
 }  // namespace longshore

@@ -111,6 +111,10 @@ const std::vector<Row>& rows() {
         "qwen3_next, 4 layers of 64, three of gated DeltaNet; 8 experts, 2 for a token, one for "
         "all"},
        {"qwen3_next", 64, 160, 4, 4, 2, 32, 1024, false}},
+      {{"tiny-glm4-moe",
+        "glm4_moe, 3 layers of 64, the first dense; 8 experts in 2 groups, 2 for a token, one for "
+        "all"},
+       {"glm4_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -150,12 +154,22 @@ void add_experts(const Sizes& sizes, Json& config) {
   const bool hybrid = sizes.family == "qwen3_5_moe_text" || sizes.family == "qwen3_next";
   const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe" || hybrid;
   const bool local = sizes.family == "mixtral" || sizes.family == "gpt_oss";
-  if (!qwen && !local && sizes.family != "olmoe") return;
-  config[local ? "num_local_experts" : "num_experts"] = 8;
+  const bool corrected = sizes.family == "glm4_moe";
+  if (!qwen && !local && !corrected && sizes.family != "olmoe") return;
+  config[local ? "num_local_experts" : corrected ? "n_routed_experts" : "num_experts"] = 8;
   config["num_experts_per_tok"] = 2;
   config["output_router_logits"] = false;
   if (qwen) {
     config["moe_intermediate_size"] = sizes.intermediate / 5;
+  }
+  if (corrected) {
+    config.update({{"moe_intermediate_size", sizes.intermediate / 5},
+                   {"n_shared_experts", 1},
+                   {"first_k_dense_replace", 1},
+                   {"n_group", 2},
+                   {"topk_group", 1},
+                   {"norm_topk_prob", true},
+                   {"routed_scaling_factor", 1.5}});
   }
   // Qwen3.5 has no choice in these.
   if (qwen && sizes.family != "qwen3_5_moe_text") {

@@ -91,13 +91,27 @@ ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& e
 std::string ExpertsUnit::signature() const {
   const MoeSpec& moe = arch_.moe;
   std::string text = "experts";
-  for (const int64_t value :
-       {arch_.hidden, moe.experts, moe.top_k, moe.width, moe.shared_width, experts_.first,
-        experts_.count, static_cast<int64_t>(arch_.norm), static_cast<int64_t>(arch_.activation),
-        static_cast<int64_t>(moe.softmax_over_all), static_cast<int64_t>(moe.renormalise),
-        static_cast<int64_t>(moe.rounded_weights), static_cast<int64_t>(moe.transposed),
-        static_cast<int64_t>(moe.interleaved), static_cast<int64_t>(moe.clamp != 0.0),
-        static_cast<int64_t>(moe.balance != 0.0), static_cast<int64_t>(moe.watched)}) {
+  for (const int64_t value : {arch_.hidden,
+                              moe.experts,
+                              moe.top_k,
+                              moe.width,
+                              moe.shared_width,
+                              experts_.first,
+                              experts_.count,
+                              static_cast<int64_t>(arch_.norm),
+                              static_cast<int64_t>(arch_.activation),
+                              static_cast<int64_t>(moe.scores),
+                              moe.groups,
+                              moe.kept_groups,
+                              static_cast<int64_t>(moe.correction),
+                              static_cast<int64_t>(moe.shared_switch),
+                              static_cast<int64_t>(moe.renormalise),
+                              static_cast<int64_t>(moe.rounded_weights),
+                              static_cast<int64_t>(moe.transposed),
+                              static_cast<int64_t>(moe.interleaved),
+                              static_cast<int64_t>(moe.clamp != 0.0),
+                              static_cast<int64_t>(moe.balance != 0.0),
+                              static_cast<int64_t>(moe.watched)}) {
     text += " " + std::to_string(value);
   }
   return text;
@@ -117,8 +131,14 @@ void ExpertsUnit::make_worst(Carry& in) const {
   }
 }
 
-at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& x) const {
-  const at::Tensor matrix = index_.weight(parameters, Module::kRouter).detach().t();
+at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
+  return arch_.moe.scores == RouterScores::kSigmoid ? at::kFloat : x.scalar_type();
+}
+
+at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed) const {
+  const at::Tensor x = normed.to(router_type(normed));
+  const at::Tensor matrix =
+      index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()).t();
   const at::Tensor bias = index_.bias(parameters, Module::kRouter);
   return bias.defined() ? at::addmm(bias.detach(), x, matrix) : at::mm(x, matrix);
 }
@@ -129,7 +149,9 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
     state.h = in.at(0);
     state.x = normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
                         index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
-    state.routing = route(scores(parameters, state.x), arch_.moe);
+    at::Tensor correction = index_.weight(parameters, Module::kRouterCorrection);
+    if (correction.defined()) correction = correction.detach().to(at::kFloat);
+    state.routing = route(scores(parameters, state.x), arch_.moe, correction);
     return state;
   }
   const int64_t top_k = arch_.moe.top_k;
@@ -141,6 +163,7 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
 }
 
 at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
+  if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
   const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
   return at::mm(x, matrix.t()).sigmoid_().to(at::kFloat);
 }
@@ -160,16 +183,18 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
                                   GradientSink& sink) const {
   const at::Tensor weights = shared_weights(parameters, x);
   const int32_t place = index_.weight_index(Module::kSharedSwitch);
-  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
+  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch);
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
     const ExpertMath::Gradients grads = shared_math_.gradients(parameters, shared_places_, rows,
                                                                grad.narrow(0, begin, count), sink);
+    const at::Tensor grad_x = sums.x.narrow(0, begin, count).add_(grads.x);
+    if (place < 0) continue;
     const at::Tensor grad_switch =
         at::sigmoid_backward(grads.weights.unsqueeze(1), rows.weights).to(x.scalar_type());
     if (sink.wants(place)) sink.add_product(place, grad_switch, rows.x);
-    sums.x.narrow(0, begin, count).add_(grads.x).add_(at::mm(grad_switch, matrix));
+    grad_x.add_(at::mm(grad_switch, matrix.detach()));
   }
 }
 
@@ -215,12 +240,13 @@ void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
   const int32_t bias = index_.bias_index(Module::kRouter);
   const at::Tensor wide =
       route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), balance, state.routing, arch_.moe);
-  const at::Tensor grad = wide.to(state.x.scalar_type());
-  if (sink.wants(weight)) sink.add_product(weight, grad, state.x);
+  const at::ScalarType type = router_type(state.x);
+  const at::Tensor grad = wide.to(type);
+  if (sink.wants(weight)) sink.add_product(weight, grad, state.x.to(type));
   if (bias >= 0 && sink.wants(bias)) {
     sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
   }
-  sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach()));
+  sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
 }
 
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,

@@ -49,7 +49,9 @@ class ExpertsUnit : public Unit {
   struct State;
   struct Sums;
   State begin(UnitParameters parameters, const Carry& in) const;
-  at::Tensor scores(UnitParameters parameters, const at::Tensor& x) const;
+  // Returns the dtype in which the router computes.
+  at::ScalarType router_type(const at::Tensor& x) const;
+  at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
   at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,

@@ -56,11 +56,12 @@ class PlainExperts {
     const at::Tensor x = h * scale * get(Module::kMlpNorm);
     at::Tensor scores = x.matmul(get(Module::kRouter).t());
     if (moe.router_bias) scores = scores + get(Module::kRouter, true);
-    const at::Tensor ranked = moe.softmax_over_all ? scores.softmax(-1) : scores;
+    const bool over_all = moe.scores == RouterScores::kSoftmax;
+    const at::Tensor ranked = over_all ? scores.softmax(-1) : scores;
     const at::Tensor chosen =
         std::get<1>(at::sort(ranked.detach(), true, 1, true)).narrow(1, 0, moe.top_k);
     at::Tensor weights = ranked.gather(1, chosen);
-    if (!moe.softmax_over_all) weights = weights.softmax(-1);
+    if (!over_all) weights = weights.softmax(-1);
     if (moe.renormalise) weights = weights / weights.sum(-1, true);
     const at::Tensor dense = at::zeros_like(scores).scatter(1, chosen, weights);
     at::Tensor sum = h;
@@ -272,8 +273,10 @@ INSTANTIATE_TEST_SUITE_P(Presets, Experts, testing::ValuesIn(kPresets), [](const
 // Goal: among equal scores the lowest experts are chosen in order.
 TEST(Routing, TiesGoToTheLowest) {
   for (const bool over_all : {true, false}) {
-    const MoeSpec moe{
-        .experts = 128, .top_k = 8, .softmax_over_all = over_all, .renormalise = over_all};
+    const MoeSpec moe{.experts = 128,
+                      .top_k = 8,
+                      .scores = over_all ? RouterScores::kSoftmax : RouterScores::kSoftmaxOfChosen,
+                      .renormalise = over_all};
     const Routing routing = route(at::zeros({50, 128}), moe);
     EXPECT_TRUE(at::equal(routing.experts, at::arange(8).expand({50, 8})));
     EXPECT_TRUE(at::equal(routing.weights, at::full({50, 8}, 0.125F)));
@@ -283,6 +286,31 @@ TEST(Routing, TiesGoToTheLowest) {
     EXPECT_EQ(second[0].item<int64_t>(), 100);
     EXPECT_TRUE(at::equal(second.narrow(0, 1, 7), at::arange(7)));
   }
+}
+
+// Goal: a correction changes which experts are chosen and no weight; weights are scaled last.
+TEST(Routing, ACorrectionChoosesAndDoesNotWeigh) {
+  MoeSpec moe{.experts = 4,
+              .top_k = 2,
+              .scores = RouterScores::kSigmoid,
+              .correction = true,
+              .renormalise = true,
+              .weight_scale = 1.5};
+  const Routing routing = route(at::zeros({1, 4}), moe, at::tensor({0.0F, 0.0F, 1.0F, 0.5F}));
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({2, 3}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::allclose(routing.weights, at::full({1, 2}, 0.75F)));
+  moe.renormalise = false;
+  EXPECT_TRUE(at::allclose(route(at::zeros({1, 4}), moe).weights, at::full({1, 2}, 0.75F)));
+}
+
+// Goal: the group with the best pair is chosen, though the best expert is in the other, and of
+// equal groups the lowest.
+TEST(Routing, TheGroupWithTheBestPairIsChosen) {
+  const MoeSpec moe{
+      .experts = 4, .top_k = 2, .scores = RouterScores::kSigmoid, .groups = 2, .kept_groups = 1};
+  const at::Tensor scores = at::tensor({3.0F, -3.0F, 1.0F, 1.0F, 0.0F, 0.0F, 0.0F, 0.0F});
+  EXPECT_TRUE(at::equal(route(scores.view({2, 4}), moe).experts,
+                        at::tensor({2, 3, 0, 1}, at::kLong).view({2, 2})));
 }
 
 // Goal: every choice is dispatched once, ordered by expert and then by token.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "model/model_spec.h"
 
 namespace longshore {
 namespace {
@@ -438,6 +439,40 @@ TEST(Families, TheHybridsWithExpertsHaveTheirOwnDefaults) {
   const ArchSpec other = read_arch_spec(
       with(config, R"({"norm_topk_prob": false, "mlp_only_layers": [1]})"), "config.json");
   EXPECT_FALSE(other.moe.renormalise || other.layers.at(1).sparse);
+}
+
+// Goal: the router of DeepSeek V3's kind is read, its defaults are GLM's, and groups that cannot be
+// are refused.
+TEST(Families, Glm4MoeHasASigmoidRouterWithGroups) {
+  const Json glm = with(llama(), R"({"model_type": "glm4_moe", "num_hidden_layers": 3,
+    "num_key_value_heads": 2, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "n_shared_experts": 2, "first_k_dense_replace": 2,
+    "n_group": 4, "topk_group": 1, "routed_scaling_factor": 2.5, "attention_bias": true,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 1})");
+  const ArchSpec arch = read_arch_spec(glm, "config.json");
+  EXPECT_EQ(arch.moe.scores, RouterScores::kSigmoid);
+  EXPECT_TRUE(arch.moe.correction && arch.moe.renormalise);
+  EXPECT_FALSE(arch.moe.shared_switch || arch.moe.rounded_weights || arch.output_bias);
+  EXPECT_TRUE(arch.qkv_bias && arch.qk_norm == QueryKeyNorm::kNone);
+  EXPECT_EQ(arch.moe.groups, 4);
+  EXPECT_EQ(arch.moe.kept_groups, 1);
+  EXPECT_EQ(arch.moe.weight_scale, 2.5);
+  EXPECT_EQ(arch.moe.shared_width, 48);
+  EXPECT_EQ(arch.rope.partial, 0.5);
+  EXPECT_FALSE(arch.layers[1].sparse);
+  EXPECT_TRUE(arch.layers[2].sparse);
+  EXPECT_TRUE(is_skipped_tensor(arch, "model.layers.3.eh_proj.weight"));
+  EXPECT_FALSE(is_skipped_tensor(arch, "model.layers.2.eh_proj.weight"));
+  for (const ModuleParameter& one : block_parameters(arch, {.body = "model."}, 2)) {
+    EXPECT_EQ(one.spec.frozen, one.module == Module::kRouterCorrection) << one.spec.name;
+  }
+  EXPECT_EQ(read_arch_spec(with(glm, R"({"use_qk_norm": true})"), "config.json").qk_norm,
+            QueryKeyNorm::kHead);
+  expect_problem(with(glm, R"({"n_group": 3})"), "'n_group'");
+  expect_problem(with(glm, R"({"num_experts_per_tok": 3})"), "'topk_group'");
+  expect_problem(with(glm, R"({"scoring_func": "softmax"})"), "'scoring_func'");
+  expect_problem(with(glm, R"({"topk_method": "greedy"})"), "'topk_method'");
+  expect_problem(with(glm, R"({"moe_layer_freq": 2})"), "'moe_layer_freq'");
 }
 
 // All problems of a config are reported together.

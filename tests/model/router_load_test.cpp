@@ -76,8 +76,10 @@ TEST_F(RouterLoads, BalanceLossAndItsGradientAreThoseOfTheFormula) {
   EXPECT_NEAR(router_statistics(kShape, load.sums()).balance_loss, loss.item<double>(), 1e-6);
   load.balance(load.pooled());
   for (const bool over_all : {true, false}) {
-    const MoeSpec moe{
-        .experts = 4, .top_k = 2, .softmax_over_all = over_all, .balance = kShape.balance};
+    const MoeSpec moe{.experts = 4,
+                      .top_k = 2,
+                      .scores = over_all ? RouterScores::kSoftmax : RouterScores::kSoftmaxOfChosen,
+                      .balance = kShape.balance};
     const Routing routing = route(narrow.first, moe);
     const at::Tensor got = route_backward(at::zeros({9, 2}), load.gradient(), routing, moe);
     EXPECT_TRUE(at::allclose(got.to(at::kDouble), all.grad().narrow(0, 0, 9), 1e-4, 1e-8))

@@ -135,6 +135,26 @@ def cases(llama, qwen3_5, wrapper):
                 **hybrid, "num_hidden_layers": 3}, mlp_only_layers=[1], decoder_sparse_step=1,
                               num_experts=5, num_experts_per_tok=2, norm_topk_prob=False),
             "idle": [(2, 1)], "unused": {"mtp.fc.weight": [16, 32]}},
+        # Scores are sigmoids, one of two groups can be chosen from, and the choice is corrected.
+        # The files also hold a part of the layer that predicts a second token.
+        "glm4_moe": {
+            "config": renamed(small, "glm4_moe", "Glm4MoeForCausalLM", head_dim=8,
+                              num_hidden_layers=3, attention_bias=True, use_qk_norm=True,
+                              partial_rotary_factor=0.5, rope_theta=10000.0, pad_token_id=0,
+                              first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2,
+                              moe_intermediate_size=12, n_shared_experts=2, n_group=2,
+                              topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+                              num_nextn_predict_layers=1),
+            "idle": [(1, 2)],
+            "unused": {"model.layers.3.eh_proj.weight": [16, 32],
+                       "model.layers.3.mlp.gate.weight": [6, 16]}},
+        # Every group can be chosen from, and weights are not renormalised.
+        "glm4_moe-plain": {
+            "config": renamed(small, "glm4_moe", "Glm4MoeForCausalLM", rope_theta=10000.0,
+                              pad_token_id=0, first_k_dense_replace=0, n_routed_experts=5,
+                              num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1,
+                              norm_topk_prob=False, routed_scaling_factor=0.75),
+            "idle": [(0, 4)]},
     }
 
 
@@ -144,6 +164,18 @@ class UnfitRouting(Exception):
 
 def is_router(name):
     return re.search(r"\.mlp\.(gate|router)\.weight$", name) is not None
+
+
+def is_corrected(model):
+    """Whether scores are sigmoids and a buffer corrects the choice."""
+    return any(name.endswith("e_score_correction_bias") for name, _ in model.named_buffers())
+
+
+def choice_gap(values, count):
+    """The least distance between the last of `count` chosen values and the first other one,
+    relative to the deviation of the values."""
+    best = values.topk(count + 1, dim=-1).values
+    return ((best[:, -2] - best[:, -1]).min() / best[best.isfinite()].std()).item()
 
 
 def randomise_experts(model, idle, generator):
@@ -156,7 +188,7 @@ def randomise_experts(model, idle, generator):
         embedding[:, 0] += COMMON
         for name, parameter in parameters.items():
             if is_router(name):
-                parameter *= 3.0
+                parameter *= 1.0 if is_corrected(model) else 3.0  # sigmoids must not all be 1
                 parameter[:, 0] = 0.0
                 layer = int(re.search(r"layers\.(\d+)\.", name)[1])
                 for expert in [expert for at, expert in idle if at == layer]:
@@ -165,6 +197,9 @@ def randomise_experts(model, idle, generator):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
             elif name.endswith("experts.gate_up_proj"):
                 parameter *= 2.0
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
 
 
 def quantise_experts(model, generator):
@@ -198,9 +233,17 @@ class Routing:
 
     def watch(self, layer, module, output):
         logits, indices = output[0].detach().float(), output[2]
-        best = logits.topk(module.top_k + 1, dim=-1).values
-        gap = (best[:, -2] - best[:, -1]).min() / best.std()
-        self.margin = min(self.margin, gap.item())
+        if hasattr(module, "e_score_correction_bias"):
+            values = logits.sigmoid() + module.e_score_correction_bias
+            if module.topk_group < module.num_group:
+                grouped = values.view(len(values), module.num_group, -1)
+                sums = grouped.topk(2, dim=-1).values.sum(-1)
+                self.margin = min(self.margin, choice_gap(sums, module.topk_group))
+                least = sums.topk(module.topk_group, dim=-1).values[:, -1:]
+                values = grouped.masked_fill((sums < least)[..., None], float("-inf")).flatten(1)
+        else:
+            values = logits
+        self.margin = min(self.margin, choice_gap(values, module.top_k))
         counts = torch.bincount(indices.flatten(), minlength=module.num_experts)
         self.counts[layer] = self.counts.get(layer, 0) + counts
 

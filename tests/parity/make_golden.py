@@ -46,7 +46,7 @@ ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
 # it), the router's row of an idle expert (renormalised weights do). A larger eps keeps Adam from
 # making steps of noise.
 NOISE_ADAMW = {**ADAMW, "eps": 1e-5}
-NOISE_FAMILIES = ("gpt2", "glm4", "qwen3_moe", "mixtral", "gpt_oss")
+NOISE_FAMILIES = ("gpt2", "glm4", "qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "deepseek_v3")
 # Each step enlarges rounding less with a smaller rate.
 DELTA_ADAMW = {**NOISE_ADAMW, "lr": 5e-4}
 

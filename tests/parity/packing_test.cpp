@@ -103,7 +103,8 @@ TEST_P(PackedTraining, GivesTheGradientsOfUnpackedTraining) {
 INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining,
                          testing::Values("llama", "qwen3", "gemma2", "gemma3_text", "phi3-long",
                                          "qwen3_5_text", "qwen3_moe", "mixtral", "olmoe",
-                                         "qwen2_moe", "gpt_oss", "ministral3", "qwen3_next"),
+                                         "qwen2_moe", "gpt_oss", "ministral3", "qwen3_next",
+                                         "glm4_moe"),
                          golden_test_name);
 
 }  // namespace

@@ -150,7 +150,8 @@ TEST_P(SameBitsOfExperts, MicroBatchesOfOneAndFourAreClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
-                         testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_next"),
+                         testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_next",
+                                         "glm4_moe-plain"),
                          golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};

@@ -127,6 +127,28 @@ TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
   }
 }
 
+// Goal: the correction of a router's choice, which no run trains, and the layer that predicts a
+// second token are exported byte for byte.
+TEST(UseModel, ExportsCorrectionsAndTheExtraLayerAsTheyWere) {
+  const RunDriver run("kept-glm4_moe");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("glm4_moe"),
+                             {"--train.steps=2", "--checkpoint.export=end"})),
+            0);
+  const auto before = SafetensorsFile::open(golden_directory("glm4_moe") + "/model.safetensors");
+  const auto after = SafetensorsFile::open(run.directory() + "/hf/model.safetensors");
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  int64_t kept = 0;
+  for (const TensorInfo& tensor : before.tensors()) {
+    const TensorInfo* same = after.find(tensor.name);
+    ASSERT_NE(same, nullptr) << tensor.name;
+    const bool keeps = tensor.name.ends_with("e_score_correction_bias") ||
+                       tensor.name.starts_with("model.layers.3.");
+    EXPECT_EQ(before.hash(tensor) == after.hash(*same), keeps) << tensor.name;
+    kept += keeps ? 1 : 0;
+  }
+  EXPECT_EQ(kept, 4);
+}
+
 // TrainedModel: a model with a tokenizer that has memorized one text.
 class TrainedModel : public testing::Test {
  protected:

@@ -327,6 +327,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},
       {"olmoe-clip", [](ArchSpec& arch) { arch.qkv_clip *= 1.01; }},
       {"qwen2_moe", [](ArchSpec& arch) { arch.moe.shared_width = 0; }},
+      {"glm4_moe-plain", [](ArchSpec& arch) { arch.moe.weight_scale *= 1.01; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.sinks = false; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.moe.clamp *= 1.01; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.moe.gate_gain *= 1.01; }},

@@ -64,6 +64,17 @@ at::Tensor hidden_keys(int64_t positions, int64_t window) {
   return hidden;
 }
 
+// Returns the values with those outside the best groups at minus infinity, and by how much each
+// position's choice of groups is clear.
+std::pair<at::Tensor, at::Tensor> in_best_groups(const at::Tensor& values, const MoeSpec& moe) {
+  const at::Tensor grouped = values.reshape({values.size(0), moe.groups, -1});
+  const at::Tensor sums = std::get<0>(at::topk(grouped, 2, 2)).sum(2);
+  const at::Tensor ranked = std::get<0>(at::sort(sums, 1, /*descending=*/true));
+  const at::Tensor last = ranked.narrow(1, moe.kept_groups - 1, 1);
+  const at::Tensor kept = grouped.masked_fill((sums < last).unsqueeze(2), -HUGE_VAL);
+  return {kept.flatten(1), (last - ranked.narrow(1, moe.kept_groups, 1)).squeeze(1)};
+}
+
 }  // namespace
 
 std::vector<double> plain_frequencies(const RopeSpec& rope, int64_t head_dim, int64_t positions) {
@@ -418,15 +429,23 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
   const at::Tensor bias = layer.get(Module::kRouter, ParameterRole::kBias);
   at::Tensor scores = at::matmul(x, layer.get(Module::kRouter).transpose(0, 1));
   if (bias.defined()) scores = scores + bias;
-  const auto [best, chosen] = at::topk(scores, moe.top_k, 1);
-  at::Tensor weights =
-      moe.softmax_over_all ? at::softmax(scores, 1).gather(1, chosen) : at::softmax(best, 1);
+  const bool sigmoid = moe.scores == RouterScores::kSigmoid;
+  const at::Tensor values = sigmoid ? at::sigmoid(scores) : at::softmax(scores, 1);
+  at::Tensor ranked = sigmoid ? values : scores, clear;
+  const at::Tensor correction = layer.get(Module::kRouterCorrection);
+  if (correction.defined()) ranked = ranked + correction;
+  if (moe.kept_groups < moe.groups) std::tie(ranked, clear) = in_best_groups(ranked, moe);
+  const auto [best, chosen] = at::topk(ranked, moe.top_k, 1);
+  at::Tensor weights = moe.scores == RouterScores::kSoftmaxOfChosen ? at::softmax(best, 1)
+                                                                    : values.gather(1, chosen);
   if (moe.renormalise) weights = weights / weights.sum(1, true);
+  weights = weights * moe.weight_scale;
   BlockOutput out{.x = at::zeros_like(x), .sure = {}};
   if (moe.top_k < moe.experts) {
-    const at::Tensor next = std::get<0>(at::topk(scores, moe.top_k + 1, 1)).select(1, moe.top_k);
+    const at::Tensor next = std::get<0>(at::topk(ranked, moe.top_k + 1, 1)).select(1, moe.top_k);
     const at::Tensor size = std::get<0>(scores.abs().max(1));
-    const at::Tensor gap = best.select(1, moe.top_k - 1) - next;
+    at::Tensor gap = best.select(1, moe.top_k - 1) - next;
+    if (clear.defined()) gap = at::minimum(gap, clear);
     out.sure = at::nonzero(gap > kSureChoice * (size + 1.0)).flatten();
   }
   for (int64_t number = 0; number < moe.experts; ++number) {
@@ -439,8 +458,9 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
   if (moe.shared_width > 0) {
     const at::Tensor gate = layer.linear(Module::kSharedGate, x);
     const at::Tensor inner = activated(gate, arch_.activation) * layer.linear(Module::kSharedUp, x);
-    out.x = out.x + at::sigmoid(layer.linear(Module::kSharedSwitch, x)) *
-                        layer.linear(Module::kSharedDown, inner);
+    const at::Tensor y = layer.linear(Module::kSharedDown, inner);
+    out.x =
+        out.x + (moe.shared_switch ? at::sigmoid(layer.linear(Module::kSharedSwitch, x)) * y : y);
   }
   return out;
 }
