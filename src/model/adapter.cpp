@@ -21,7 +21,8 @@ constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 constexpr std::array kAttentionModules = {
     Module::kQuery,      Module::kKey,          Module::kValue,          Module::kQkv,
     Module::kOutput,     Module::kDeltaQkv,     Module::kDeltaGate,      Module::kDeltaBeta,
-    Module::kDeltaDecay, Module::kDeltaQkvGate, Module::kDeltaBetaDecay, Module::kDeltaOutput};
+    Module::kDeltaDecay, Module::kDeltaQkvGate, Module::kDeltaBetaDecay, Module::kDeltaOutput,
+    Module::kQueryDown,  Module::kQueryUp,      Module::kLatentDown,     Module::kLatentUp};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 
 bool is_one_of(std::span<const Module> modules, Module module) {

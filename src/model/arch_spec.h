@@ -65,7 +65,8 @@ struct RopeSpec {
 // The part of a layer that mixes the positions of a document.
 enum class MixerKind : uint8_t {
   kAttention,
-  kDelta,  // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
+  kDelta,   // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
+  kLatent,  // attention whose keys and values come from a narrow latent (arXiv:2405.04434)
 };
 
 // The sizes of gated DeltaNet. Consecutive value heads share a key head.
@@ -81,6 +82,16 @@ struct DeltaSpec {
   int64_t value_width() const { return value_heads * value_dim; }
   // The width of queries, keys and values together.
   int64_t mixed_width() const { return 2 * key_width() + value_width(); }
+};
+
+// The sizes of latent attention. A head's query and key are a part without positions, then a part
+// that rotates; all heads share the rotating part of the key.
+struct LatentSpec {
+  int64_t query_rank = 0;  // width of the queries' latent; 0: queries come from the input
+  int64_t rank = 0;        // width of the latent of keys and values
+  int64_t plain_dim = 0, rope_dim = 0, value_dim = 0;  // of a head
+
+  int64_t key_dim() const { return plain_dim + rope_dim; }
 };
 
 // The settings that may differ between blocks.
@@ -165,6 +176,13 @@ enum class Module : uint8_t {
   kDeltaStep,
   kDeltaNorm,
   kDeltaOutput,
+  // These are of latent attention.
+  kQueryDown,
+  kQueryLatentNorm,
+  kQueryUp,
+  kLatentDown,
+  kLatentNorm,
+  kLatentUp,
   kRouter,
   kRouterCorrection,  // without ".weight"
   kExpertGate,        // one expert's matrices
@@ -220,8 +238,9 @@ struct ArchSpec {
   // Attention's result is multiplied by the sigmoid of a gate. The matrix of the queries holds
   // both: each head's rows of the query, then those of the gate.
   bool output_gate = false;
-  DeltaSpec delta;  // used by layers with MixerKind::kDelta
-  MoeSpec moe;      // used by sparse layers
+  DeltaSpec delta;    // used by layers with MixerKind::kDelta
+  LatentSpec latent;  // used by layers with MixerKind::kLatent
+  MoeSpec moe;        // used by sparse layers
   AdapterSpec adapter;
 
   // Multipliers (Granite, Gemma); 1 means none.

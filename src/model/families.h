@@ -58,5 +58,6 @@ void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch);
 void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
 void read_glm4_moe(ConfigReader& config, ArchSpec& arch);
+void read_deepseek_v3(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

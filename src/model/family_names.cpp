@@ -104,6 +104,16 @@ NameTable with_corrected_experts(NameTable names) {
   return names;
 }
 
+NameTable deepseek_names(std::string_view block_class) {
+  return with_corrected_experts(
+      named_as_llama(block_class, {{Module::kQueryDown, "layers.{i}.self_attn.q_a_proj"},
+                                   {Module::kQueryLatentNorm, "layers.{i}.self_attn.q_a_layernorm"},
+                                   {Module::kQueryUp, "layers.{i}.self_attn.q_b_proj"},
+                                   {Module::kLatentDown, "layers.{i}.self_attn.kv_a_proj_with_mqa"},
+                                   {Module::kLatentNorm, "layers.{i}.self_attn.kv_a_layernorm"},
+                                   {Module::kLatentUp, "layers.{i}.self_attn.kv_b_proj"}}));
+}
+
 NameTable mixtral_names(std::string_view block_class) {
   NameTable names = named_as_llama(
       block_class, {{Module::kRouter, "layers.{i}.block_sparse_moe.gate"},

@@ -22,6 +22,8 @@ NameTable hunyuan_names(std::string_view block_class);
 NameTable with_qwen_experts(NameTable names);
 // Adds experts of DeepSeek V3's kind, whose files may hold an extra layer.
 NameTable with_corrected_experts(NameTable names);
+// These have latent attention and such experts.
+NameTable deepseek_names(std::string_view block_class);
 NameTable mixtral_names(std::string_view block_class);
 NameTable gpt_oss_names(std::string_view block_class);
 // Adds the prefixes of transformers 4 and 5 for a model that is the text tower of a wrapper.

@@ -2,12 +2,14 @@
 
 #include "model/attention_mixer.h"
 #include "model/delta_mixer.h"
+#include "model/latent_mixer.h"
 
 namespace longshore {
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index) {
   if (layer.mixer == MixerKind::kDelta) return std::make_unique<DeltaMixer>(arch, index);
+  if (layer.mixer == MixerKind::kLatent) return std::make_unique<LatentMixer>(arch, layer, index);
   return std::make_unique<AttentionMixer>(arch, layer, index);
 }
 

@@ -194,12 +194,32 @@ void add_delta(UnitBuilder& builder, const ArchSpec& arch) {
   builder.matrix(Module::kDeltaOutput, arch.hidden, values, false, arch.residual_init_scale);
 }
 
+void add_latent(UnitBuilder& builder, const ArchSpec& arch) {
+  const LatentSpec& latent = arch.latent;
+  const int64_t queries = arch.heads * latent.key_dim();
+  if (latent.query_rank == 0) {
+    builder.matrix(Module::kQuery, queries, arch.hidden, false);
+  } else {
+    builder.matrix(Module::kQueryDown, latent.query_rank, arch.hidden, arch.qkv_bias);
+    builder.norm(Module::kQueryLatentNorm, latent.query_rank, NormKind::kRms);
+    builder.matrix(Module::kQueryUp, queries, latent.query_rank, false);
+  }
+  builder.matrix(Module::kLatentDown, latent.rank + latent.rope_dim, arch.hidden, arch.qkv_bias);
+  builder.norm(Module::kLatentNorm, latent.rank, NormKind::kRms);
+  builder.matrix(Module::kLatentUp, arch.heads * (latent.plain_dim + latent.value_dim), latent.rank,
+                 false);
+  builder.matrix(Module::kOutput, arch.hidden, arch.heads * latent.value_dim, arch.output_bias,
+                 arch.residual_init_scale);
+}
+
 void add_mixer(UnitBuilder& builder, const ArchSpec& arch, MixerKind mixer) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
   }
   if (mixer == MixerKind::kDelta) {
     add_delta(builder, arch);
+  } else if (mixer == MixerKind::kLatent) {
+    add_latent(builder, arch);
   } else {
     add_attention(builder, arch);
   }

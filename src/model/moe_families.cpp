@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -282,6 +284,60 @@ void read_glm4_moe(ConfigReader& config, ArchSpec& arch) {
   arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
   if (config.boolean({"use_qk_norm"}).value_or(false)) arch.qk_norm = QueryKeyNorm::kHead;
   read_corrected_experts(config, {.experts = 128, .top_k = 8, .width = 1408, .dense = 1}, arch);
+}
+
+// Returns the factor of attention's scale that yarn asks for.
+double latent_scale_factor(ConfigReader& config, const RopeSpec& rope) {
+  const Json* object = config.find({"rope_scaling", "rope_parameters"});
+  if (rope.scaling == RopeSpec::Scaling::kNone || object == nullptr) return 1.0;
+  ConfigReader inner(*object, config.path() + ": rope_parameters");
+  const double all = inner.real({"mscale_all_dim"}, 0.0, kMostReal).value_or(0.0);
+  config.take_problems(inner);
+  if (all == 0.0 || rope.factor <= 1.0) return 1.0;
+  const double m = 0.1 * all * std::log(rope.factor) + 1.0;
+  return m * m;
+}
+
+void read_deepseek_v3(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 4096,
+                   .sizes = {.vocabulary = 129280, .heads = 128, .kv_heads = 128, .head_dim = 64},
+                   .intermediate = 18432},
+                  arch);
+  arch.kv_heads = arch.heads;  // the key means nothing here
+  constexpr int64_t kMostWidth = int64_t{1} << 20;
+  const auto size = [&config](std::string_view key, int64_t otherwise) {
+    return config.integer({key}, 1, kMostWidth).value_or(otherwise);
+  };
+  LatentSpec& latent = arch.latent;
+  // A query rank of null means queries without a latent.
+  latent.query_rank =
+      config.integer({"q_lora_rank"}, 1, kMostWidth).value_or(config.has("q_lora_rank") ? 0 : 1536);
+  latent.rank = size("kv_lora_rank", 512);
+  latent.plain_dim = size("qk_nope_head_dim", 128);
+  latent.rope_dim = size("qk_rope_head_dim", 64);
+  latent.value_dim = size("v_head_dim", 128);
+  arch.head_dim = latent.rope_dim;
+  read_rope(config, {}, arch);
+  arch.rope.pairs = config.boolean({"rope_interleave"}).value_or(true);
+  // Keys and values are padded to one width.
+  arch.head_dim = std::max(latent.key_dim(), latent.value_dim);
+  const double scale =
+      latent_scale_factor(config, arch.rope) / std::sqrt(static_cast<double>(latent.key_dim()));
+  for (LayerSpec& layer : arch.layers) {
+    layer.mixer = MixerKind::kLatent;
+    layer.attention_scale = scale;
+  }
+  arch.qkv_bias = arch.output_bias = config.boolean({"attention_bias"}).value_or(false);
+  read_corrected_experts(config,
+                         {.experts = 256,
+                          .top_k = 8,
+                          .width = 2048,
+                          .dense = 3,
+                          .groups = 8,
+                          .kept_groups = 4,
+                          .weight_scale = 2.5},
+                         arch);
 }
 
 }  // namespace longshore

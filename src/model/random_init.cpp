@@ -104,17 +104,14 @@ const std::vector<Row>& rows() {
       {{"tiny-qwen3.5", "qwen3_5_text, 4 layers of 64: three of gated DeltaNet, one of attention"},
        {"qwen3_5_text", 64, 160, 4, 4, 2, 32, 1024, true}},
       {{"tiny-qwen3.5-moe",
-        "qwen3_5_moe_text, 4 layers of 64, three of gated DeltaNet; 8 experts, 2 for a token, one "
-        "for all"},
+        "qwen3_5_moe_text, the same with 8 experts, 2 for a token, one for all"},
        {"qwen3_5_moe_text", 64, 160, 4, 4, 2, 32, 1024, true}},
-      {{"tiny-qwen3-next",
-        "qwen3_next, 4 layers of 64, three of gated DeltaNet; 8 experts, 2 for a token, one for "
-        "all"},
+      {{"tiny-qwen3-next", "qwen3_next, the same with fused matrices"},
        {"qwen3_next", 64, 160, 4, 4, 2, 32, 1024, false}},
-      {{"tiny-glm4-moe",
-        "glm4_moe, 3 layers of 64, the first dense; 8 experts in 2 groups, 2 for a token, one for "
-        "all"},
+      {{"tiny-glm4-moe", "glm4_moe, 3 layers of 64, one of them dense; 8 experts in 2 groups"},
        {"glm4_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
+      {{"tiny-deepseek-v3", "deepseek_v3, the same with latent attention"},
+       {"deepseek_v3", 64, 160, 3, 4, 4, 16, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -154,7 +151,7 @@ void add_experts(const Sizes& sizes, Json& config) {
   const bool hybrid = sizes.family == "qwen3_5_moe_text" || sizes.family == "qwen3_next";
   const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe" || hybrid;
   const bool local = sizes.family == "mixtral" || sizes.family == "gpt_oss";
-  const bool corrected = sizes.family == "glm4_moe";
+  const bool corrected = sizes.family == "glm4_moe" || sizes.family == "deepseek_v3";
   if (!qwen && !local && !corrected && sizes.family != "olmoe") return;
   config[local ? "num_local_experts" : corrected ? "n_routed_experts" : "num_experts"] = 8;
   config["num_experts_per_tok"] = 2;
@@ -237,6 +234,12 @@ Json llama_like_config(const Sizes& sizes) {
     config["linear_num_value_heads"] = sizes.heads;
     config["linear_key_head_dim"] = config["linear_value_head_dim"] = sizes.head_dim / 2;
     config["linear_conv_kernel_dim"] = 4;
+  }
+  if (sizes.family == "deepseek_v3") {
+    config.erase("head_dim");
+    config["q_lora_rank"] = sizes.hidden / 2;
+    config["kv_lora_rank"] = config["qk_nope_head_dim"] = config["v_head_dim"] = sizes.head_dim;
+    config["qk_rope_head_dim"] = sizes.head_dim / 2;
   }
   add_experts(sizes, config);
   return config;

@@ -475,6 +475,33 @@ TEST(Families, Glm4MoeHasASigmoidRouterWithGroups) {
   expect_problem(with(glm, R"({"moe_layer_freq": 2})"), "'moe_layer_freq'");
 }
 
+// Goal: the sizes of latent attention are read, a null rank means no latent, and yarn scales scores
+// by the square of its factor.
+TEST(Families, DeepseekV3HasLatentAttention) {
+  const Json deepseek = with(llama(), R"({"model_type": "deepseek_v3", "num_hidden_layers": 4,
+    "num_key_value_heads": 4, "head_dim": 64, "kv_lora_rank": 16, "q_lora_rank": null,
+    "qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 40})");
+  const ArchSpec arch = read_arch_spec(deepseek, "config.json");
+  EXPECT_EQ(arch.latent.query_rank, 0);
+  EXPECT_EQ(arch.latent.rank, 16);
+  EXPECT_EQ(arch.latent.key_dim(), 32);
+  EXPECT_EQ(arch.head_dim, 40);
+  EXPECT_TRUE(arch.rope.pairs);
+  EXPECT_EQ(arch.moe.groups, 8);
+  EXPECT_EQ(arch.moe.kept_groups, 4);
+  EXPECT_EQ(std::ranges::count(arch.layers, true, &LayerSpec::sparse), 1);
+  EXPECT_DOUBLE_EQ(arch.layers[0].attention_scale, 1.0 / std::sqrt(32.0));
+  Json scaled = with(deepseek, R"({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}})");
+  scaled.erase("q_lora_rank");
+  const ArchSpec yarn = read_arch_spec(scaled, "config.json");
+  EXPECT_EQ(yarn.latent.query_rank, 1536);
+  const double m = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_DOUBLE_EQ(yarn.layers[0].attention_scale, m * m / std::sqrt(32.0));
+  EXPECT_DOUBLE_EQ(yarn.rope.attention_factor, 1.0);
+  expect_problem(with(deepseek, R"({"kv_lora_rank": 0})"), "'kv_lora_rank'");
+}
+
 // All problems of a config are reported together.
 TEST(Families, AllProblemsAreToldAtOnce) {
   Json config = with(llama(), R"({"vocab_size": -1, "hidden_act": "mish", "tie_word_embeddings": 1,

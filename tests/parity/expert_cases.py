@@ -124,8 +124,8 @@ def cases(llama, qwen3_5, wrapper):
             "config": {**wrapper, "architectures": ["Qwen3_5MoeForConditionalGeneration"],
                        "model_type": "qwen3_5_moe",
                        "text_config": renamed(small, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM",
-                                              **hybrid, num_experts=4, num_experts_per_tok=2,
-                                              tie_word_embeddings=True),
+                                              **hybrid, num_experts=4, num_experts_per_tok=2),
+                       "tie_word_embeddings": False,
                        "vision_config": {**wrapper["vision_config"],
                                          "model_type": "qwen3_5_moe_vision"}},
             "idle": [(1, 2)], "fused": True, "unused": {"mtp.fc.weight": [16, 32]}},
@@ -148,6 +148,30 @@ def cases(llama, qwen3_5, wrapper):
             "idle": [(1, 2)],
             "unused": {"model.layers.3.eh_proj.weight": [16, 32],
                        "model.layers.3.mlp.gate.weight": [6, 16]}},
+        # Values are wider than keys, yarn scales scores and rotations, and queries have a latent.
+        "deepseek_v3": {
+            "config": renamed(small, "deepseek_v3", "DeepseekV3ForCausalLM",
+                              num_key_value_heads=4, rope_theta=10000.0, pad_token_id=0,
+                              q_lora_rank=10, kv_lora_rank=8, qk_nope_head_dim=6,
+                              qk_rope_head_dim=4, v_head_dim=12, attention_bias=True,
+                              rope_scaling={"type": "yarn", "factor": 4.0, "mscale": 1.0,
+                                            "mscale_all_dim": 0.5, "beta_fast": 32,
+                                            "beta_slow": 1,
+                                            "original_max_position_embeddings": 16},
+                              first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2,
+                              moe_intermediate_size=12, n_shared_experts=1, n_group=2,
+                              topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5),
+            "idle": [(1, 4)]},
+        # The queries have no latent, halves rotate, and values are narrower than keys.
+        "deepseek_v3-plain": {
+            "config": renamed(small, "deepseek_v3", "DeepseekV3ForCausalLM", num_hidden_layers=1,
+                              num_key_value_heads=4, rope_theta=10000.0, pad_token_id=0,
+                              q_lora_rank=None, kv_lora_rank=8, qk_nope_head_dim=6,
+                              qk_rope_head_dim=4, v_head_dim=8, rope_interleave=False,
+                              first_k_dense_replace=0, n_routed_experts=5, num_experts_per_tok=2,
+                              moe_intermediate_size=12, n_shared_experts=1, n_group=1,
+                              topk_group=1, norm_topk_prob=False, routed_scaling_factor=0.75),
+            "idle": [(0, 4)]},
         # Every group can be chosen from, and weights are not renormalised.
         "glm4_moe-plain": {
             "config": renamed(small, "glm4_moe", "Glm4MoeForCausalLM", rope_theta=10000.0,

@@ -151,7 +151,7 @@ TEST_P(SameBitsOfExperts, MicroBatchesOfOneAndFourAreClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
                          testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_next",
-                                         "glm4_moe-plain"),
+                                         "glm4_moe-plain", "deepseek_v3"),
                          golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};

@@ -327,6 +327,8 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},
       {"olmoe-clip", [](ArchSpec& arch) { arch.qkv_clip *= 1.01; }},
       {"qwen2_moe", [](ArchSpec& arch) { arch.moe.shared_width = 0; }},
+      {"deepseek_v3", [](ArchSpec& arch) { arch.layers[0].attention_scale *= 1.01; }},
+      {"deepseek_v3-plain", [](ArchSpec& arch) { arch.rope.pairs = true; }},
       {"glm4_moe-plain", [](ArchSpec& arch) { arch.moe.weight_scale *= 1.01; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.sinks = false; }},
       {"gpt_oss", [](ArchSpec& arch) { arch.moe.clamp *= 1.01; }},

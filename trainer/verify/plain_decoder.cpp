@@ -222,8 +222,10 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
                                               const Weights& weights) const {
   const Layer layer(*this, number, weights);
   const at::Tensor first = layer.norm(Module::kAttentionNorm, x);
-  at::Tensor h =
-      layer.spec().mixer == MixerKind::kDelta ? delta(layer, first) : attention(layer, first);
+  const MixerKind mixer = layer.spec().mixer;
+  at::Tensor h = mixer == MixerKind::kDelta    ? delta(layer, first)
+                 : mixer == MixerKind::kLatent ? latent(layer, first)
+                                               : attention(layer, first);
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
   const at::Tensor normed = layer.norm(Module::kMlpNorm, h);
   BlockOutput y;
@@ -237,11 +239,11 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
 }
 
 // x is [heads, T, head_dim].
-at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope) const {
-  const int64_t positions = x.size(1), dim = rope.rotary_dim(arch_.head_dim);
+at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim) const {
+  const int64_t positions = x.size(1), dim = rope.rotary_dim(head_dim);
   const at::Tensor angles =
       at::outer(at::arange(positions, at::kDouble),
-                at::tensor(plain_frequencies(rope, arch_.head_dim, positions), at::kDouble));
+                at::tensor(plain_frequencies(rope, head_dim, positions), at::kDouble));
   const at::Tensor cosine = angles.cos() * rope.attention_factor;
   const at::Tensor sine = angles.sin() * rope.attention_factor;
   const at::Tensor turned = x.narrow(2, 0, dim);
@@ -254,7 +256,7 @@ at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope) const
   const at::Tensor left = a * cosine - b * sine, right = b * cosine + a * sine;
   const at::Tensor both =
       rope.pairs ? at::stack({left, right}, 3).flatten(2) : at::cat({left, right}, 2);
-  return at::cat({both, x.narrow(2, dim, arch_.head_dim - dim)}, 2);
+  return at::cat({both, x.narrow(2, dim, head_dim - dim)}, 2);
 }
 
 at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) const {
@@ -288,7 +290,8 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     if (each && !arch_.qk_norm_after_rope) z = layer.norm(head_norm, z);
     z = clipped(z);
     const bool turns = arch_.position == PositionKind::kRope && layer.spec().rotates;
-    if (turns) z = rotate(z, layer.spec().local_rope ? arch_.local_rope : arch_.rope);
+    if (turns)
+      z = rotate(z, layer.spec().local_rope ? arch_.local_rope : arch_.rope, arch_.head_dim);
     return each && arch_.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
   };
   at::Tensor q = placed(qkv[0], Module::kQueryNorm, arch_.heads);
@@ -378,6 +381,36 @@ at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
   y = y / at::sqrt((y * y).mean(-1, true) + arch_.norm_eps) * layer.get(Module::kDeltaNorm);
   const at::Tensor gate = activated(products[1], Activation::kSilu);
   return layer.linear(Module::kDeltaOutput, y.flatten(1) * gate);
+}
+
+at::Tensor PlainDecoder::latent(const Layer& layer, const at::Tensor& x) const {
+  const LatentSpec& spec = arch_.latent;
+  const int64_t positions = x.size(0);
+  const auto normed = [&](const at::Tensor& y, Module module) {
+    return y / at::sqrt((y * y).mean(-1, true) + 1e-6) * layer.get(module);
+  };
+  const auto heads = [&](const at::Tensor& y) {
+    return y.reshape({positions, arch_.heads, -1}).transpose(0, 1);
+  };
+  const at::Tensor queries =
+      heads(spec.query_rank == 0
+                ? layer.linear(Module::kQuery, x)
+                : layer.linear(Module::kQueryUp, normed(layer.linear(Module::kQueryDown, x),
+                                                        Module::kQueryLatentNorm)));
+  const at::Tensor down = layer.linear(Module::kLatentDown, x);
+  const at::Tensor up = heads(
+      layer.linear(Module::kLatentUp, normed(down.narrow(1, 0, spec.rank), Module::kLatentNorm)));
+  const auto turned = [&](const at::Tensor& y) { return rotate(y, arch_.rope, spec.rope_dim); };
+  const at::Tensor plain = at::matmul(queries.narrow(2, 0, spec.plain_dim),
+                                      up.narrow(2, 0, spec.plain_dim).transpose(1, 2));
+  const at::Tensor placed =
+      at::matmul(turned(queries.narrow(2, spec.plain_dim, spec.rope_dim)),
+                 turned(down.narrow(1, spec.rank, spec.rope_dim).unsqueeze(0)).transpose(1, 2));
+  const at::Tensor scores = ((plain + placed) * layer.spec().attention_scale)
+                                .masked_fill(hidden_keys(positions, 0), -HUGE_VAL);
+  const at::Tensor mixed =
+      at::matmul(at::softmax(scores, -1), up.narrow(2, spec.plain_dim, spec.value_dim));
+  return layer.linear(Module::kOutput, mixed.transpose(0, 1).flatten(1));
 }
 
 at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {

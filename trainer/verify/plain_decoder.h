@@ -48,10 +48,11 @@ class PlainDecoder {
   at::Tensor attention(const Layer& layer, const at::Tensor& x) const;
   std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
+  at::Tensor latent(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
   BlockOutput experts(const Layer& layer, const at::Tensor& x) const;
   at::Tensor expert(const Layer& layer, int64_t number, const at::Tensor& x) const;
-  at::Tensor rotate(const at::Tensor& x, const RopeSpec& rope) const;
+  at::Tensor rotate(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim) const;
 
   const ArchSpec& arch_;
   NameTable::Prefix prefix_;
