@@ -1,28 +1,24 @@
 #include "offload/optimizer/adamw_rule.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
 
-bool names(const std::string& glob, const ParamSpec& parameter) {
-  return fnmatch(glob.c_str(), parameter.name.c_str(), 0) == 0;
-}
-
 bool contains(const AdamWGroup& group, const ParamSpec& parameter) {
-  return std::ranges::any_of(group.parameters,
-                             [&](const std::string& glob) { return names(glob, parameter); });
+  return std::ranges::any_of(group.parameters, [&](const std::string& glob) {
+    return glob_matches(glob, parameter.name);
+  });
 }
 
 bool names_trainable(const std::string& glob, const ModelSpec& model) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      if (!parameter.frozen && names(glob, parameter)) return true;
+      if (!parameter.frozen && glob_matches(glob, parameter.name)) return true;
     }
   }
   return false;

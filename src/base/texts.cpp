@@ -1,5 +1,7 @@
 #include "base/texts.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -147,6 +149,17 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
     }
   }
   return best;
+}
+
+bool glob_matches(std::string_view glob, std::string_view name) {
+  return ::fnmatch(std::string(glob).c_str(), std::string(name).c_str(), 0) == 0;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
 std::string printable(std::string_view text, size_t max_bytes) {

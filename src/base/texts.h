@@ -1,6 +1,6 @@
 // Texts: formatted text, UTF-8 that is checked, text that is safe for a terminal, durations as
-// text, the known name nearest to a mistyped one, and files that are embedded in the program. Pure
-// functions, any thread.
+// text, the known name nearest to a mistyped one, globs, blanks at the ends, and files that are
+// embedded in the program. Pure functions, any thread.
 #pragma once
 
 #include <algorithm>
@@ -42,6 +42,12 @@ int edit_distance(std::string_view from, std::string_view to);
 // Returns the closest of `names`, the first among equals. Returns "" if more than a third of the
 // longer name's characters differ; one change is always allowed.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+// Returns whether the whole name matches a glob: * any text, ? a character, [...] one of several.
+bool glob_matches(std::string_view glob, std::string_view name);
+
+// Returns the text without spaces, tabs and line breaks at its ends.
+std::string_view trimmed(std::string_view text);
 
 // Printable: makes untrusted text (names of files, keys, tensors; whole messages) safe for a
 // terminal. Control characters, bidirectional controls and invalid UTF-8 become "\x1b" and the

@@ -81,13 +81,6 @@ TwoAnswers split_messages(const Json& chosen, const Json& rejected) {
   return read;
 }
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
-
 // Returns true if a message of the list has this content.
 bool is_message_of(const Json& messages, const std::string& content) {
   return std::ranges::any_of(messages, [&content](const Json& message) {

@@ -1,7 +1,5 @@
 #include "model/adapter.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,10 +34,6 @@ bool can_be_adapted(Module module) {
 bool ends_with_part(std::string_view name, std::string_view end) {
   return name == end || (name.size() > end.size() && name.ends_with(end) &&
                          name[name.size() - end.size() - 1] == '.');
-}
-
-bool glob_matches(const std::string& glob, const std::string& name) {
-  return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0;
 }
 
 // One target of an AdapterChoice against one module of a layer.

@@ -1,13 +1,12 @@
 #include "model/model_spec.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "model/adapter.h"
 
 namespace longshore {
@@ -15,10 +14,6 @@ namespace {
 
 // This is more than any machine holds and keeps products of sizes within 64 bits.
 constexpr int64_t kMostParameters = int64_t{1} << 46;
-
-bool matches(std::string_view glob, std::string_view name) {
-  return fnmatch(std::string(glob).c_str(), std::string(name).c_str(), 0) == 0;
-}
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::ostringstream text;
@@ -445,14 +440,14 @@ std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& mod
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
   const NameTable& names = name_table(arch.family);
   for (std::string_view glob : names.other_towers) {
-    if (matches(glob, name)) return true;
+    if (glob_matches(glob, name)) return true;
   }
   for (const NameTable::Prefix& prefix : names.prefixes) {
     const std::string extra =
         std::string(prefix.body) + "layers." + std::to_string(arch.layer_count()) + ".";
     if (names.extra_layer && name.starts_with(extra)) return true;
     for (std::string_view glob : names.skipped) {
-      if (matches(std::string(prefix.body) + std::string(glob), name)) return true;
+      if (glob_matches(std::string(prefix.body) + std::string(glob), name)) return true;
     }
   }
   return false;
@@ -465,7 +460,7 @@ void freeze_parameters(ModelSpec& model, std::span<const std::string> globs,
     bool found = false;
     for (UnitSpec& unit : model.units) {
       for (ParamSpec& parameter : unit.parameters) {
-        if (!matches(glob, parameter.name)) continue;
+        if (!glob_matches(glob, parameter.name)) continue;
         parameter.frozen = found = true;
       }
     }

@@ -28,5 +28,16 @@ TEST(Nearest, FindsTheClosestNameWithinReason) {
   EXPECT_EQ(nearest_name("lr", {}), "");
 }
 
+// A glob covers the whole name, dots and slashes included; blanks inside a text stay.
+TEST(Texts, MatchGlobsAndLoseBlanksAtTheirEnds) {
+  EXPECT_TRUE(glob_matches("*.bias", "layers.0/self.bias"));
+  EXPECT_TRUE(glob_matches("layers.[01].?", "layers.1.w"));
+  EXPECT_FALSE(glob_matches("bias", "layers.0.bias"));
+  EXPECT_FALSE(glob_matches("layers.?", "layers.10"));
+  EXPECT_EQ(trimmed(" \t a b\r\n"), "a b");
+  EXPECT_EQ(trimmed(" \n"), "");
+  EXPECT_EQ(trimmed(""), "");
+}
+
 }  // namespace
 }  // namespace longshore

@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "config/field_table.h"
 #include "config/toml_document.h"
 
@@ -66,12 +67,6 @@ int64_t sequences_per_step(const DraftFacts& facts) {
   int64_t per_step = 16;
   while (per_step > 2 && sequences / per_step < kFewSteps) per_step /= 2;
   return per_step;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
 }
 
 void add_length(RunFileDraft& draft, const DraftFacts& facts) {
