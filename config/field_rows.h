@@ -75,8 +75,9 @@ class Rows {
  public:
   Rows(Section* section, Members RunConfig::* members) : section_(section), members_(members) {}
 
-  template <typename Member>
-  void add(const char* name, KeyType type, Member Members::* member, Row row) {
+  // `Owner` is Members or its base.
+  template <typename Member, typename Owner>
+  void add(const char* name, KeyType type, Member Owner::* member, Row row) {
     Key& key = append(name, type, std::move(row));
     key.allows_auto = kIsOptional<Member>;
     key.get = [members = members_, member](const RunConfig& config) {

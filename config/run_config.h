@@ -97,11 +97,8 @@ struct TrainSection {
   bool operator==(const TrainSection&) const = default;
 };
 
-// The settings of a loss over pairs, with TRL's defaults.
-struct PreferenceSection {
-  double beta = 0.1;
-  double label_smoothing = 0.0;
-  double gamma = 0.5;
+// The settings of a loss over pairs; its `loss` is train.loss, which `preference_options` sets.
+struct PreferenceSection : PreferenceOptions {
   bool operator==(const PreferenceSection&) const = default;
 };
 

@@ -13,6 +13,7 @@ constexpr bool has_reference(LossKind loss) {
   return loss == LossKind::kDpo || loss == LossKind::kDpoRobust || loss == LossKind::kIpo;
 }
 
+// The defaults are TRL's, and those of the run file's section "preference".
 struct PreferenceOptions {
   LossKind loss = LossKind::kDpo;  // not kSft
   double beta = 0.1;

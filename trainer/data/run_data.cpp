@@ -173,10 +173,9 @@ double TrainingData::epochs_after(Step step) const {
 
 std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
   if (config.train.loss == LossKind::kSft) return std::nullopt;
-  return PreferenceOptions{.loss = config.train.loss,
-                           .beta = config.preference.beta,
-                           .label_smoothing = config.preference.label_smoothing,
-                           .gamma = config.preference.gamma};
+  PreferenceOptions options = config.preference;
+  options.loss = config.train.loss;
+  return options;
 }
 
 int64_t loss_terms(const StepBatches& batches, bool pairs) {
