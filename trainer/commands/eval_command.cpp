@@ -7,6 +7,7 @@
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/report/metric_table.h"
 #include "trainer/use/evaluator.h"
 #include "trainer/use/loaded_run.h"
 #include "trainer/use/reference_logps.h"
@@ -58,12 +59,9 @@ Json to_json(const LoadedRun& run, const Evaluation& result) {
     return object;
   }
   object["pairs"] = result.preference.pairs;
-  object["rewards/chosen"] = means->chosen_reward;
-  object["rewards/rejected"] = means->rejected_reward;
-  object["rewards/margins"] = means->margin;
-  object["rewards/accuracies"] = means->accuracy;
-  object["logps/chosen"] = means->chosen_logp;
-  object["logps/rejected"] = means->rejected_logp;
+  for (const PreferenceMetric& metric : preference_metrics()) {
+    object[metric.key] = (*means).*metric.mean;
+  }
   return object;
 }
 

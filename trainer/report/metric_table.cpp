@@ -1,6 +1,7 @@
 #include "trainer/report/metric_table.h"
 
 #include <array>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,26 @@ namespace longshore {
 namespace {
 
 using enum MetricType;
+
+constexpr std::array kPreferenceMetrics = {
+    PreferenceMetric{"rewards/chosen", "train/rewards/chosen", "eval/rewards/chosen",
+                     "The mean reward of the chosen answers; with a loss over pairs.",
+                     &PreferenceMeans::chosen_reward},
+    PreferenceMetric{"rewards/rejected", "train/rewards/rejected", "eval/rewards/rejected",
+                     "The mean reward of the rejected answers.", &PreferenceMeans::rejected_reward},
+    PreferenceMetric{"rewards/margins", "train/rewards/margins", "eval/rewards/margins",
+                     "The mean of the chosen answer's reward less the rejected one's.",
+                     &PreferenceMeans::margin},
+    PreferenceMetric{"rewards/accuracies", "train/rewards/accuracies", "eval/rewards/accuracies",
+                     "The share of pairs whose chosen answer has the higher reward.",
+                     &PreferenceMeans::accuracy},
+    PreferenceMetric{"logps/chosen", "train/logps/chosen", "eval/logps/chosen",
+                     "The mean log-probability of the chosen answers.",
+                     &PreferenceMeans::chosen_logp},
+    PreferenceMetric{"logps/rejected", "train/logps/rejected", "eval/logps/rejected",
+                     "The mean log-probability of the rejected answers.",
+                     &PreferenceMeans::rejected_logp},
+};
 
 template <typename Record, typename Value>
 Record record_of(Value Record::*);
@@ -67,10 +88,17 @@ std::optional<Json> waited_seconds(const StepRecord& record) {
   return waited;
 }
 
-// A mean over the pairs of the record, if its loss is over pairs.
-template <typename Record, auto kMean>
-std::optional<Json> preference(const Record& record) {
-  return record.preference ? std::optional<Json>((*record.preference).*kMean) : std::nullopt;
+// The row of an entry of kPreferenceMetrics in a record whose loss may be over pairs.
+template <typename Record, size_t kEntry>
+constexpr MetricRow<Record> preference_row() {
+  constexpr const PreferenceMetric& kMetric = kPreferenceMetrics[kEntry];
+  constexpr bool kIsStep = std::is_same_v<Record, StepRecord>;
+  return {{kMetric.key, kReal, kMetric.description, kIsStep ? kMetric.step_tag : kMetric.eval_tag,
+           false},
+          [](const Record& record) {
+            return record.preference ? std::optional<Json>((*record.preference).*kMetric.mean)
+                                     : std::nullopt;
+          }};
 }
 
 std::optional<Json> allocator_retries(const StepRecord& record) {
@@ -138,27 +166,12 @@ constexpr std::array kStep = {
     StepRow{
         {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
         member<&StepRecord::router>},
-    StepRow{
-        {"rewards/chosen", kReal, "The mean reward of the chosen answers; with a loss over pairs.",
-         "train/rewards/chosen", false},
-        preference<StepRecord, &PreferenceMeans::chosen_reward>},
-    StepRow{{"rewards/rejected", kReal, "The mean reward of the rejected answers.",
-             "train/rewards/rejected", false},
-            preference<StepRecord, &PreferenceMeans::rejected_reward>},
-    StepRow{{"rewards/margins", kReal,
-             "The mean of the chosen answer's reward less the rejected one's.",
-             "train/rewards/margins", false},
-            preference<StepRecord, &PreferenceMeans::margin>},
-    StepRow{{"rewards/accuracies", kReal,
-             "The share of pairs whose chosen answer has the higher reward.",
-             "train/rewards/accuracies", false},
-            preference<StepRecord, &PreferenceMeans::accuracy>},
-    StepRow{{"logps/chosen", kReal, "The mean log-probability of the chosen answers.",
-             "train/logps/chosen", false},
-            preference<StepRecord, &PreferenceMeans::chosen_logp>},
-    StepRow{{"logps/rejected", kReal, "The mean log-probability of the rejected answers.",
-             "train/logps/rejected", false},
-            preference<StepRecord, &PreferenceMeans::rejected_logp>},
+    preference_row<StepRecord, 0>(),
+    preference_row<StepRecord, 1>(),
+    preference_row<StepRecord, 2>(),
+    preference_row<StepRecord, 3>(),
+    preference_row<StepRecord, 4>(),
+    preference_row<StepRecord, 5>(),
     StepRow{{"skipped", kFlag,
              "Whether the loss or the norm was not finite, so that nothing was updated."},
             member<&StepRecord::skipped>},
@@ -180,26 +193,12 @@ constexpr std::array kEval = {
          perplexity},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
-    Eval{{"rewards/chosen", kReal, "The mean reward of the chosen answers; with a loss over pairs.",
-          "eval/rewards/chosen", false},
-         preference<EvalRecord, &PreferenceMeans::chosen_reward>},
-    Eval{{"rewards/rejected", kReal, "The mean reward of the rejected answers.",
-          "eval/rewards/rejected", false},
-         preference<EvalRecord, &PreferenceMeans::rejected_reward>},
-    Eval{{"rewards/margins", kReal,
-          "The mean of the chosen answer's reward less the rejected one's.", "eval/rewards/margins",
-          false},
-         preference<EvalRecord, &PreferenceMeans::margin>},
-    Eval{{"rewards/accuracies", kReal,
-          "The share of pairs whose chosen answer has the higher reward.",
-          "eval/rewards/accuracies", false},
-         preference<EvalRecord, &PreferenceMeans::accuracy>},
-    Eval{{"logps/chosen", kReal, "The mean log-probability of the chosen answers.",
-          "eval/logps/chosen", false},
-         preference<EvalRecord, &PreferenceMeans::chosen_logp>},
-    Eval{{"logps/rejected", kReal, "The mean log-probability of the rejected answers.",
-          "eval/logps/rejected", false},
-         preference<EvalRecord, &PreferenceMeans::rejected_logp>},
+    preference_row<EvalRecord, 0>(),
+    preference_row<EvalRecord, 1>(),
+    preference_row<EvalRecord, 2>(),
+    preference_row<EvalRecord, 3>(),
+    preference_row<EvalRecord, 4>(),
+    preference_row<EvalRecord, 5>(),
 };
 
 using Checkpoint = MetricRow<CheckpointRecord>;
@@ -302,6 +301,10 @@ Json schema_of() {
 }
 
 }  // namespace
+
+std::span<const PreferenceMetric> preference_metrics() {
+  return kPreferenceMetrics;
+}
 
 template <>
 const MetricKind<StartRecord>& metric_kind() {
