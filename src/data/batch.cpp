@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/random.h"
+#include "config/run_config.h"
 #include "data/sampler.h"
 
 namespace longshore {
@@ -162,6 +163,11 @@ void SequenceTable::append(std::span<const int64_t> documents) {
   LONGSHORE_CHECK(!documents.empty());
   documents_.insert(documents_.end(), documents.begin(), documents.end());
   starts_.push_back(static_cast<int64_t>(documents_.size()));
+}
+
+PackingOptions packing_options(const DataSection& data, int64_t answers) {
+  return {
+      .packing = data.packing, .max_tokens = answers * data.max_tokens, .whole_rows = answers > 1};
 }
 
 SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options) {

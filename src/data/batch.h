@@ -12,6 +12,8 @@
 
 namespace longshore {
 
+struct DataSection;
+
 // Packing: assigns documents to sequences of at most max_tokens. A step counts sequences. The
 // documents of a sequence are adjacent and do not attend to each other. Pure functions of lengths
 // and seed.
@@ -37,6 +39,10 @@ struct PackingOptions {
   std::optional<uint64_t> shuffle_seed{};
   bool whole_rows = false;  // documents of one row stay in one sequence, in order
 };
+
+// Returns the run file's packing, without shuffling. The `answers` of a row are in one sequence,
+// which has space for as many of the longest documents.
+PackingOptions packing_options(const DataSection& data, int64_t answers);
 
 // Packs by best fit: in a window of documents, longest first, each goes to the sequence with the
 // least sufficient space. Documents of a sequence keep their order; sequences are ordered by first

@@ -24,7 +24,7 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
 
 // Throws if rows are pairs and the loss takes none, or the other way round.
 void check_loss(const RunConfig& config, const DataReport& report) {
-  const bool pairs = config.train.loss != LossKind::kSft;
+  const bool pairs = answers_of(config.train.loss) == 2;
   for (const FileReport& file : report.files) {
     if ((file.format == "preference") == pairs) continue;
     if (pairs) {
@@ -64,11 +64,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   data.dataset = std::make_unique<CombinedDataset>(
       std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
   // The two answers of a pair are in one sequence, which is one sample.
-  const bool pairs = config.train.loss != LossKind::kSft;
-  PackingOptions packing{.packing = config.data.packing,
-                         .max_tokens = (pairs ? 2 : 1) * config.data.max_tokens,
-                         .shuffle_seed = std::nullopt,
-                         .whole_rows = pairs};
+  PackingOptions packing = packing_options(config.data, answers_of(config.train.loss));
   if (training && config.data.shuffle) {
     packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   }

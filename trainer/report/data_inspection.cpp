@@ -151,12 +151,10 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   const bool pairs = std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
     return file.format == name_of(DataSection::Format::kPreference);
   });
-  statistics.sequence_tokens = (pairs ? 2 : 1) * config.data.max_tokens;
-  const SequenceTable table =
-      make_sequences(all, {.packing = config.data.packing,
-                           .max_tokens = statistics.sequence_tokens,
-                           .shuffle_seed = static_cast<uint64_t>(config.run.seed),
-                           .whole_rows = pairs});
+  PackingOptions packing = packing_options(config.data, pairs ? 2 : 1);
+  packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
+  statistics.sequence_tokens = packing.max_tokens;
+  const SequenceTable table = make_sequences(all, packing);
   statistics.sequences = table.sequence_count();
   statistics.efficiency = static_cast<double>(statistics.tokens) /
                           static_cast<double>(statistics.sequences * statistics.sequence_tokens);
