@@ -129,7 +129,7 @@ Section train_section() {
        {"simpo", LossKind::kSimpo}},
       {.description = "sft: the mean over trained tokens; the others are means over pairs of a "
                       "chosen and a rejected answer, which the rows of data.train must have; dpo, "
-                      "dpo-robust and ipo compare with the model that the run starts from"});
+                      "dpo-robust and ipo compare with a reference"});
   return section;
 }
 
@@ -148,6 +148,10 @@ Section preference_section() {
   rows.add("gamma", KeyType::kReal, &Preference::gamma,
            {.description = "simpo: the margin that the chosen answer's reward should have",
             .bounds = at_least(0)});
+  rows.add("reference", KeyType::kPath, &Preference::reference,
+           {.description = "model that dpo, dpo-robust and ipo compare with: start: the one that "
+                           "the run starts from; adapter-off: the one below the adapters; or the "
+                           "directory of a model with the same tokenizer"});
   return section;
 }
 

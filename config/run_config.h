@@ -99,6 +99,9 @@ struct TrainSection {
 
 // The settings of a loss over pairs; its `loss` is train.loss, which `preference_options` sets.
 struct PreferenceSection : PreferenceOptions {
+  std::string reference = "start";  // start, adapter-off, or the directory of a model
+  bool is_start() const { return reference == "start"; }
+  bool is_adapter_off() const { return reference == "adapter-off"; }
   bool operator==(const PreferenceSection&) const = default;
 };
 

@@ -122,8 +122,16 @@ class Rules {
   }
 
   void check_loss() {
-    if (!usable({"train.loss", "preference.label_smoothing"})) return;
+    if (!usable({"train.loss", "preference.label_smoothing", "preference.reference"})) return;
     const LossKind loss = config_.train.loss;
+    if (!config_.preference.is_start() && !has_reference(loss)) {
+      report("preference.reference", "train.loss", "has no effect on",
+             ", which compares with no model: set preference.reference = \"start\"");
+    }
+    if (config_.preference.is_adapter_off() && !config_.adapter.on()) {
+      report("preference.reference", "adapter.kind", "needs adapters, but",
+             ": set preference.reference = \"start\"");
+    }
     if (config_.preference.label_smoothing == 0.0) return;
     if (loss != LossKind::kIpo && loss != LossKind::kOrpo) return;
     report("train.loss", "preference.label_smoothing", "knows no smoothing of labels, but",

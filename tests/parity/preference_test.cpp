@@ -156,9 +156,11 @@ TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
                                                            {"--fsdp.units={ rows = 100 }"}}) {
       expect_near(reference, train(golden, variant), golden + variant.front());
     }
-    RunDriver ranks("preference-ranks");
-    ASSERT_EQ(ranks.train_ranks(2, PreferenceCase(golden).arguments()), 0) << ranks.output();
-    expect_near(reference, outcome_of(ranks), golden + " ranks");
+    for (const int count : {2, 4}) {
+      RunDriver ranks("preference-ranks");
+      ASSERT_EQ(ranks.train_ranks(count, PreferenceCase(golden).arguments()), 0) << ranks.output();
+      expect_near(reference, outcome_of(ranks), golden + " ranks " + std::to_string(count));
+    }
     // All pairs in each step, so that packing cannot change which are together.
     const Arguments whole = {"--train.sequences_per_step=9", "--train.steps=4"};
     const Arguments packed = {"--train.sequences_per_step=1", "--train.steps=4",
@@ -221,6 +223,133 @@ TEST(PreferenceRuns, RefuseAMissingOrDamagedReference) {
   fails_with("belongs to another model");
   std::ofstream(path) << kept;
   EXPECT_EQ(run.train(joined(golden.arguments(), {"--train.steps=4"})), 0);
+}
+
+// Another model of the same tokenizer, whatever its family, is the reference: rewards of the first
+// step are those of its log-probabilities, which are what a run that starts from it reports.
+TEST(PreferenceRuns, CompareWithAnotherModel) {
+  const PreferenceCase golden("dpo-qwen3");
+  const std::string other = golden_directory("llama");
+  // All pairs are in each step.
+  const Arguments list =
+      joined(golden.arguments(), {"--train.sequences_per_step=9", "--train.steps=3"});
+  RunDriver of_other("preference-of-other"), run("preference-other");
+  ASSERT_EQ(of_other.train(joined(list, {"--model.path=\"" + other + "\""})), 0);
+  const Arguments compared = joined(list, {"--preference.reference=\"" + other + "\""});
+  ASSERT_EQ(run.train(compared), 0);
+  const double beta = golden.facts.at("preference").at("beta").get<double>();
+  for (const std::string answer : {"chosen", "rejected"}) {
+    const double reference = of_other.steps("logps/" + answer).front();
+    const double expected = beta * (run.steps("logps/" + answer).front() - reference);
+    EXPECT_NEAR(run.steps("rewards/" + answer).front(), expected, 1e-5 * std::abs(reference));
+    EXPECT_GT(std::abs(expected), 1e-3);
+  }
+  RunDriver ranks("preference-other-ranks");
+  ASSERT_EQ(ranks.train_ranks(2, compared), 0) << ranks.output();
+  expect_near(outcome_of(run), outcome_of(ranks), "ranks");
+}
+
+// The values of another model are kept, and computed again where they are missing or of other data.
+TEST(PreferenceRuns, KeepTheValuesOfAnotherModel) {
+  const PreferenceCase golden("dpo");
+  const Arguments list =
+      joined(golden.arguments(), {"--preference.reference=\"" + golden_directory("qwen3") + "\"",
+                                  "--data.eval=" + golden.rows()});
+  RunDriver whole("preference-kept-whole"), parts("preference-kept");
+  ASSERT_EQ(whole.train(joined(list, {"--train.steps=6"})), 0);
+  ASSERT_EQ(parts.train(joined(list, {"--train.steps=2"})), 0);
+  const std::string path = parts.directory() + "/other_reference_train";
+  const std::string kept = read_whole_file(path, 1 << 20);
+  const auto written = std::filesystem::last_write_time(path);
+  ASSERT_EQ(parts.train(joined(list, {"--train.steps=4"})), 0);
+  EXPECT_EQ(std::filesystem::last_write_time(path), written);
+  std::ofstream(path) << "damaged";
+  ASSERT_EQ(parts.train(joined(list, {"--train.steps=6"})), 0);
+  EXPECT_EQ(read_whole_file(path, 1 << 20), kept);
+  EXPECT_EQ(parts.steps("rewards/margins"), whole.steps("rewards/margins"));
+  EXPECT_TRUE(parts.state() == whole.state());
+  // `eval` computes them again, also for another model than the run's.
+  const std::string config = parts.directory() + "/config.toml";
+  const Ended after = run_command({"eval", "--json", config});
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  EXPECT_EQ(Json::parse(after.out).at("loss"), parts.metrics("eval").back().at("loss"));
+  const Ended same = run_command({"eval", "--json", config, "--from", golden_directory("qwen3")});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_NEAR(Json::parse(same.out).at("loss").get<double>(), std::log(2.0), 1e-6);
+}
+
+// "adapter-off" is the model below a trained adapter, which "start" is not.
+TEST(PreferenceRuns, CompareWithTheModelBelowAnAdapter) {
+  const std::string adapter = adapter_golden_directory("llama") + "/adapter";
+  const Arguments run = {"--adapter.kind=lora", "--adapter.path=\"" + adapter + "\"",
+                         "--train.steps=4"};
+  const Outcome start = train("dpo", run);
+  const Outcome off = train("dpo", joined(run, {"--preference.reference=adapter-off"}));
+  const Outcome named =
+      train("dpo", joined(run, {"--preference.reference=\"" + golden_directory("llama") + "\""}));
+  EXPECT_NEAR(start.margins.front(), 0.0, 1e-5);
+  EXPECT_GT(std::abs(off.margins.front()), 1e-3);
+  EXPECT_EQ(off.losses, named.losses);
+  EXPECT_EQ(off.margins, named.margins);
+  EXPECT_TRUE(off.state == named.state);
+}
+
+// The plan shows the pass of another model, with peaks within the run's caps.
+TEST(PreferenceRuns, PlanThePassOfAnotherModel) {
+  const PreferenceCase golden("dpo");
+  RunDriver run("preference-plan");
+  ASSERT_EQ(run.train(joined(golden.arguments(),
+                             {"--preference.reference=\"" + golden_directory("qwen3") + "\"",
+                              "--offload.device_memory=64MiB", "--train.steps=1"})),
+            0);
+  const Json pass = run.plan(1).at("reference");
+  EXPECT_GT(pass.at("device_bytes"), 0);
+  EXPECT_LE(pass.at("device_bytes"), 64 << 20);
+  EXPECT_GT(pass.at("host_bytes"), 0);
+  const Ended shown = run_command({"plan", run.directory() + "/config.toml"});
+  EXPECT_NE(shown.out.find(golden_directory("qwen3") + " computes"), std::string::npos)
+      << shown.out;
+}
+
+// A reference that the loss does not use, or whose tokens are others, is refused with the reason.
+TEST(PreferenceRuns, RefuseAReferenceOfOtherTokens) {
+  const std::string directory = scratch_directory("preference-tokens");
+  const std::string own = directory + "/own", same = directory + "/same";
+  const std::string larger = directory + "/larger", renamed = directory + "/renamed";
+  for (const std::string& model : {own, same, renamed}) {
+    ASSERT_EQ(run_command({"init-model", model, "--preset", "tiny-llama"}).exit_code, 0);
+  }
+  ASSERT_EQ(run_command({"init-model", larger, "--vocabulary", "300"}).exit_code, 0);
+  for (const std::string name : {"/tokenizer.json", "/tokenizer_config.json"}) {
+    std::string text = read_whole_file(renamed + name, 1 << 20);
+    for (size_t at = 0; (at = text.find("<|endoftext|>", at)) != std::string::npos;) {
+      text.replace(at, 13, "<|finished|>");
+    }
+    std::ofstream(renamed + name) << text;
+  }
+  std::ofstream(directory + "/pairs.jsonl")
+      << R"({"prompt": "a", "chosen": "good", "rejected": "bad"})" << "\n";
+  std::ofstream(directory + "/run.toml") << "[run]\ndir = \"" << directory << "/run\"\n";
+  const auto said = [&](const Arguments& more) {
+    return run_command(
+               joined({"check", "run", directory + "/run.toml", "--model.path=\"" + own + "\"",
+                       "--data.train=" + directory + "/pairs.jsonl", "--train.loss=dpo",
+                       "--train.steps=1", "--device.kind=cpu"},
+                      more))
+        .err;
+  };
+  const auto reference = [](const std::string& model) {
+    return Arguments{"--preference.reference=\"" + model + "\""};
+  };
+  EXPECT_EQ(said(reference(same)).find("preference.reference"), std::string::npos);
+  EXPECT_NE(said(reference(larger)).find("its vocabulary has 300 tokens"), std::string::npos);
+  const std::string other = said(reference(renamed));
+  EXPECT_NE(other.find("token 0 is \"<|finished|>\", not \"<|endoftext|>\""), std::string::npos)
+      << other;
+  EXPECT_NE(said({"--preference.reference=adapter-off"}).find("needs adapters"), std::string::npos);
+  EXPECT_NE(said(joined(reference(same), {"--train.loss=orpo"})).find("has no effect"),
+            std::string::npos);
+  std::filesystem::remove_all(directory);
 }
 
 // `eval` compares with the start of the run, as evaluations in the run do.

@@ -10,7 +10,7 @@
 #include "trainer/report/metric_table.h"
 #include "trainer/use/evaluator.h"
 #include "trainer/use/loaded_run.h"
-#include "trainer/use/reference_logps.h"
+#include "trainer/use/reference_model.h"
 
 namespace longshore {
 namespace {
@@ -27,25 +27,32 @@ struct EvalData {
   std::optional<PairObjective> objective = {};
 };
 
-EvalData read_data(const LoadedRun& run, bool own) {
-  const RunConfig& config = run.setup.config;
+// `start` is the run with the weights of its start; null if it is not loaded, or if `own` is false
+// because --from replaces them.
+EvalData read_data(const MeasuredRun& setup, Engine* start) {
+  const RunConfig& config = setup.config;
   if (!has_evaluation_data(config)) {
     throw ConfigError("data.eval is empty and eval.split is 0: there is nothing to do");
   }
   const StopCheck no_stop = [] {};
-  EvalData read{.data = load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop)};
+  EvalData read{.data = load_sequences(config, *setup.source, SequenceUse::kEvaluate, no_stop)};
   const std::optional<PreferenceOptions> options = preference_options(config);
   if (!options) return read;
   read.objective = PairObjective{.options = *options};
   if (!has_reference(options->loss)) return read;
-  if (!own) {
+  if (has_other_reference(config)) {
+    read.objective->references =
+        compute_other_reference(other_reference(setup), {&*read.data}, no_stop).front();
+    return read;
+  }
+  if (start == nullptr) {
     throw ConfigError(
         "--from names other weights than the run's, and train.loss compares with those that the "
-        "run starts from; give a checkpoint, or --train.loss=simpo or orpo, which compare with "
-        "none");
+        "run starts from; give a checkpoint, --preference.reference=DIRECTORY, or "
+        "--train.loss=simpo or orpo, which compare with none");
   }
-  read.objective->references = compute_reference(*run.engine, *read.data, *options,
-                                                 config.train.micro_batch.value(), no_stop);
+  read.objective->references =
+      compute_reference(*start, *read.data, *options, config.train.micro_batch.value(), no_stop);
   return read;
 }
 
@@ -67,9 +74,15 @@ Json to_json(const LoadedRun& run, const Evaluation& result) {
 
 int run_eval(const EvalOptions& options) {
   EvalData read;
+  ReadRun asked = read_run(options.run, {}, SetupFor::kComputing);
+  if (has_other_reference(asked.config)) {
+    // The reference leaves the memory before the run's model takes it.
+    read = read_data(MeasuredRun(OpenedRun(std::move(asked))), nullptr);
+  }
   const LoadedRun run =
-      load_run(options.run, options.source,
-               [&read](const LoadedRun& start, bool own) { read = read_data(start, own); });
+      load_run(options.run, options.source, [&read](const LoadedRun& start, bool own) {
+        if (!read.data) read = read_data(start.setup, own ? start.engine.get() : nullptr);
+      });
   const RunConfig& config = run.setup.config;
   const Evaluation result = evaluate(
       *run.engine, *read.data, config.eval.sequences, config.train.micro_batch.value(), [] {},

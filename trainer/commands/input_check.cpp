@@ -14,6 +14,7 @@
 #include "trainer/model/trained_text.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/use/reference_model.h"
 
 namespace longshore {
 namespace {
@@ -81,6 +82,8 @@ class InputCheck {
   void check_model() {
     if (config_.model.path.empty()) return;
     attempt([&] { checked_.source = open_source(config_); });
+    if (!checked_.source || !has_other_reference(config_)) return;
+    attempt([&] { other_reference_config(config_, *checked_.source); });
   }
 
   void check_preparation() {

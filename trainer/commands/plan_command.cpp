@@ -12,6 +12,7 @@
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/use/reference_model.h"
 
 namespace longshore {
 namespace {
@@ -76,12 +77,23 @@ void print_screen(const PlanOptions& options, const MeasuredRun& setup, const Ti
   if (options.json) {
     auto json = plan_to_json(plan, setup.machine);
     json["time"] = forecast_to_json(screen.forecast, screen.source);
+    if (has_other_reference(setup.config)) {
+      const TierPlan pass = other_reference(setup).plan_for_inference();
+      json["reference"] = {{"device_bytes", pass.device.total}, {"host_bytes", pass.host.total}};
+    }
     print_json(json);
     return;
   }
   print_out("%s", (options.bytes ? format_plan(plan, setup.machine)
                                  : format_screen(plan, setup.machine, screen))
                       .c_str());
+  if (has_other_reference(setup.config)) {
+    print_out("reference\n  %s\n", describe_other_reference(other_reference(setup)).c_str());
+  } else if (has_reference(setup.config.train.loss)) {
+    print_out(
+        "reference\n  before step 1 a pass over the data computes its log-probabilities, in the "
+        "run's own memory\n");
+  }
   if (setup.config.data.train.empty() || !options.machine.empty()) return;
   print_out("data\n");
   for (const std::string& line : data_lines(setup.config, *setup.source)) {

@@ -7,6 +7,7 @@
 //   chat_template.jinja  a copy of the file that data.chat_template names
 //   frozen/        checksums of a frozen model that stays in its files, by rank
 //   reference_train, reference_eval  log-probabilities under the start's weights, for some losses
+//   other_reference_train, other_reference_eval  the same under another model
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
 // The run does not write through symbolic links inside it; <run.dir> itself may be one.
 #pragma once

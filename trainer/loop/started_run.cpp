@@ -1,5 +1,6 @@
 #include "trainer/loop/started_run.h"
 
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -14,11 +15,11 @@
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/trained_text.h"
-#include "trainer/model/weight_check.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/use/reference_logps.h"
+#include "trainer/use/reference_model.h"
 
 namespace longshore {
 namespace {
@@ -140,8 +141,46 @@ void refuse_other_run(const StartedRun& run) {
   if (!problem.empty()) throw CheckpointError(problem);
 }
 
-// Makes all checks that need no allocation, and returns the key of the state files on drives; the
-// key is unused without drives. Collective.
+// Returns a check for passes that all ranks run together: one rank alone must not leave them.
+StopCheck stop_of_pass(const StartedRun& run) {
+  return run.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run.signals);
+}
+
+// Takes the values of a model that is not the run's start: from the run's directory, or computed
+// and kept there. Its memory is free again on return. Collective.
+void take_other_references(StartedRun& run) {
+  const RunConfig& config = run.setup.config;
+  if (!has_other_reference(config)) return;
+  const MeasuredRun reference = other_reference(run.setup);
+  const bool first = run.ranks().first();
+  std::vector<const SequenceData*> data = {&run.data.data()};
+  if (run.eval_data) data.push_back(&*run.eval_data);
+  std::vector<std::string> keys;
+  for (const SequenceData* const one : data) {
+    keys.push_back(other_reference_key(reference, *one->dataset));
+  }
+  const std::array paths = {run.directory.file("other_reference_train"),
+                            run.directory.file("other_reference_eval")};
+  std::vector<std::vector<double>> values;
+  try {
+    for (size_t i = 0; i < data.size(); ++i) {
+      values.push_back(
+          read_reference(paths[i], keys[i], data[i]->dataset->document_count(), run.ranks()));
+    }
+  } catch (const CheckpointError&) {
+    // No file, or one of other data or another model: the values can be computed at any time.
+    if (first) log_info(describe_other_reference(reference));
+    values = compute_other_reference(reference, data, stop_of_pass(run));
+    for (size_t i = 0; first && i < data.size(); ++i) write_reference(paths[i], keys[i], values[i]);
+  }
+  const PreferenceOptions options = *preference_options(config);
+  run.objective = PairObjective{.options = options, .references = std::move(values[0])};
+  if (!run.eval_data) return;
+  run.eval_objective = PairObjective{.options = options, .references = std::move(values[1])};
+}
+
+// Makes all checks before the engine allocates, and returns the key of the state files on drives;
+// the key is unused without drives. Collective.
 RunKey check_run(StartedRun& run, const TierPlan& plan) {
   const RunConfig& config = run.setup.config;
   const ModelSource& source = *run.setup.source;
@@ -161,6 +200,7 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
     run.samples = sample_request(config, *run.prompts, plan.step.positions);
   }
   refuse_other_run(run);
+  take_other_references(run);
   return plan.drives.tier.state ? settle_drive_state(run.setup, plan, run.directory.path())
                                 : RunKey{};
 }
@@ -196,20 +236,6 @@ bool resume_from_tier(StartedRun& run) {
   continue_from(run, read_commit_note(point->note, Step(point->step)), "the state on the drives");
   run.engine.advance_version();
   return true;
-}
-
-// Loads weights from the model's files, checks them while reading, and refuses ranks that read
-// different ones.
-void load_weights(StartedRun& run) {
-  const ModelSource& source = *run.setup.source;
-  WeightCheck check;
-  WeightComparison comparison(source.weight_files(), run.ranks().topology(), run.ranks().world());
-  load_initial_weights(run.engine, source, check, &comparison);
-  comparison.conclude(source.directory().path());
-  const std::string found = check.conclude(source.directory().path(), run.ranks().world());
-  if (!found.empty() && run.ranks().first()) {
-    log_warning(found + "; steps that meet them are skipped");
-  }
 }
 
 // Throws CheckpointError if a start after step `start` would lose committed steps.
@@ -314,32 +340,15 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
   const std::string path = run.directory.file(name);
   const std::string key = reference_key(config, run.setup.source->fingerprint(), *data.dataset);
   if (run.ledger.progress.step.value == 0) {
-    const StopCheck stop =
-        run.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run.signals);
-    objective.references =
-        compute_reference(run.engine, data, *options, config.train.micro_batch.value(), stop);
+    objective.references = compute_reference(run.engine, data, *options,
+                                             config.train.micro_batch.value(), stop_of_pass(run));
     if (!first) return objective;
     write_reference(path, key, objective.references);
     log_info("computed the reference's log-probabilities of " +
              std::to_string(objective.references.size()) + " answers: " + path);
     return objective;
   }
-  std::string problem;
-  objective.references.assign(static_cast<size_t>(data.dataset->document_count()), 0.0);
-  if (first) {
-    try {
-      objective.references = read_reference(path, key, data.dataset->document_count());
-    } catch (const CheckpointError& error) {
-      problem = error.what();
-    }
-  }
-  problem = run.ranks().world().exchange("the reference's log-probabilities", problem).front();
-  if (!problem.empty()) throw CheckpointError(problem);
-  // Only rank 0 need see the run's directory; the values of the others are 0.
-  if (Communicator* const all = run.engine.groups().all; all != nullptr) {
-    all->all_reduce(objective.references, {"the reference's log-probabilities", std::nullopt})
-        .wait();
-  }
+  objective.references = read_reference(path, key, data.dataset->document_count(), run.ranks());
   return objective;
 }
 
@@ -428,7 +437,10 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
   }
   const bool kept = resume_from_tier(*this);
   if (!kept) {
-    load_weights(*this);
+    const std::string found = load_initial_weights(engine, *setup.source, &ranks().world());
+    if (!found.empty() && ranks().first()) {
+      log_warning(found + "; steps that meet them are skipped");
+    }
     resume_from_checkpoint(*this);
   }
   const RunProgress& progress = ledger.progress;
@@ -452,8 +464,10 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
                              .ranks = ranks().info().size,
                              .resumed_from = progress.step});
   ledger.note_status(reporter, signals);
-  objective = objective_of(*this, data.data(), "reference_train");
-  if (eval_data) eval_objective = objective_of(*this, *eval_data, "reference_eval");
+  if (!objective) objective = objective_of(*this, data.data(), "reference_train");
+  if (eval_data && !eval_objective) {
+    eval_objective = objective_of(*this, *eval_data, "reference_eval");
+  }
   reporter.begin_steps();
 }
 

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/model/weight_check.h"
 
 namespace longshore {
 namespace {
@@ -79,6 +80,41 @@ std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
   return writer.commit(manifest);
 }
 
+// Loads the model's values and passes them to `check`. Where the ranks read different files, passes
+// to `comparison` what it compares; null: there are no other ranks.
+void read_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
+                          WeightComparison* comparison) {
+  const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
+  // A frozen model that stays in its files is not loaded, so it is read once more for a comparison.
+  const bool loads_all = !engine.plan().frozen_in_files;
+  const bool compares = comparison != nullptr && comparison->needed();
+  {
+    Progress progress("loading weights", model.fp32_bytes(loads_all));
+    engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
+      source.read_initial(name, begin, out);
+      check.take(name, out);
+      if (loads_all && compares) comparison->take(name, begin, out);
+      progress.add(static_cast<Bytes>(out.size_bytes()));
+    });
+  }
+  if (!loads_all && compares) {
+    engine.read_shard(engine.groups().shard(),
+                      [&](const std::string& name, int64_t begin, std::span<float> out) {
+                        source.read_stored(name, begin, out);
+                        comparison->take(name, begin, out);
+                      });
+  }
+  if (comparison == nullptr || !comparison->other_shard()) return;
+  const Rank other = *comparison->other_shard();
+  const ShardedModel theirs{engine.spec(), engine.layouts(), other};
+  Progress progress("comparing weights with another rank", theirs.fp32_bytes(true));
+  engine.read_shard(other, [&](const std::string& name, int64_t begin, std::span<float> out) {
+    source.read_stored(name, begin, out);
+    comparison->take_other(name, begin, out);
+    progress.add(static_cast<Bytes>(out.size_bytes()));
+  });
+}
+
 }  // namespace
 
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume,
@@ -120,37 +156,17 @@ std::string model_difference(const RunProgress& saved, const std::string& path,
          "; give its model.path, or another run.dir";
 }
 
-void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
-                          WeightComparison* comparison) {
-  const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
-  // A frozen model that stays in its files is not loaded, so it is read once more for a comparison.
-  const bool loads_all = !engine.plan().frozen_in_files;
-  const bool compares = comparison != nullptr && comparison->needed();
-  {
-    Progress progress("loading weights", model.fp32_bytes(loads_all));
-    engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
-      source.read_initial(name, begin, out);
-      check.take(name, out);
-      if (loads_all && compares) comparison->take(name, begin, out);
-      progress.add(static_cast<Bytes>(out.size_bytes()));
-    });
+std::string load_initial_weights(Engine& engine, const ModelSource& source, World* world) {
+  const std::string& model = source.directory().path();
+  WeightCheck check;
+  if (world == nullptr) {
+    read_initial_weights(engine, source, check, nullptr);
+    return check.describe(model);
   }
-  if (!loads_all && compares) {
-    engine.read_shard(engine.groups().shard(),
-                      [&](const std::string& name, int64_t begin, std::span<float> out) {
-                        source.read_stored(name, begin, out);
-                        comparison->take(name, begin, out);
-                      });
-  }
-  if (comparison == nullptr || !comparison->other_shard()) return;
-  const Rank other = *comparison->other_shard();
-  const ShardedModel theirs{engine.spec(), engine.layouts(), other};
-  Progress progress("comparing weights with another rank", theirs.fp32_bytes(true));
-  engine.read_shard(other, [&](const std::string& name, int64_t begin, std::span<float> out) {
-    source.read_stored(name, begin, out);
-    comparison->take_other(name, begin, out);
-    progress.add(static_cast<Bytes>(out.size_bytes()));
-  });
+  WeightComparison comparison(source.weight_files(), engine.groups().topology, *world);
+  read_initial_weights(engine, source, check, &comparison);
+  comparison.conclude(model);
+  return check.conclude(model, *world);
 }
 
 void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine) {

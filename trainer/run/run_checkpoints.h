@@ -14,7 +14,6 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/model/model_source.h"
-#include "trainer/model/weight_check.h"
 
 namespace longshore {
 
@@ -34,10 +33,10 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source);
 
-// Loads the model's values before the first step, and passes them to `check`. Where the ranks read
-// different files, passes to `comparison` what it compares; null: there are no other ranks.
-void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
-                          WeightComparison* comparison = nullptr);
+// Loads the model's values before the first step, and refuses ranks of `world` that read different
+// ones. Returns a sentence that names tensors with values that are not finite, or "". `world` is
+// null for a single process that does not train. Collective.
+std::string load_initial_weights(Engine& engine, const ModelSource& source, World* world);
 // Loads the state of a checkpoint of the engine's model.
 void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine);
 

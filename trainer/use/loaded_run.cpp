@@ -85,9 +85,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   run.engine = std::make_unique<Engine>(
       &source.model(), run.setup.plan_for_inference(), adamw_options(config), RankGroups{},
       RunKey{}, EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
-  WeightCheck check;
-  load_initial_weights(*run.engine, source, check);
-  const std::string found_weights = check.describe(source.directory().path());
+  const std::string found_weights = load_initial_weights(*run.engine, source, nullptr);
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");
   }

@@ -29,6 +29,34 @@ std::vector<int64_t> sequences_of(const SequenceTable& table, int64_t number, in
   return sequences;
 }
 
+std::vector<double> read_file(const std::string& path, const std::string& key, int64_t documents) {
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) {
+    throw CheckpointError(path +
+                          " is missing: it has the log-probabilities of the model that this run "
+                          "started from, which train.loss needs" +
+                          kHelp);
+  }
+  const std::string text = read_own_file(path, kMostBytes);
+  const size_t line = text.find('\n');
+  if (line == std::string::npos) throw CheckpointError(path + " is damaged" + kHelp);
+  const Json head = Json::parse(text.substr(0, line), nullptr, /*allow_exceptions=*/false);
+  const std::string_view content = std::string_view(text).substr(line + 1);
+  const auto member = [&](const char* name) {
+    return head.is_object() && head.contains(name) ? head[name] : Json();
+  };
+  if (member("version") != 1 || member("xxh3") != hash_text(hash64(content))) {
+    throw CheckpointError(path + " is damaged" + kHelp);
+  }
+  if (member("key") != key || member("documents") != documents ||
+      content.size() != static_cast<size_t>(documents) * sizeof(double)) {
+    throw CheckpointError(path + " belongs to another model, other data or another compute type (" +
+                          member("key").dump() + ", now \"" + key + "\")" + kHelp);
+  }
+  std::vector<double> values(static_cast<size_t>(documents));
+  if (!values.empty()) std::memcpy(values.data(), content.data(), content.size());
+  return values;
+}
+
 }  // namespace
 
 std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
@@ -96,31 +124,21 @@ void write_reference(const std::string& path, const std::string& key,
 }
 
 std::vector<double> read_reference(const std::string& path, const std::string& key,
-                                   int64_t documents) {
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path))) {
-    throw CheckpointError(path +
-                          " is missing: it has the log-probabilities of the model that this run "
-                          "started from, which train.loss needs" +
-                          kHelp);
+                                   int64_t documents, const RunRanks& ranks) {
+  std::vector<double> values(static_cast<size_t>(documents), 0.0);
+  std::string problem;
+  if (ranks.first()) {
+    try {
+      values = read_file(path, key, documents);
+    } catch (const CheckpointError& error) {
+      problem = error.what();
+    }
   }
-  const std::string text = read_own_file(path, kMostBytes);
-  const size_t line = text.find('\n');
-  if (line == std::string::npos) throw CheckpointError(path + " is damaged" + kHelp);
-  const Json head = Json::parse(text.substr(0, line), nullptr, /*allow_exceptions=*/false);
-  const std::string_view content = std::string_view(text).substr(line + 1);
-  const auto member = [&](const char* name) {
-    return head.is_object() && head.contains(name) ? head[name] : Json();
-  };
-  if (member("version") != 1 || member("xxh3") != hash_text(hash64(content))) {
-    throw CheckpointError(path + " is damaged" + kHelp);
+  problem = ranks.world().exchange("the reference's log-probabilities", problem).front();
+  if (!problem.empty()) throw CheckpointError(problem);
+  if (Communicator* const all = ranks.groups().all; all != nullptr) {
+    all->all_reduce(values, {"the reference's log-probabilities", std::nullopt}).wait();
   }
-  if (member("key") != key || member("documents") != documents ||
-      content.size() != static_cast<size_t>(documents) * sizeof(double)) {
-    throw CheckpointError(path + " belongs to another model, other data or another compute type (" +
-                          member("key").dump() + ", now \"" + key + "\")" + kHelp);
-  }
-  std::vector<double> values(static_cast<size_t>(documents));
-  if (!values.empty()) std::memcpy(values.data(), content.data(), content.size());
   return values;
 }
 

@@ -9,6 +9,7 @@
 
 #include "offload/engine/engine.h"
 #include "trainer/data/run_data.h"
+#include "trainer/setup/run_ranks.h"
 
 namespace longshore {
 
@@ -21,9 +22,11 @@ std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
 // The file that keeps the values: a line of JSON, then the values. `key` names what they depend on.
 void write_reference(const std::string& path, const std::string& key,
                      const std::vector<double>& values);
-// Throws CheckpointError if the file is missing, damaged, or has another key or number of values.
+// Returns what rank 0 reads, on every rank: only it need see the run's directory. Throws
+// CheckpointError if the file is missing, damaged, or has another key or number of values.
+// Collective.
 std::vector<double> read_reference(const std::string& path, const std::string& key,
-                                   int64_t documents);
+                                   int64_t documents, const RunRanks& ranks);
 
 // Returns the key of the values of `data` for a run of this model.
 std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,

@@ -1,0 +1,39 @@
+// ReferenceModel: the model that preference.reference names, where it is not the run's own start:
+// another directory, or the model below the adapters. It has a set-up and a plan apart from the
+// run's, within the run's caps, and computes its log-probabilities before the run allocates
+// anything. Functions for the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/setup/run_setup.h"
+#include "trainer/use/reference_logps.h"
+
+namespace longshore {
+
+// Returns whether the run compares with such a model.
+bool has_other_reference(const RunConfig& config);
+
+// Returns the run file of the model of a run whose own model is `own`. It is frozen: only its final
+// norm counts as trained, because a plan has something to train. Throws ConfigError or DataError,
+// also if its vocabulary or tokenizer is another one.
+RunConfig other_reference_config(const RunConfig& run, const ModelSource& own);
+
+// Opens and measures the model. Throws DoesNotFitError too. Collective if the run has ranks.
+MeasuredRun other_reference(const MeasuredRun& run);
+
+// Returns the key of its values of `data`, as of reference_key; it changes when a
+// weight file is written.
+std::string other_reference_key(const MeasuredRun& reference, const Dataset& data);
+
+// Returns a line about the pass of such a model, with the peaks of its plan.
+std::string describe_other_reference(const MeasuredRun& reference);
+
+// Loads the model and returns its values of each of `data`. Nothing stays allocated. Collective if
+// the run has ranks.
+std::vector<std::vector<double>> compute_other_reference(
+    const MeasuredRun& reference, const std::vector<const SequenceData*>& data,
+    const StopCheck& stop);
+
+}  // namespace longshore
