@@ -311,6 +311,38 @@ TEST(PreferenceRuns, PlanThePassOfAnotherModel) {
       << shown.out;
 }
 
+// Rows in the schemas of UltraFeedback (messages) and hh-rlhf (texts with their prompt inside)
+// train without a key about them.
+TEST(PreferenceRuns, TrainOnPublicDataSetsAsTheyAre) {
+  const std::string directory = scratch_directory("preference-public");
+  const std::string model = directory + "/model";
+  ASSERT_EQ(run_command({"init-model", model, "--preset", "tiny-llama"}).exit_code, 0);
+  std::ofstream(model + "/chat_template.jinja")
+      << "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+         "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+  std::ofstream(directory + "/ultrafeedback.jsonl")
+      << R"({"prompt": "Name a sea.", "prompt_id": "a1", "score_chosen": 8.5, )"
+         R"("chosen": [{"content": "Name a sea.", "role": "user"}, )"
+         R"({"content": "The Baltic.", "role": "assistant"}], )"
+         R"("rejected": [{"content": "Name a sea.", "role": "user"}, )"
+         R"({"content": "Berlin.", "role": "assistant"}], "score_rejected": 3.0})"
+      << "\n";
+  std::ofstream(directory + "/hh-rlhf.jsonl")
+      << R"({"chosen": "\n\nHuman: Hi\n\nAssistant: Hello!", )"
+         R"("rejected": "\n\nHuman: Hi\n\nAssistant: No."})"
+      << "\n";
+  for (const std::string rows : {"ultrafeedback", "hh-rlhf"}) {
+    RunDriver run("preference-" + rows);
+    ASSERT_EQ(run.train({"--model.path=\"" + model + "\"", "--device.kind=cpu", "--train.steps=2",
+                         "--data.train=" + directory + "/" + rows + ".jsonl", "--train.loss=dpo"}),
+              0)
+        << rows;
+    EXPECT_NEAR(run.steps("loss").front(), std::log(2.0), 1e-3) << rows;
+    EXPECT_EQ(run.steps("rewards/margins").size(), 2u) << rows;
+  }
+  std::filesystem::remove_all(directory);
+}
+
 // A reference that the loss does not use, or whose tokens are others, is refused with the reason.
 TEST(PreferenceRuns, RefuseAReferenceOfOtherTokens) {
   const std::string directory = scratch_directory("preference-tokens");

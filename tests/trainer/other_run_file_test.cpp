@@ -220,14 +220,14 @@ TEST_F(OtherRunFile, ConvertsAdaptersOfAxolotl) {
   EXPECT_TRUE(has(why(run.needless, "deepspeed"), "offloads it by itself"));
 }
 
-// Goal: a file for a quantised model or for preferences names each of them, and writes nothing.
+// Goal: a file for a quantised model or for rewards names each of them, and writes nothing.
 TEST_F(OtherRunFile, RefusesWhatWouldBeAnotherRunOfAxolotl) {
   const std::string found = refusal_of(R"(
 base_model: meta-llama/Llama-3.2-1B
 load_in_8bit: false
 load_in_4bit: true
 adapter: qlora
-rl: dpo
+rl: grpo
 datasets:
   - path: Intel/orca_dpo_pairs
     type: chatml.intel
@@ -235,8 +235,8 @@ optimizer: lion_8bit
 lr_scheduler: polynomial
 learning_rate: 0.0002
 )");
-  for (const char* part : {"load_in_4bit", "adapter = qlora", "rl = \"dpo\"",
-                           "supervised fine-tuning alone", "optim = lion_8bit", "polynomial"}) {
+  for (const char* part : {"load_in_4bit", "adapter = qlora", "rl = grpo", "not rewards",
+                           "optim = lion_8bit", "polynomial"}) {
     EXPECT_TRUE(has(found, part)) << part << "\n" << found;
   }
   EXPECT_FALSE(has(found, "load_in_8bit")) << "it is false";
@@ -296,7 +296,8 @@ constexpr const char* kDatasetInfo = R"({
             "columns": {"messages": "talk", "tools": "tools"}},
   "shared": {"hf_hub_url": "owner/chats", "subset": "en", "formatting": "sharegpt"},
   "rows": {"file_name": "rows.json", "columns": {"prompt": "q", "response": "a"}},
-  "pairs": {"file_name": "pairs.json", "ranking": true}
+  "pairs": {"file_name": "pairs.json", "ranking": true, "formatting": "sharegpt",
+            "columns": {"messages": "conversations", "chosen": "good", "rejected": "rejected"}}
 })";
 
 TEST_F(OtherRunFile, ConvertsAFullFineTuneOfLlamaFactory) {
@@ -372,16 +373,15 @@ TEST_F(OtherRunFile, RefusesWhatWouldBeAnotherRunOfLlamaFactory) {
   const std::string found = refusal_of(R"(
 model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
 quantization_bit: 4
-stage: dpo
+stage: ppo
 finetuning_type: freeze
 dataset: pairs, nowhere
-pref_beta: 0.1
+reward_model: saves/reward
 template: llama3
 output_dir: saves/x
 )");
-  for (const char* part : {"quantization_bit", "stage = dpo", "finetuning_type = \"freeze\"",
-                           "dataset pairs: its rows are preferences", "pref_beta",
-                           "data/dataset_info.json does not name it"}) {
+  for (const char* part : {"quantization_bit", "stage = ppo", "finetuning_type = \"freeze\"",
+                           "reward_model", "data/dataset_info.json does not name it"}) {
     EXPECT_TRUE(has(found, part)) << part << "\n" << found;
   }
   const std::string named = "model_name_or_path: m\nstage: sft\ndataset: nowhere\n";
@@ -420,7 +420,86 @@ TEST_F(OtherRunFile, ConvertsArgumentsOfTrl) {
   EXPECT_TRUE(has(why(run.left, "eos_token"), "tokenizer"));
   EXPECT_TRUE(has(why(run.left, "assistant_only_loss"), "data.mask = \"all\""));
   EXPECT_NE(why(run.needless, "push_to_hub"), "");
-  EXPECT_TRUE(has(refusal_of("model_name_or_path: m\ndataset_name: a/b\nbeta: 0.1\n"), "beta"));
+}
+
+// ---- Preferences ----
+
+// Goal: the DPO example of Axolotl becomes the same run; the types of its rows need no key.
+TEST_F(OtherRunFile, ConvertsPreferencesOfAxolotl) {
+  const std::string start =
+      "base_model: m\ndatasets:\n  - path: Intel/orca_dpo_pairs\n"
+      "    split: train\n    type: chatml.intel\n";
+  const ConvertedRun run = converted(start +
+                                     "rl: dpo\nrl_beta: 0.2\ndpo_label_smoothing: 0.1\n"
+                                     "learning_rate: 5e-6\n");
+  const RunConfig config = load_run_config({}, run.draft.overrides());
+  EXPECT_EQ(config.train.loss, LossKind::kDpo);
+  EXPECT_EQ(config.preference.beta, 0.2);
+  EXPECT_EQ(config.preference.label_smoothing, 0.1);
+  EXPECT_TRUE(config.preference.is_start());
+  EXPECT_EQ(config.optimizer.lr, 5e-6);
+  EXPECT_EQ(config.data.train, std::vector<std::string>{"Intel/orca_dpo_pairs"});
+  EXPECT_TRUE(has(why(run.left, "datasets[0].type = chatml.intel"), "chat template"));
+  EXPECT_EQ(config_of(start + "rl: ipo\n").train.loss, LossKind::kIpo);
+  const RunConfig orpo = config_of(start + "rl: orpo\norpo_alpha: 0.3\n");
+  EXPECT_EQ(orpo.train.loss, LossKind::kOrpo);
+  EXPECT_EQ(orpo.preference.beta, 0.3);
+  const ConvertedRun simpo =
+      converted(start + "rl: simpo\nrl_beta: 2.0\nsimpo_gamma: 0.8\ncpo_alpha: 0.5\n");
+  const RunConfig margins = load_run_config({}, simpo.draft.overrides());
+  EXPECT_EQ(margins.train.loss, LossKind::kSimpo);
+  EXPECT_EQ(margins.preference.gamma, 0.8);
+  EXPECT_TRUE(has(why(simpo.left, "cpo_alpha"), "adds no loss"));
+  const RunConfig going_on =
+      config_of(start + "rl: dpo\nadapter: lora\nlora_model_dir: runs/a/adapter\n");
+  EXPECT_TRUE(going_on.preference.is_adapter_off());
+}
+
+// Goal: the DPO example of LLaMA-Factory becomes the same run, with its data set of rankings.
+TEST_F(OtherRunFile, ConvertsPreferencesOfLlamaFactory) {
+  std::filesystem::create_directory("data");
+  write("data/dataset_info.json", kDatasetInfo);
+  const std::string start =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\nstage: dpo\ndo_train: true\n"
+      "finetuning_type: lora\nlora_rank: 8\nlora_target: all\ndataset: pairs\ntemplate: llama3\n"
+      "pref_beta: 0.2\nlearning_rate: 5.0e-6\n";
+  const ConvertedRun run = converted(start + "pref_loss: sigmoid\npref_ftx: 0.5\n");
+  const RunConfig config = load_run_config({}, run.draft.overrides());
+  EXPECT_EQ(config.train.loss, LossKind::kDpo);
+  EXPECT_EQ(config.preference.beta, 0.2);
+  EXPECT_EQ(config.data.train, std::vector<std::string>{"data/pairs.json"});
+  EXPECT_EQ(config.data.keys, std::vector<std::string>{"chosen = \"good\""});
+  EXPECT_TRUE(has(why(run.left, "pref_ftx"), "adds no loss"));
+  EXPECT_EQ(config_of(start + "pref_loss: orpo\n").train.loss, LossKind::kOrpo);
+  EXPECT_TRUE(has(refusal_of(start + "pref_loss: hinge\n"), "hinge"));
+  EXPECT_EQ(config_of(start + "ref_model: models/other\n").preference.reference, "models/other");
+  EXPECT_TRUE(config_of(start + "adapter_name_or_path: saves/sft\n").preference.is_adapter_off());
+}
+
+// Goal: arguments of DPOConfig become the same run, with the rate that TRL takes by default.
+TEST_F(OtherRunFile, ConvertsPreferencesOfTrl) {
+  const std::string start =
+      "model_name_or_path: Qwen/Qwen2-0.5B-Instruct\n"
+      "dataset_name: trl-lib/ultrafeedback_binarized\n";
+  const ConvertedRun run = converted(start +
+                                     "beta: 0.2\nlabel_smoothing: 0.1\n"
+                                     "max_prompt_length: 512\nmax_length: 1024\n");
+  const RunConfig config = load_run_config({}, run.draft.overrides());
+  EXPECT_EQ(config.train.loss, LossKind::kDpo);
+  EXPECT_EQ(config.preference.beta, 0.2);
+  EXPECT_EQ(config.preference.label_smoothing, 0.0);
+  EXPECT_EQ(config.optimizer.lr, 1e-6);
+  EXPECT_EQ(config.data.max_tokens, 1024);
+  EXPECT_TRUE(has(why(run.left, "label_smoothing"), "no notice"));
+  EXPECT_TRUE(has(why(run.left, "max_prompt_length"), "data.max_tokens"));
+  const RunConfig robust = config_of(start + "loss_type: robust\nlabel_smoothing: 0.1\n");
+  EXPECT_EQ(robust.train.loss, LossKind::kDpoRobust);
+  EXPECT_EQ(robust.preference.label_smoothing, 0.1);
+  EXPECT_EQ(config_of(start + "loss_type: [ipo]\n").train.loss, LossKind::kIpo);
+  EXPECT_TRUE(has(refusal_of(start + "loss_type: exo_pair\n"), "exo_pair"));
+  EXPECT_TRUE(has(refusal_of(start + "beta: 0.1\nreference_free: true\n"), "simpo and orpo"));
+  EXPECT_TRUE(has(refusal_of(start + "beta: 0.1\nsync_ref_model: true\n"), "does not change"));
+  EXPECT_EQ(config_of(start + "loss_type: nll\n").train.loss, LossKind::kSft);
 }
 
 // ---- Faults ----
@@ -470,7 +549,7 @@ TEST_F(OtherRunFile, InitWritesTheRunFile) {
   const Json object = Json::parse(said.out);
   EXPECT_EQ(object.at("from"), "Axolotl");
   EXPECT_FALSE(object.at("not_converted").empty());
-  write("other.yml", "base_model: m\nrl: dpo\n");
+  write("other.yml", "base_model: m\nrl: grpo\n");
   const Ended refused = run_command({"init", "none.toml", "--from", "other.yml"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists("none.toml"));

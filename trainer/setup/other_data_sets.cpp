@@ -12,8 +12,6 @@ namespace longshore {
 namespace {
 
 constexpr JsonLimits kLimits{.max_bytes = 16 * kMiB, .max_depth = 16};
-constexpr const char* kPreferences =
-    "its rows are preferences; `init --from` converts supervised fine-tuning alone";
 constexpr const char* kWrittenByTemplate =
     "LLaMA-Factory writes rows of prompts by its chat template; here data.prompt_template says how "
     "they are written, and rows of messages are written by the chat template";
@@ -128,6 +126,8 @@ class DataSetReader {
     if (messages != "messages" && messages != "conversations") {
       set_key(place, "messages", messages);
     }
+    set_key(place, "chosen", member_of(entry, "field_chosen"));
+    set_key(place, "rejected", member_of(entry, "field_rejected"));
     for (const char* name : {"message_property_mappings", "roles", "roles_to_train",
                              "chat_template", "shards", "drop_system_message"}) {
       if (!entry.contains(name) || entry[name].is_null()) continue;
@@ -149,7 +149,14 @@ class DataSetReader {
       found_.prompt_template = "alpaca";
       return;
     }
-    if (name == "completion" || name == "chat_template" || name.starts_with("sharegpt")) return;
+    if (name == "completion" || name.starts_with("chat_template") || name.starts_with("sharegpt")) {
+      return;
+    }
+    if (name.find('.') != std::string::npos) {
+      return left(place + ".type = " + printable(name, 40),
+                  "the form of the rows is told by their members, and the model's own chat "
+                  "template writes their messages; `longshore check data` shows the rows");
+    }
     left(place + ".type = " + printable(name, 40),
          "the form of the rows is told by their members (data.format = \"auto\"); `longshore check "
          "data` shows what is trained");
@@ -158,6 +165,9 @@ class DataSetReader {
   // Axolotl's own form of prompts: names of the members, and a text with {instruction}, {input}.
   void read_own_type(const std::string& place, const Json& type) {
     set_key(place, "prompt", member_of(type, "field_instruction"));
+    set_key(place, "prompt", member_of(type, "field_prompt"));
+    set_key(place, "chosen", member_of(type, "field_chosen"));
+    set_key(place, "rejected", member_of(type, "field_rejected"));
     set_key(place, "context", member_of(type, "field_input"));
     set_key(place, "completion", member_of(type, "field_output"));
     std::string form = member_of(type, "format");
@@ -201,7 +211,6 @@ class DataSetReader {
 
   void read_named(const std::string& place, const Json& set, std::vector<std::string>& paths) {
     const std::string file = member_of(set, "file_name"), id = member_of(set, "hf_hub_url");
-    if (set.value("ranking", Json()) == true) return refused(place, kPreferences);
     if (!file.empty()) {
       paths.push_back(directory_ + "/" + file);
     } else if (!id.empty()) {
@@ -224,7 +233,8 @@ class DataSetReader {
     for (const auto& [theirs, ours] :
          {std::pair("prompt", "prompt"), std::pair("query", "context"),
           std::pair("response", "completion"), std::pair("messages", "messages"),
-          std::pair("tools", "tools")}) {
+          std::pair("tools", "tools"), std::pair("chosen", "chosen"),
+          std::pair("rejected", "rejected")}) {
       const std::string name = member_of(columns, theirs);
       if (name != "conversations" && name != ours) set_key(place, ours, name);
     }

@@ -16,6 +16,7 @@
 #include "config/toml_document.h"
 #include "hf/yaml.h"
 #include "trainer/setup/other_data_sets.h"
+#include "trainer/setup/other_preference.h"
 
 namespace longshore {
 namespace {
@@ -84,6 +85,7 @@ class Converter {
 
   ConvertedRun run() {
     convert_model();
+    convert_loss();
     convert_data();
     convert_length();
     convert_optimizer();
@@ -180,16 +182,22 @@ class Converter {
     if (!given_.run_directory.empty()) directory = given_.run_directory;
     set("run", "dir", quote_toml(directory));
     if (!model.empty()) set("model", "path", quote_toml(model));
-    const std::string stage = text("stage");
-    const Json* rl = take("rl");
-    if (rl != nullptr && !asks_for_nothing(*rl)) refuse_preferences("rl", rl->dump());
-    if (!stage.empty() && stage != "sft" && stage != "pt") refuse_preferences("stage", stage);
   }
 
-  void refuse_preferences(const std::string& key, const std::string& value) {
-    refuse(key + " = " + printable(value, 40),
-           "`init --from` converts supervised fine-tuning alone, not training on preferences or "
-           "rewards");
+  void convert_loss() {
+    const OtherPreference found = read_other_preference(file_, trainer_.name);
+    for (const std::string& key : found.read) read_.insert(key);
+    for (const auto& [key, why] : found.left) note(key, why);
+    for (const auto& [key, why] : found.refused) refuse(key, why);
+    loss_ = found.loss;
+    if (loss_.empty()) return;
+    set("train", "loss", quote_toml(loss_));
+    for (const auto& [ours, theirs] : found.numbers) {
+      if (const auto value = number(theirs.c_str())) set("preference", ours.c_str(), real(*value));
+    }
+    if (loss_ == "orpo" || loss_ == "simpo") return;  // without a reference
+    if (!found.reference.empty()) set("preference", "reference", quote_toml(found.reference));
+    below_adapter_ = found.reference.empty();
   }
 
   void convert_data() {
@@ -249,9 +257,11 @@ class Converter {
   void convert_mask() {
     const bool all =
         flag("train_on_inputs") || flag("train_on_prompt") || denied("completion_only_loss");
-    if (flag("mask_history")) {
+    const bool last = flag("mask_history"), assistant = flag("assistant_only_loss");
+    if (!loss_.empty()) return;  // the answers alone are scored
+    if (last) {
       set("data", "mask", "\"last\"");
-    } else if (flag("assistant_only_loss")) {
+    } else if (assistant) {
       set("data", "mask", "\"assistant\"");
     } else if (all) {
       set("data", "mask", "\"all\"");
@@ -283,7 +293,8 @@ class Converter {
   }
 
   void convert_optimizer() {
-    lr_ = number("learning_rate").value_or(trainer_.lr);
+    const bool small_rate = &trainer_ == &kTrl && !loss_.empty();
+    lr_ = number("learning_rate").value_or(small_rate ? 1e-6 : trainer_.lr);
     set("optimizer", "lr", real(lr_));
     set("optimizer", "betas",
         "[" + real(number("adam_beta1").value_or(0.9)) + ", " +
@@ -395,6 +406,7 @@ class Converter {
     set("adapter", "kind", dora ? "\"dora\"" : "\"lora\"");
     if (!start.empty()) {  // its own adapter_config.json says the rest
       set("adapter", "path", quote_toml(start));
+      if (below_adapter_) set("preference", "reference", "\"adapter-off\"");
       return;
     }
     set("adapter", "r", formatted("%.0f", r));
@@ -529,8 +541,10 @@ class Converter {
   std::vector<NotConverted> left_, needless_;
   std::vector<std::string> refused_;
   double steps_ = 0.0;  // 0: the epochs set the length
+  std::string loss_;    // over preferences; empty: supervised fine-tuning
   double lr_ = 0.0;
   bool evaluates_ = false;
+  bool below_adapter_ = false;  // the reference is the model without its adapter
 };
 
 }  // namespace
