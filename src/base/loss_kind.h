@@ -5,8 +5,19 @@
 
 namespace longshore {
 
-// kSft sums over trained tokens; the others sum over pairs ([Note: preference losses]).
-enum class LossKind : uint8_t { kSft, kDpo, kDpoRobust, kIpo, kOrpo, kSimpo };
+// kSft sums over trained tokens; preference losses sum over pairs, or over rows with kKto
+// ([Note: preference losses]).
+enum class LossKind : uint8_t { kSft, kDpo, kDpoRobust, kIpo, kOrpo, kSimpo, kKto };
+
+// Returns whether the loss is over answers that people judged.
+constexpr bool is_preference(LossKind loss) {
+  return loss >= LossKind::kDpo && loss <= LossKind::kKto;
+}
+
+// Returns whether each of its samples is a pair: a chosen and a rejected answer.
+constexpr bool is_paired(LossKind loss) {
+  return is_preference(loss) && loss != LossKind::kKto;
+}
 
 // Returns the answers of a row that the loss takes together: 2 if it is over pairs.
 constexpr int64_t answers_of(LossKind loss) {
@@ -15,7 +26,7 @@ constexpr int64_t answers_of(LossKind loss) {
 
 // Returns whether the loss needs each answer's log-probability under a reference model.
 constexpr bool has_reference(LossKind loss) {
-  return loss == LossKind::kDpo || loss == LossKind::kDpoRobust || loss == LossKind::kIpo;
+  return is_preference(loss) && loss != LossKind::kOrpo && loss != LossKind::kSimpo;
 }
 
 // The defaults are TRL's, and those of the run file's section "preference".
