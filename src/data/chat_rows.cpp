@@ -198,9 +198,9 @@ class PromptFormat : public RowFormat {
     const auto label = row.find("label");
     if (label == row.end() || !label->is_boolean()) return;
     throw RowProblem(
-        "label: a true or false judgement of the answer (KTO), which is not supported; to train "
-        "the good answers, leave out the rows with label false and the member itself; for a loss "
-        "over pairs give rows with \"chosen\" and \"rejected\"");
+        "label: a true or false judgement of the answer; set train.loss = \"kto\" and data.format "
+        "= \"unpaired-preference\" to learn from both, or, to train the good answers alone, leave "
+        "out the rows with label false and the member itself");
   }
 
   // Prompt and completion are lists of messages, which form one conversation.

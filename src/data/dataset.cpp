@@ -148,10 +148,85 @@ bool CombinedDataset::row_goes_on(int64_t document) const {
   return place.file->row_goes_on(place.document);
 }
 
+bool CombinedDataset::is_desirable(int64_t document) const {
+  const Place place = place_of(document);
+  return place.file->is_desirable(place.document);
+}
+
 void CombinedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,
                                       std::vector<int64_t>& targets) const {
   const Place place = place_of(document);
   place.file->append_document(place.document, tokens, targets);
+}
+
+MismatchedDataset::MismatchedDataset(const Dataset* rows, int64_t group, int64_t max_tokens)
+    : rows_(rows), max_tokens_(max_tokens) {
+  const std::vector<int64_t> starts = row_starts(*rows);
+  if (starts.size() < 3) {
+    throw DataError(
+        "the data has only one row, but train.loss = \"kto\" compares answers with those of other "
+        "rows");
+  }
+  int64_t widest = 1;
+  for (size_t row = 1; row < starts.size(); ++row) {
+    widest = std::max(widest, starts[row] - starts[row - 1]);
+  }
+  // Documents of a row differ in place by less than its width, also across the end of a group.
+  const int64_t least = 2 * widest;
+  for (size_t row = 1; row < starts.size(); ++row) {
+    const int64_t size = starts[row] - std::ssize(partners_), left = starts.back() - starts[row];
+    if (left > 0 && (size < std::max(group, least) || left < least)) continue;
+    const int64_t begin = std::ssize(partners_);
+    for (int64_t i = 0; i < size; ++i) {
+      partners_.push_back(begin + (i + size - widest) % size);
+    }
+  }
+  std::vector<int64_t> tokens, targets;
+  for (int64_t document = 0; document < rows->document_count(); ++document) {
+    targets.clear();
+    rows->append_document(document, tokens, targets);
+    tokens.clear();
+    const auto first = std::ranges::find_if(targets, [](int64_t id) { return id != kNotTrained; });
+    LONGSHORE_CHECK(first != targets.end()) << document;
+    prompts_.push_back(first - targets.begin() + 1);
+  }
+}
+
+int64_t MismatchedDataset::document_tokens(int64_t document) const {
+  const int64_t partner = partners_.at(static_cast<size_t>(document));
+  const int64_t answer = rows_->document_tokens(partner) - prompts_[static_cast<size_t>(partner)];
+  return std::min(max_tokens_, prompts_[static_cast<size_t>(document)] + answer);
+}
+
+int64_t MismatchedDataset::document_trained_tokens(int64_t document) const {
+  std::vector<int64_t> tokens, targets;
+  append_document(document, tokens, targets);
+  return std::ssize(targets) - std::ranges::count(targets, int64_t{kNotTrained});
+}
+
+void MismatchedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,
+                                        std::vector<int64_t>& targets) const {
+  const int64_t partner = partners_.at(static_cast<size_t>(document));
+  const int64_t prompt = prompts_[static_cast<size_t>(document)];
+  const int64_t other_prompt = prompts_[static_cast<size_t>(partner)];
+  const int64_t total = document_tokens(document);
+  std::vector<int64_t> own, unused, other, other_targets;
+  rows_->append_document(document, own, unused);
+  rows_->append_document(partner, other, other_targets);
+  tokens.insert(tokens.end(), own.begin(), own.begin() + prompt);
+  tokens.insert(tokens.end(), other.begin() + other_prompt,
+                other.begin() + other_prompt + (total - prompt));
+  // The last position of a prompt has the answer's first token for target.
+  targets.insert(targets.end(), static_cast<size_t>(prompt - 1), kNotTrained);
+  const auto first = other_targets.begin() + (other_prompt - 1);
+  targets.insert(targets.end(), first, first + (total - prompt));
+  targets.push_back(kNotTrained);
+}
+
+uint64_t MismatchedDataset::fingerprint() const {
+  const std::array<uint64_t, 3> facts = {rows_->fingerprint(), static_cast<uint64_t>(max_tokens_),
+                                         hash64(bytes_of(std::span<const int64_t>(partners_)))};
+  return hash64(bytes_of(std::span<const uint64_t>(facts)));
 }
 
 int64_t InMemoryDataset::add(std::span<const TokenId> tokens, std::span<const TokenId> labels) {

@@ -33,6 +33,8 @@ class Dataset {
   // Returns true if the document and the one before come from the same row of the data. Such
   // documents are held out, and repeated, together.
   virtual bool row_goes_on(int64_t /*document*/) const { return false; }
+  // Returns false for an answer that people rejected.
+  virtual bool is_desirable(int64_t /*document*/) const { return true; }
   // Equal for equal documents in equal order. Resuming compares it to detect changed data.
   virtual uint64_t fingerprint() const = 0;
 };
@@ -65,6 +67,7 @@ class CombinedDataset : public Dataset {
   void append_document(int64_t document, std::vector<int64_t>& tokens,
                        std::vector<int64_t>& targets) const override;
   bool row_goes_on(int64_t document) const override;
+  bool is_desirable(int64_t document) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
  private:
@@ -84,6 +87,34 @@ class CombinedDataset : public Dataset {
   std::vector<Part> parts_;
   int64_t count_ = 0;
   uint64_t fingerprint_ = 0;
+};
+
+// MismatchedDataset: the prompt of each document of another set with the answer of a document
+// before it ([Note: preference losses]). Immutable; any thread may read.
+//
+// Who gets whose answer depends on the order of the data alone: groups of whole rows, of at least
+// `group` documents and two rows, hand the answers on to the next row, the last row to the first. A
+// pair hands on both of its answers. An answer begins at the first trained position.
+
+class MismatchedDataset : public Dataset {
+ public:
+  // `rows` must outlive this set, and its documents have at most `max_tokens` tokens, to which
+  // mismatched ones are cut. Throws DataError if there is only one row.
+  MismatchedDataset(const Dataset* rows, int64_t group, int64_t max_tokens);
+
+  int64_t document_count() const override { return rows_->document_count(); }
+  int64_t document_tokens(int64_t document) const override;
+  int64_t document_trained_tokens(int64_t document) const override;
+  void append_document(int64_t document, std::vector<int64_t>& tokens,
+                       std::vector<int64_t>& targets) const override;
+  bool row_goes_on(int64_t document) const override { return rows_->row_goes_on(document); }
+  uint64_t fingerprint() const override;
+
+ private:
+  const Dataset* rows_;
+  int64_t max_tokens_;
+  std::vector<int64_t> prompts_;   // tokens before the answer, by document
+  std::vector<int64_t> partners_;  // the document whose answer it gets, by document
 };
 
 // InMemoryDataset: documents in two flat arrays, 8 bytes per token. One thread adds documents, then

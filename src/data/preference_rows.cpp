@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -15,9 +16,13 @@ namespace {
 
 using Mask = DataSection::Mask;
 
-// The members with the two answers, chosen first.
-constexpr std::array kAnswers = {"chosen", "rejected"};
-constexpr std::array kAnswerIds = {"chosen_ids", "rejected_ids"};
+// The members with a row's answers: of a pair, chosen first, or of one with a label.
+using Members = std::span<const char* const>;
+constexpr std::array kPair = {"chosen", "rejected"};
+constexpr std::array kPairIds = {"chosen_ids", "rejected_ids"};
+constexpr std::array kAnswer = {"completion"};
+constexpr std::array kAnswerIds = {"completion_ids"};
+constexpr const char* kLabel = "label";
 
 // Data sets of conversations in columns name the user's question so.
 constexpr std::array kQuestions = {"question", "input"};
@@ -27,10 +32,10 @@ bool has(const Json& row, const std::string& key) {
   return member != row.end() && !member->is_null();
 }
 
-// TwoAnswers: a row's prompt and answers, either all texts or all lists of messages.
-struct TwoAnswers {
+// Answers: a row's prompt and answers, either all texts or all lists of messages.
+struct Answers {
   Json prompt;
-  std::array<Json, 2> answers;
+  std::vector<Json> answers;
 };
 
 // Returns a list of messages; one message alone is a list of one.
@@ -45,7 +50,7 @@ bool is_continuation(char byte) {
 
 // Splits two texts where they differ. A space before that place belongs to the answers, since most
 // tokenizers join it with the word behind it.
-TwoAnswers split_texts(const std::string& chosen, const std::string& rejected) {
+Answers split_texts(const std::string& chosen, const std::string& rejected) {
   const auto [fork, other] = std::ranges::mismatch(chosen, rejected);
   auto at = static_cast<size_t>(fork - chosen.begin());
   if (at == chosen.size() || at == rejected.size()) {
@@ -64,7 +69,7 @@ TwoAnswers split_texts(const std::string& chosen, const std::string& rejected) {
 }
 
 // Splits two conversations at the first turn that differs.
-TwoAnswers split_messages(const Json& chosen, const Json& rejected) {
+Answers split_messages(const Json& chosen, const Json& rejected) {
   size_t shared = 0;
   while (shared < std::min(chosen.size(), rejected.size()) && chosen[shared] == rejected[shared]) {
     ++shared;
@@ -74,7 +79,7 @@ TwoAnswers split_messages(const Json& chosen, const Json& rejected) {
         "chosen and rejected: the conversations have no common beginning, which would be the "
         "prompt; give the prompt as messages in a member \"prompt\"");
   }
-  TwoAnswers read{Json::array(), {Json::array(), Json::array()}};
+  Answers read{Json::array(), {Json::array(), Json::array()}};
   for (size_t i = 0; i < shared; ++i) read.prompt.push_back(chosen[i]);
   for (size_t i = shared; i < chosen.size(); ++i) read.answers[0].push_back(chosen[i]);
   for (size_t i = shared; i < rejected.size(); ++i) read.answers[1].push_back(rejected[i]);
@@ -98,7 +103,7 @@ const char* kind_of(const Json& value) {
   return value.is_string() ? "a text" : "messages";
 }
 
-// Adds the notes of the rejected answer's conversation; both have the prompt's members.
+// Adds the notes of an answer's conversation; those of a pair both have the prompt's members.
 void add_notes(const RowNotes& other, RowNotes& notes) {
   notes.unwritten.calls += other.unwritten.calls;
   notes.unwritten.thoughts += other.unwritten.thoughts;
@@ -113,28 +118,59 @@ void add_notes(const RowNotes& other, RowNotes& notes) {
 
 class PreferenceFormat : public RowFormat {
  public:
-  explicit PreferenceFormat(const RowFormatOptions& options) : options_(options) {}
-  std::string_view name() const override { return "preference"; }
-  bool gives_pairs() const override { return true; }
+  PreferenceFormat(const RowFormatOptions& options, bool paired)
+      : options_(options),
+        paired_(paired),
+        answers_(paired ? Members(kPair) : Members(kAnswer)),
+        ids_(paired ? Members(kPairIds) : Members(kAnswerIds)) {}
+  std::string_view name() const override { return paired_ ? "preference" : "unpaired-preference"; }
+  bool gives_answers() const override { return true; }
+  bool gives_pairs() const override { return paired_; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     require_object(row);
-    if (has(row, key_of(kAnswerIds[0])) || has(row, key_of(kAnswerIds[1]))) {
-      return read_token_ids(row, notes);
-    }
-    for (const char* answer : kAnswers) check_answer(row, answer);
-    if (options_.tokenizer == nullptr) {
-      throw DataError(
-          "rows with texts or messages need the model's tokenizer.json, and there is none");
-    }
-    if (row[key_of(kAnswers[0])].is_string()) return read_texts(row, notes);
-    return read_messages(row, notes);
+    const bool desirable = paired_ || read_label(row);
+    std::vector<Document> documents = read_answers(row, notes);
+    documents.front().desirable = desirable;
+    if (paired_) documents.back().desirable = false;
+    return documents;
   }
 
  private:
   std::string key_of(const char* member) const { return options_.name_of(member); }
   const Json& answer_of(const Json& row, size_t side) const {
-    return row.at(key_of(kAnswers[side]));
+    return row.at(key_of(answers_[side]));
+  }
+
+  bool read_label(const Json& row) const {
+    const std::string key = key_of(kLabel);
+    const Json& label = required_member(row, key);
+    if (!label.is_boolean()) {
+      throw RowProblem(key + ": expected true (a desirable answer) or false, found " +
+                       article_and_type(label));
+    }
+    return label.get<bool>();
+  }
+
+  std::vector<Document> read_answers(const Json& row, RowNotes* notes) const {
+    if (std::ranges::any_of(ids_, [&](const char* ids) { return has(row, key_of(ids)); })) {
+      return read_token_ids(row, notes);
+    }
+    for (const char* answer : answers_) check_answer(row, answer);
+    if (options_.tokenizer == nullptr) {
+      throw DataError(
+          "rows with texts or messages need the model's tokenizer.json, and there is none");
+    }
+    if (row[key_of(answers_[0])].is_string()) return read_texts(row, notes);
+    return read_messages(row, notes);
+  }
+
+  // Notes the members that are neither in `read` nor answers or their label.
+  void note_others(const Json& row, std::vector<std::string> read, Members answers,
+                   RowNotes* notes) const {
+    for (const char* answer : answers) read.push_back(key_of(answer));
+    if (!paired_) read.push_back(key_of(kLabel));
+    note_unread(row, read, "", notes);
   }
 
   void check_answer(const Json& row, const char* member) const {
@@ -144,27 +180,27 @@ class PreferenceFormat : public RowFormat {
       throw RowProblem(key + ": expected a string or messages, found " + article_and_type(answer));
     }
     if (answer.is_structured() && answer.empty()) throw RowProblem(key + ": holds no message");
-    const Json& first = row.at(key_of(kAnswers[0]));
+    const Json& first = row.at(key_of(answers_[0]));
     if (first.is_string() != answer.is_string()) {
-      throw RowProblem(key + ": " + kind_of(answer) + ", but " + key_of(kAnswers[0]) + " is " +
+      throw RowProblem(key + ": " + kind_of(answer) + ", but " + key_of(answers_[0]) + " is " +
                        kind_of(first) + "; both answers must be of one kind");
     }
   }
 
   std::vector<Document> read_token_ids(const Json& row, RowNotes* notes) const {
     const std::string prompt_key = key_of("prompt_ids");
-    note_unread(row, {prompt_key, key_of(kAnswerIds[0]), key_of(kAnswerIds[1])}, "", notes);
+    note_others(row, {prompt_key}, ids_, notes);
     const std::vector<TokenId> prompt = required_ids(row, prompt_key);
-    std::vector<Document> pair(2);
-    for (size_t side = 0; side < pair.size(); ++side) {
-      const std::vector<TokenId> answer = required_ids(row, key_of(kAnswerIds[side]));
-      Document& document = pair[side];
+    std::vector<Document> documents(ids_.size());
+    for (size_t side = 0; side < documents.size(); ++side) {
+      const std::vector<TokenId> answer = required_ids(row, key_of(ids_[side]));
+      Document& document = documents[side];
       document.tokens = prompt;
       document.labels.assign(prompt.size(), kNotTrained);
       document.tokens.insert(document.tokens.end(), answer.begin(), answer.end());
       document.labels.insert(document.labels.end(), answer.begin(), answer.end());
     }
-    return pair;
+    return documents;
   }
 
   std::vector<TokenId> required_ids(const Json& row, const std::string& key) const {
@@ -175,9 +211,9 @@ class PreferenceFormat : public RowFormat {
   }
 
   std::vector<Document> read_texts(const Json& row, RowNotes* notes) const {
-    std::array<std::string, 2> answers;
-    for (size_t side = 0; side < 2; ++side) {
-      answers[side] = required_text(answer_of(row, side), key_of(kAnswers[side]));
+    std::vector<std::string> answers;
+    for (size_t side = 0; side < answers_.size(); ++side) {
+      answers.push_back(required_text(answer_of(row, side), key_of(answers_[side])));
     }
     const bool instruction = !has(row, key_of("prompt")) && has(row, "instruction");
     const std::string prompt_key = instruction ? "instruction" : key_of("prompt");
@@ -186,15 +222,14 @@ class PreferenceFormat : public RowFormat {
       const std::string question = question_of(row);
       if (!question.empty()) return read_columns(row, question, notes);
     }
-    note_unread(row, {prompt_key, context_key, key_of(kAnswers[0]), key_of(kAnswers[1])}, "",
-                notes);
-    if (!has(row, prompt_key)) {
-      const TwoAnswers split = split_texts(answers[0], answers[1]);
+    note_others(row, {prompt_key, context_key}, answers_, notes);
+    if (!has(row, prompt_key) && paired_) {
+      const Answers split = split_texts(answers[0], answers[1]);
       return encode_texts(split.prompt, {split.answers[0], split.answers[1]});
     }
-    const Json& prompt = row[prompt_key];
+    const Json& prompt = required_member(row, prompt_key);
     if (prompt.is_structured()) {
-      throw RowProblem(prompt_key + ": messages, but " + key_of(kAnswers[0]) +
+      throw RowProblem(prompt_key + ": messages, but " + key_of(answers_[0]) +
                        " is a text; give the answers as messages too");
     }
     std::string context;
@@ -218,15 +253,18 @@ class PreferenceFormat : public RowFormat {
       return Json::array({{{"role", role}, {"content", text}}});
     };
     note_members(row, question, notes);
-    return encode_messages(
-        row,
-        {message("user", required_text(row[question], question)),
-         {message("assistant", answer_of(row, 0)), message("assistant", answer_of(row, 1))}},
-        notes);
+    Answers read{message("user", required_text(row[question], question)), {}};
+    for (size_t side = 0; side < answers_.size(); ++side) {
+      read.answers.push_back(message("assistant", answer_of(row, side)));
+    }
+    return encode_messages(row, read, notes);
   }
 
   std::vector<Document> read_messages(const Json& row, RowNotes* notes) const {
-    std::array<Json, 2> answers = {as_list(answer_of(row, 0)), as_list(answer_of(row, 1))};
+    std::vector<Json> answers;
+    for (size_t side = 0; side < answers_.size(); ++side) {
+      answers.push_back(as_list(answer_of(row, side)));
+    }
     std::string prompt_key = key_of("prompt");
     // Data sets in ShareGPT's form have the prompt in `conversations`, and one message for answer.
     const bool single = answer_of(row, 0).is_object();
@@ -234,6 +272,10 @@ class PreferenceFormat : public RowFormat {
     note_members(row, prompt_key, notes);
     if (has(row, prompt_key) && !row[prompt_key].is_string()) {
       return encode_messages(row, {as_list(row[prompt_key]), std::move(answers)}, notes);
+    }
+    if (!paired_) {
+      throw RowProblem(prompt_key + ": expected messages, found " +
+                       article_and_type(required_member(row, prompt_key)));
     }
     if (!answers[0].is_array() || !answers[1].is_array()) {
       throw RowProblem("chosen and rejected: expected arrays of messages");
@@ -243,31 +285,32 @@ class PreferenceFormat : public RowFormat {
     const bool shared =
         !answers[0].empty() && !answers[1].empty() && answers[0][0] == answers[1][0];
     if (has(row, prompt_key) && !shared) refuse_text_prompt(prompt_key);
-    TwoAnswers split = split_messages(answers[0], answers[1]);
+    const Answers split = split_messages(answers[0], answers[1]);
     if (has(row, prompt_key) && !is_message_of(split.prompt, given)) refuse_text_prompt(prompt_key);
-    return encode_messages(row, std::move(split), notes);
+    return encode_messages(row, split, notes);
   }
 
   [[noreturn]] void refuse_text_prompt(const std::string& prompt_key) const {
-    throw RowProblem(prompt_key + ": a text, but " + key_of(kAnswers[0]) +
+    throw RowProblem(prompt_key + ": a text, but " + key_of(answers_[0]) +
                      " holds messages, and none that both answers begin with is this text; give "
                      "the prompt as messages, or name another member with data.keys");
   }
 
   void note_members(const Json& row, const std::string& prompt_key, RowNotes* notes) const {
     std::vector<std::string> read = members_of_conversations(options_);
-    read.insert(read.end(), {prompt_key, key_of(kAnswers[0]), key_of(kAnswers[1])});
-    note_unread(row, read, "", notes);
+    read.push_back(prompt_key);
+    note_others(row, std::move(read), answers_, notes);
   }
 
-  std::vector<Document> encode_messages(const Json& row, TwoAnswers read, RowNotes* notes) const {
-    std::vector<Document> pair;
-    for (size_t side = 0; side < 2; ++side) {
+  std::vector<Document> encode_messages(const Json& row, const Answers& read,
+                                        RowNotes* notes) const {
+    std::vector<Document> documents;
+    for (size_t side = 0; side < answers_.size(); ++side) {
       RowNotes noted;
-      pair.push_back(encode_side(row, read.prompt, read.answers[side], kAnswers[side], noted));
+      documents.push_back(encode_side(row, read.prompt, read.answers[side], answers_[side], noted));
       if (notes != nullptr) add_notes(noted, *notes);
     }
-    return pair;
+    return documents;
   }
 
   Document encode_side(const Json& row, const Json& prompt, const Json& answer, const char* member,
@@ -307,25 +350,26 @@ class PreferenceFormat : public RowFormat {
   }
 
   // Encodes prompt and answer as one text. The answers begin where the tokens differ from those of
-  // the prompt alone, at the same position for both.
+  // the prompt alone, at the same position for both of a pair.
   std::vector<Document> encode_texts(const std::string& prompt,
-                                     const std::array<std::string, 2>& answers) const {
+                                     const std::vector<std::string>& answers) const {
     const std::vector<TokenId> asked = encode(prompt);
-    std::vector<Document> pair(2);
+    std::vector<Document> documents(answers.size());
     size_t shared = asked.size();
-    for (size_t side = 0; side < 2; ++side) {
-      pair[side].tokens = encode(prompt + answers[side]);
-      end_with_eos(pair[side].tokens);
-      check_ids_of_text(pair[side].tokens, options_);
-      const auto fork = std::ranges::mismatch(asked, pair[side].tokens).in1;
+    for (size_t side = 0; side < answers.size(); ++side) {
+      Document& document = documents[side];
+      document.tokens = encode(prompt + answers[side]);
+      end_with_eos(document.tokens);
+      check_ids_of_text(document.tokens, options_);
+      const auto fork = std::ranges::mismatch(asked, document.tokens).in1;
       shared = std::min(shared, static_cast<size_t>(fork - asked.begin()));
-      if (options_.keep_text) pair[side].text = prompt + answers[side];
+      if (options_.keep_text) document.text = prompt + answers[side];
     }
-    for (Document& document : pair) {
+    for (Document& document : documents) {
       document.labels = document.tokens;
       std::fill_n(document.labels.begin(), std::min(shared, document.labels.size()), kNotTrained);
     }
-    return pair;
+    return documents;
   }
 
   std::vector<TokenId> encode(const std::string& text) const {
@@ -351,24 +395,34 @@ class PreferenceFormat : public RowFormat {
   }
 
   RowFormatOptions options_;
+  bool paired_;
+  Members answers_, ids_;  // the members with the answers, as texts or messages and as token ids
 };
+
+bool has_all(const Json& row, Members members, const RowFormatOptions& options) {
+  return std::ranges::all_of(members,
+                             [&](const char* member) { return has(row, options.name_of(member)); });
+}
 
 }  // namespace
 
 bool holds_pair(const Json& row, const RowFormatOptions& options) {
-  const auto both = [&](const auto& members) {
-    return has(row, options.name_of(members[0])) && has(row, options.name_of(members[1]));
-  };
-  return both(kAnswers) || both(kAnswerIds);
+  return has_all(row, kPair, options) || has_all(row, kPairIds, options);
 }
 
-std::unique_ptr<RowFormat> make_preference_format(const RowFormatOptions& options) {
+bool holds_judged_answer(const Json& row, const RowFormatOptions& options) {
+  const auto label = row.find(options.name_of(kLabel));
+  return label != row.end() && label->is_boolean() &&
+         (has_all(row, kAnswer, options) || has_all(row, kAnswerIds, options));
+}
+
+std::unique_ptr<RowFormat> make_preference_format(const RowFormatOptions& options, bool paired) {
   if (options.mask != Mask::kAuto && options.mask != Mask::kCompletion) {
     throw DataError(
-        "data.mask selects other tokens than the answers that pairs are scored on; set data.mask = "
+        "data.mask selects other tokens than the judged answers, which are scored; set data.mask = "
         "\"auto\"");
   }
-  return std::make_unique<PreferenceFormat>(options);
+  return std::make_unique<PreferenceFormat>(options, paired);
 }
 
 }  // namespace longshore

@@ -143,8 +143,8 @@ TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
       }
       const RowFormat& format = detected != nullptr ? *detected : *format_;
       std::vector<Document> documents = format.read_row(parsed, &notes);
-      if (format.gives_pairs()) {
-        take_pair(std::move(documents), row.line, result);
+      if (format.gives_answers()) {
+        take_answers(std::move(documents), row.line, result);
       } else {
         take(std::move(documents), row.line, result);
       }
@@ -196,16 +196,21 @@ void RowTokenizer::take(std::vector<Document> documents, int64_t line,
   counts.resampled_tokens += tokens - longest;
 }
 
-void RowTokenizer::take_pair(std::vector<Document> pair, int64_t line,
-                             TokenizedBlock& block) const {
+void RowTokenizer::take_answers(std::vector<Document> answers, int64_t line,
+                                TokenizedBlock& block) const {
   using Overlength = DataSection::Overlength;
-  LONGSHORE_CHECK(pair.size() == 2) << pair.size();
   const auto max_tokens = static_cast<size_t>(data_->max_tokens);
-  const size_t longest = std::max(pair[0].tokens.size(), pair[1].tokens.size());
+  const auto all_trained = [&answers](size_t tokens) {
+    return std::ranges::all_of(
+        answers, [tokens](const Document& answer) { return is_trained(answer, tokens); });
+  };
+  size_t longest = 0;
+  for (const Document& answer : answers) longest = std::max(longest, answer.tokens.size());
   FileReport& counts = block.counts;
   counts.longest_row_tokens = std::max(counts.longest_row_tokens, static_cast<int64_t>(longest));
-  if (!is_trained(pair[0], longest) || !is_trained(pair[1], longest)) {
-    throw RowProblem("no token is trained of one of the answers");
+  if (!all_trained(longest)) {
+    throw RowProblem(answers.size() == 1 ? "no token is trained"
+                                         : "no token is trained of one of the answers");
   }
   const bool too_long = longest > max_tokens;
   if (too_long && data_->overlength == Overlength::kError) {
@@ -213,25 +218,27 @@ void RowTokenizer::take_pair(std::vector<Document> pair, int64_t line,
     return;
   }
   if (too_long && data_->overlength == Overlength::kSplit) {
-    block.problems.push_back({line, std::to_string(longest) + " tokens, more than " +
-                                        limit_of(max_tokens) +
-                                        ", and an answer of a pair cannot be split; set "
-                                        "data.overlength to \"truncate\" or \"drop\""});
+    block.problems.push_back(
+        {line, std::to_string(longest) + " tokens, more than " + limit_of(max_tokens) + ", and " +
+                   (answers.size() == 1 ? "a judged answer" : "an answer of a pair") +
+                   " cannot be split; set data.overlength to \"truncate\" or \"drop\""});
     return;
   }
-  const bool left = is_trained(pair[0], max_tokens) && is_trained(pair[1], max_tokens);
-  if (too_long && (data_->overlength == Overlength::kDrop || !left)) {
+  if (too_long && (data_->overlength == Overlength::kDrop || !all_trained(max_tokens))) {
     ++counts.dropped;
     return;
   }
   const size_t first = block.tokens.lengths.size();
-  for (Document& document : pair) {
+  for (Document& document : answers) {
     document.tokens.resize(std::min(document.tokens.size(), max_tokens));
     document.labels.resize(document.tokens.size());
+    if (!document.desirable) block.tokens.undesirable.push_back(block.tokens.lengths.size());
     add_document(document.tokens, document.labels, block);
   }
-  LONGSHORE_CHECK(block.tokens.lengths.size() == first + 2);
-  block.tokens.rows_go_on.push_back(first + 1);
+  LONGSHORE_CHECK(block.tokens.lengths.size() == first + answers.size());
+  for (size_t d = first + 1; d < block.tokens.lengths.size(); ++d) {
+    block.tokens.rows_go_on.push_back(d);
+  }
   counts.truncated += too_long ? 1 : 0;
 }
 

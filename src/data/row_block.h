@@ -64,8 +64,8 @@ class RowTokenizer {
   TokenizedBlock tokenize(const RowBlock& block) const;
   // Adds the documents of a row to a block; too long ones are cut, dropped or refused.
   void take(std::vector<Document> documents, int64_t line, TokenizedBlock& block) const;
-  // Adds the two documents of a pair, or neither. Both are cut by the same rule.
-  void take_pair(std::vector<Document> pair, int64_t line, TokenizedBlock& block) const;
+  // Adds the answers of a row that people judged, or none of them. All are cut by the same rule.
+  void take_answers(std::vector<Document> answers, int64_t line, TokenizedBlock& block) const;
   void bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const;
   const DataSection& data() const { return *data_; }
 

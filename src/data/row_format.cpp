@@ -169,7 +169,8 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
       require_tokenizer(options, "messages");
       return make_messages_format(options);
     case DataSection::Format::kPreference:
-      return make_preference_format(options);
+    case DataSection::Format::kUnpaired:
+      return make_preference_format(options, format == DataSection::Format::kPreference);
     case DataSection::Format::kAuto:
       break;
   }
@@ -181,6 +182,7 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) return DataSection::Format::kTokens;
   if (holds_pair(row, options)) return DataSection::Format::kPreference;
+  if (holds_judged_answer(row, options)) return DataSection::Format::kUnpaired;
   if (row.contains(name_of_messages(row, options))) return DataSection::Format::kMessages;
   if (has("prompt") && (has("completion") || row.contains("response") || row.contains("chosen"))) {
     return DataSection::Format::kPromptCompletion;
@@ -210,6 +212,8 @@ std::string_view name_of(DataSection::Format format) {
       return "messages";
     case DataSection::Format::kPreference:
       return "preference";
+    case DataSection::Format::kUnpaired:
+      return "unpaired-preference";
   }
   return "?";
 }

@@ -23,7 +23,8 @@ namespace longshore {
 struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
-  std::string text{};  // the tokenized text, if RowFormatOptions::keep_text is set
+  std::string text{};     // the tokenized text, if RowFormatOptions::keep_text is set
+  bool desirable = true;  // false: an answer that people rejected
 };
 
 // RowProblem: a fault of a row and its location in the row. The caller adds file and line.
@@ -60,7 +61,10 @@ class RowFormat {
   // Returns at least one document; a conversation may become several samples. Throws RowProblem if
   // the row does not have the format. Counts are added to `notes` unless it is null.
   virtual std::vector<Document> read_row(const Json& row, RowNotes* notes = nullptr) const = 0;
-  // Returns true if every row gives two documents, of which both are used or neither is.
+  // Returns true if the documents of a row are answers that people judged: all of them are used or
+  // none is, and none is split.
+  virtual bool gives_answers() const { return false; }
+  // Returns true if these are two, the chosen one first.
   virtual bool gives_pairs() const { return false; }
 };
 

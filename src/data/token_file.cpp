@@ -183,6 +183,10 @@ bool TokenFile::row_goes_on(int64_t document) const {
   return (ends_[static_cast<size_t>(document)] & kRowGoesOn) != 0;
 }
 
+bool TokenFile::is_desirable(int64_t document) const {
+  return (ends_[static_cast<size_t>(document)] & kUndesirable) == 0;
+}
+
 int64_t TokenFile::document_tokens(int64_t document) const {
   const uint64_t begin = begin_of(document);
   return static_cast<int64_t>(end_of(document) - begin);

@@ -6,7 +6,7 @@
 // uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
 // the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (3), u32 0        80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (4), u32 0        80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -16,7 +16,8 @@
 //    64  other targets                136  checksum of the header up to here
 // The header has 4096 bytes; sections are aligned to 64. A target is the next token unless the
 // other targets list it (labels of token rows may be any tokens). The highest bit of a document's
-// end is set if the document comes from the same row as the one before.
+// end is set if the document comes from the same row as the one before, the next one if it is an
+// answer that people rejected.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +36,9 @@ namespace longshore {
 
 inline constexpr Bytes kTokenHeaderBytes = 4096;
 inline constexpr Bytes kTokenPieceBytes = 64 * kKiB;
-inline constexpr uint32_t kTokenFileVersion = 3;
+inline constexpr uint32_t kTokenFileVersion = 4;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
+inline constexpr uint64_t kUndesirable = uint64_t{1} << 62;
 
 // TokenFileHeader: the numbers of the header from offset 16 on, in order.
 struct TokenFileHeader {
@@ -79,6 +81,7 @@ class TokenFile : public Dataset {
   void append_document(int64_t document, std::vector<int64_t>& tokens,
                        std::vector<int64_t>& targets) const override;
   bool row_goes_on(int64_t document) const override;
+  bool is_desirable(int64_t document) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
   const TokenFileHeader& header() const { return header_; }
@@ -111,7 +114,7 @@ class TokenFile : public Dataset {
   Piece read_piece(uint64_t number) const;
   uint64_t begin_of(int64_t document) const;
   uint64_t end_of(int64_t document) const {
-    return ends_[static_cast<size_t>(document)] & ~kRowGoesOn;
+    return ends_[static_cast<size_t>(document)] & ~(kRowGoesOn | kUndesirable);
   }
   std::vector<uint8_t> mask_of(uint64_t begin, uint64_t end) const;
   void check_id(int64_t document, TokenId id) const;

@@ -166,6 +166,7 @@ void TokenFileWriter::append(const TokenBlock& block) {
   }
   LONGSHORE_CHECK(end == totals_.tokens + block.ids.size());
   for (const size_t document : block.rows_go_on) ends.at(document) |= kRowGoesOn;
+  for (const size_t document : block.undesirable) ends.at(document) |= kUndesirable;
   parts_[kIds].append(std::as_bytes(std::span(block.ids)));
   parts_[kTrained].append(std::as_bytes(std::span(block.trained)));
   parts_[kEnds].append(std::as_bytes(std::span(ends)));

@@ -19,6 +19,7 @@ struct TokenBlock {
   std::vector<uint8_t> trained;     // one for each id: 1 if its target is learned
   std::vector<uint64_t> lengths;    // of the documents
   std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
+  std::vector<size_t> undesirable;  // documents that people rejected
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
 };
 
