@@ -42,6 +42,8 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
     loaded.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
     loaded.preference = batch.preference;
     loaded.reference_logps = batch.reference_logps;
+    loaded.desirable.assign(batch.desirable.begin(), batch.desirable.end());
+    loaded.kl = batch.kl;
     loaded_.push_back(std::move(loaded));
   }
   return loaded_;

@@ -19,6 +19,8 @@ struct HostBatch {
   std::span<const int64_t> dropout_keys = {};           // [T], or empty
   std::optional<PreferenceOptions> preference = {};     // as in MicroBatch
   std::vector<double> reference_logps = {};
+  std::span<const uint8_t> desirable = {};
+  double kl = 0.0;
 };
 
 class BatchStage {

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-constexpr size_t kLoss = 8;             // values of a LossSum
+constexpr size_t kLoss = 11;            // values of a LossSum
 constexpr size_t kScalars = kLoss + 2;  // the loss, stop, save
 constexpr size_t kTimes = 4;            // values per rank
 
@@ -19,10 +19,13 @@ void put(const LossSum& loss, std::span<double> values) {
                                          static_cast<double>(loss.trained),
                                          static_cast<double>(pairs.pairs),
                                          static_cast<double>(pairs.wins),
+                                         static_cast<double>(pairs.chosen),
+                                         static_cast<double>(pairs.rejected),
                                          pairs.chosen_rewards,
                                          pairs.rejected_rewards,
                                          pairs.chosen_logps,
-                                         pairs.rejected_logps};
+                                         pairs.rejected_logps,
+                                         pairs.kls};
   std::ranges::copy(all, values.begin());
 }
 
@@ -31,10 +34,13 @@ LossSum loss_of(std::span<const double> values) {
           .trained = static_cast<int64_t>(values[1]),
           .preference = {.pairs = static_cast<int64_t>(values[2]),
                          .wins = static_cast<int64_t>(values[3]),
-                         .chosen_rewards = values[4],
-                         .rejected_rewards = values[5],
-                         .chosen_logps = values[6],
-                         .rejected_logps = values[7]}};
+                         .chosen = static_cast<int64_t>(values[4]),
+                         .rejected = static_cast<int64_t>(values[5]),
+                         .chosen_rewards = values[6],
+                         .rejected_rewards = values[7],
+                         .chosen_logps = values[8],
+                         .rejected_logps = values[9],
+                         .kls = values[10]}};
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ struct PreferenceOptions {
   LossKind loss = LossKind::kDpo;  // not kSft
   double beta = 0.1;
   double label_smoothing = 0.0;
-  double gamma = 0.5;  // SimPO's margin, not divided by beta
+  double gamma = 0.5;                                       // SimPO's margin, not divided by beta
+  double desirable_weight = 1.0, undesirable_weight = 1.0;  // of KTO's rows
   bool operator==(const PreferenceOptions&) const = default;
 };
 

@@ -42,8 +42,12 @@ class Packer {
  public:
   // `rows` and `order`, of rows, must outlive the packer.
   Packer(const Dataset& dataset, const RowStarts& rows, std::span<const int64_t> order,
-         int64_t max_tokens)
-      : dataset_(dataset), rows_(rows), order_(order), max_tokens_(max_tokens) {}
+         const PackingOptions& options)
+      : dataset_(dataset),
+        beside_(options.beside),
+        rows_(rows),
+        order_(order),
+        max_tokens_(options.max_tokens) {}
 
   // Packs the rows at positions [first, last), longest first; equal lengths keep their order.
   void pack_window(int64_t first, int64_t last) {
@@ -75,7 +79,8 @@ class Packer {
     const int64_t row = order_[static_cast<size_t>(place)];
     int64_t tokens = 0;
     for (int64_t d = rows_.first(row); d < rows_.end(row); ++d) {
-      tokens += dataset_.document_tokens(d);
+      const int64_t other = beside_ == nullptr ? 0 : beside_->document_tokens(d);
+      tokens += std::max(dataset_.document_tokens(d), other);
     }
     return tokens;
   }
@@ -100,6 +105,7 @@ class Packer {
   }
 
   const Dataset& dataset_;
+  const Dataset* beside_;
   const RowStarts& rows_;
   const std::span<const int64_t> order_;
   const int64_t max_tokens_;
@@ -183,7 +189,7 @@ SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& optio
     }
     return table;
   }
-  Packer packer(dataset, rows, order, options.max_tokens);
+  Packer packer(dataset, rows, order, options);
   for (int64_t first = 0; first < rows.count(); first += kWindowDocuments) {
     packer.pack_window(first, std::min(rows.count(), first + kWindowDocuments));
   }
@@ -199,6 +205,7 @@ TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
       const size_t start = batch.tokens.size();
       batch.document_starts.push_back(static_cast<int64_t>(start));
       batch.documents.push_back(document);
+      batch.desirable.push_back(dataset.is_desirable(document) ? 1 : 0);
       batch.trained_tokens += dataset.document_trained_tokens(document);
       dataset.append_document(document, batch.tokens, batch.targets);
       batch.positions.resize(batch.tokens.size());

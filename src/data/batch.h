@@ -38,6 +38,8 @@ struct PackingOptions {
   // sequence do not attend to each other.
   std::optional<uint64_t> shuffle_seed{};
   bool whole_rows = false;  // documents of one row stay in one sequence, in order
+  // A set whose documents of the same numbers fit into the sequences as well; null: none.
+  const Dataset* beside = nullptr;
 };
 
 // Returns the run file's packing, without shuffling. The `answers` of a row are in one sequence,
@@ -60,6 +62,7 @@ struct TokenBatch {
   // 64 random bits for each token, from which dropout follows; empty if nothing is dropped.
   std::vector<int64_t> dropout_keys = {};
   std::vector<int64_t> documents = {};  // the dataset's number of each document, in order
+  std::vector<uint8_t> desirable = {};  // by document: Dataset::is_desirable
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
 

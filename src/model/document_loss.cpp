@@ -1,4 +1,4 @@
-// The part of head_math that computes a loss over pairs of documents.
+// The part of head_math that computes a loss over documents.
 #include "base/errors.h"
 #include "model/head_unit.h"
 #include "model/preference_loss.h"
@@ -17,7 +17,9 @@ std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tens
   const auto* const loss = values.const_data_ptr<float>();
   const size_t documents = batch.document_starts.size() - 1;
   const std::vector<double>& references = batch.reference_logps;
-  LONGSHORE_CHECK(documents % 2 == 0) << documents << " documents are no pairs";
+  const bool paired = is_paired(batch.preference->loss);
+  LONGSHORE_CHECK(!paired || documents % 2 == 0) << documents << " documents are no pairs";
+  LONGSHORE_CHECK(paired || batch.desirable.size() == documents) << batch.desirable.size();
   LONGSHORE_CHECK(references.size() == (has_reference(batch.preference->loss) ? documents : 0))
       << references.size() << " reference values";
   std::vector<AnswerScore> scores(documents);
@@ -32,14 +34,21 @@ std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tens
   return scores;
 }
 
-}  // namespace
-
-at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
-                            const at::Tensor& losses, LossUnit::Result& result) {
-  std::vector<size_t> document_of;
-  const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
-  result.trained = trained.numel();
+// Adds the losses of the batch's pairs or rows to `result`, and returns their derivatives by the
+// log-probability of each document.
+std::vector<double> add_losses(const MicroBatch& batch, const std::vector<AnswerScore>& scores,
+                               LossUnit::Result& result) {
   std::vector<double> by_logp(scores.size());
+  if (!is_paired(batch.preference->loss)) {
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const bool desirable = batch.desirable[i] != 0;
+      const RowLoss row = row_loss(*batch.preference, scores[i], desirable, batch.kl);
+      result.loss_sum += row.loss;
+      result.preference.add(row, desirable, scores[i].logp, batch.kl);
+      by_logp[i] = row.by_logp;
+    }
+    return by_logp;
+  }
   for (size_t i = 0; i < scores.size(); i += 2) {
     const PairLoss pair = pair_loss(*batch.preference, scores[i], scores[i + 1]);
     result.loss_sum += pair.loss;
@@ -47,6 +56,17 @@ at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
     by_logp[i] = pair.by_chosen;
     by_logp[i + 1] = pair.by_rejected;
   }
+  return by_logp;
+}
+
+}  // namespace
+
+at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
+                            const at::Tensor& losses, LossUnit::Result& result) {
+  std::vector<size_t> document_of;
+  const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
+  result.trained = trained.numel();
+  const std::vector<double> by_logp = add_losses(batch, scores, result);
   for (const AnswerScore& score : scores) result.document_logps.push_back(score.logp);
   at::Tensor factors = at::empty({trained.numel()}, at::kFloat);
   auto* const factor = factors.mutable_data_ptr<float>();

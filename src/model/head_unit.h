@@ -27,10 +27,10 @@ at::Tensor trained_positions(const at::Tensor& targets);
 // Sums in order in fp64: the same bits for any number of threads. HOST WAIT, on a GPU: loss.
 double ordered_sum(const at::Tensor& values);
 
-// Computes a loss over pairs of documents. `trained` are the trained positions of the batch,
+// Computes a preference loss. `trained` are the trained positions of the batch,
 // `losses` (fp32) their negative log-probabilities. Sums each document's in fp64, in order, and
 // fills all of `result` except grad_in. Returns the factor of each trained position's loss in the
-// sum of the pairs' losses, fp32 on the CPU. HOST WAIT, on a GPU: gradients depend on sums over
+// sum of the losses, fp32 on the CPU. HOST WAIT, on a GPU: gradients depend on sums over
 // whole documents.
 at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
                             const at::Tensor& losses, LossUnit::Result& result);

@@ -87,40 +87,76 @@ PairLoss pair_loss(const PreferenceOptions& options, const AnswerScore& chosen,
       pair.by_rejected = -beta * slope.by_z * o_d.by_z / n_d;
       return pair;
     }
-    case LossKind::kSft:
+    default:
       break;
   }
   throw CheckFailure("internal error: no loss over pairs");
 }
 
+RowLoss row_loss(const PreferenceOptions& options, const AnswerScore& answer, bool desirable,
+                 double kl) {
+  LONGSHORE_CHECK(answer.tokens > 0);
+  const double weight = desirable ? options.desirable_weight : options.undesirable_weight;
+  const double sign = desirable ? 1.0 : -1.0;
+  const double ratio = answer.logp - answer.reference;
+  const double z = sign * options.beta * (ratio - kl);
+  return {.loss = weight * sigmoid(-z),
+          .by_logp = -sign * options.beta * weight * sigmoid(z) * sigmoid(-z),
+          .reward = options.beta * ratio};
+}
+
+double kl_of(double sum, double count) {
+  const double mean = count > 0.0 ? sum / count : 0.0;
+  return mean < 0.0 ? 0.0 : mean;  // keeps a value that is not finite
+}
+
 void PreferenceSums::add(const PairLoss& pair, double chosen_logp, double rejected_logp) {
   pairs += 1;
   wins += pair.chosen_reward > pair.rejected_reward ? 1 : 0;
+  chosen += 1;
+  rejected += 1;
   chosen_rewards += pair.chosen_reward;
   rejected_rewards += pair.rejected_reward;
   chosen_logps += chosen_logp;
   rejected_logps += rejected_logp;
 }
 
+void PreferenceSums::add(const RowLoss& row, bool desirable, double logp, double kl) {
+  (desirable ? chosen : rejected) += 1;
+  (desirable ? chosen_rewards : rejected_rewards) += row.reward;
+  (desirable ? chosen_logps : rejected_logps) += logp;
+  kls += kl;
+}
+
 PreferenceSums& PreferenceSums::operator+=(const PreferenceSums& other) {
   pairs += other.pairs;
   wins += other.wins;
+  chosen += other.chosen;
+  rejected += other.rejected;
   chosen_rewards += other.chosen_rewards;
   rejected_rewards += other.rejected_rewards;
   chosen_logps += other.chosen_logps;
   rejected_logps += other.rejected_logps;
+  kls += other.kls;
   return *this;
 }
 
 PreferenceMeans means_of(const PreferenceSums& sums) {
-  LONGSHORE_CHECK(sums.pairs > 0);
-  const auto pairs = static_cast<double>(sums.pairs);
-  return {.chosen_reward = sums.chosen_rewards / pairs,
-          .rejected_reward = sums.rejected_rewards / pairs,
-          .margin = (sums.chosen_rewards - sums.rejected_rewards) / pairs,
-          .accuracy = static_cast<double>(sums.wins) / pairs,
-          .chosen_logp = sums.chosen_logps / pairs,
-          .rejected_logp = sums.rejected_logps / pairs};
+  LONGSHORE_CHECK(!sums.empty());
+  const auto pairs = static_cast<double>(sums.pairs), chosen = static_cast<double>(sums.chosen);
+  const auto rejected = static_cast<double>(sums.rejected);
+  PreferenceMeans means{.chosen_reward = sums.chosen_rewards / chosen,
+                        .rejected_reward = sums.rejected_rewards / rejected,
+                        .chosen_logp = sums.chosen_logps / chosen,
+                        .rejected_logp = sums.rejected_logps / rejected};
+  if (sums.pairs > 0) {
+    means.margin = (sums.chosen_rewards - sums.rejected_rewards) / pairs;
+    means.accuracy = static_cast<double>(sums.wins) / pairs;
+  } else {
+    means.margin = means.chosen_reward - means.rejected_reward;
+    means.kl = sums.kls / (chosen + rejected);
+  }
+  return means;
 }
 
 }  // namespace longshore

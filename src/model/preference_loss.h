@@ -1,4 +1,4 @@
-// preference_loss: losses over pairs of answers to one prompt, from the answers' log-probabilities.
+// preference_loss: losses over answers that people judged, from the answers' log-probabilities.
 // Pure functions in double; any thread.
 //
 // [Note: preference losses] logp is the sum of an answer's log-probabilities, n its trained tokens,
@@ -11,9 +11,16 @@
 //   orpo        -m_c + beta L(o_c - o_d) with o = m - log(1 - exp(m)); no reference
 // Each pair has the same weight in a step, so no result depends on micro-batches or ranks. The
 // first term of ORPO covers the chosen answer, as in its paper; TRL's covers its prompt too.
+//
+// kto has rows of one answer, of equal weight in a step:
+//   kto         w (1 - sigmoid(beta (r - kl))) if it is desirable, else w (1 - sigmoid(beta (kl -
+//   r)))
+// kl is the mean of r over prompts with answers of other rows (MismatchedDataset), at least 0. It
+// is that of the whole step and has no gradient, so a forward without gradients computes it before.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/loss_kind.h"
 
@@ -37,26 +44,46 @@ struct PairLoss {
 PairLoss pair_loss(const PreferenceOptions& options, const AnswerScore& chosen,
                    const AnswerScore& rejected);
 
-// Sums over pairs, from which a step's means follow.
+// The loss of a row of KTO.
+struct RowLoss {
+  double loss = 0.0;
+  double by_logp = 0.0;
+  double reward = 0.0;
+};
+
+RowLoss row_loss(const PreferenceOptions& options, const AnswerScore& answer, bool desirable,
+                 double kl);
+
+// Returns the kl of `count` mismatched rows, whose r have this sum; 0 without rows.
+double kl_of(double sum, double count);
+
+// Sums over pairs or rows, from which a step's means follow.
 struct PreferenceSums {
   int64_t pairs = 0;
-  int64_t wins = 0;  // pairs whose chosen answer has the higher reward
+  int64_t wins = 0;                  // pairs whose chosen answer has the higher reward
+  int64_t chosen = 0, rejected = 0;  // answers: one of each in a pair, one of both in a row of KTO
   double chosen_rewards = 0.0, rejected_rewards = 0.0;
   double chosen_logps = 0.0, rejected_logps = 0.0;
+  double kls = 0.0;  // of rows of KTO: the kl of each
 
   void add(const PairLoss& pair, double chosen_logp, double rejected_logp);
+  void add(const RowLoss& row, bool desirable, double logp, double kl);
   PreferenceSums& operator+=(const PreferenceSums& other);
+  bool empty() const { return chosen + rejected == 0; }
 };
 
-// The means of a step or an evaluation over its pairs.
+// The means of a step or an evaluation over its pairs, or over its rows by their label. A mean over
+// no row is not a number.
 struct PreferenceMeans {
   double chosen_reward = 0.0, rejected_reward = 0.0;
-  double margin = 0.0;    // of the two
-  double accuracy = 0.0;  // share of pairs whose chosen answer has the higher reward
+  double margin = 0.0;  // of the two
+  // Share of pairs whose chosen answer has the higher reward; empty without pairs.
+  std::optional<double> accuracy = {};
   double chosen_logp = 0.0, rejected_logp = 0.0;
+  std::optional<double> kl = {};  // empty with pairs
 };
 
-// Returns the means; there must be a pair.
+// Returns the means; the sums must not be empty.
 PreferenceMeans means_of(const PreferenceSums& sums);
 
 }  // namespace longshore

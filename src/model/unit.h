@@ -34,9 +34,12 @@ struct MicroBatch {
   at::Tensor dropout_keys = {};
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
-  // Set for a loss over pairs: documents 2k and 2k + 1 are the chosen and the rejected answer of a
-  // pair. Empty: the loss sums over trained positions.
+  // Set for a preference loss: documents 2k and 2k + 1 are the chosen and the rejected answer of a
+  // pair; with KTO each document is a row. Empty: the loss sums over trained positions.
   std::optional<PreferenceOptions> preference = {};
+  // With KTO: by document whether it is desirable, and the step's kl.
+  std::vector<uint8_t> desirable = {};
+  double kl = 0.0;
   // By document: its log-probability under the reference; empty if there is no reference.
   std::vector<double> reference_logps = {};
   // Routers report their choices here; null if they are not needed.
@@ -139,10 +142,10 @@ std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 class LossUnit : public UnitCode {
  public:
   struct Result {
-    double loss_sum = 0.0;  // over trained positions or pairs, not divided
+    double loss_sum = 0.0;  // over trained positions, pairs or rows, not divided
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty unless requested
-    // A loss over pairs sets these: the pairs' sums, and the log-probability of each document.
+    // A preference loss sets these: the sums, and the log-probability of each document.
     PreferenceSums preference = {};
     std::vector<double> document_logps = {};
   };
