@@ -126,16 +126,18 @@ Section train_section() {
        {"dpo-robust", LossKind::kDpoRobust},
        {"ipo", LossKind::kIpo},
        {"orpo", LossKind::kOrpo},
-       {"simpo", LossKind::kSimpo}},
+       {"simpo", LossKind::kSimpo},
+       {"kto", LossKind::kKto}},
       {.description = "sft: the mean over trained tokens; the others are means over pairs of a "
                       "chosen and a rejected answer, which the rows of data.train must have; dpo, "
-                      "dpo-robust and ipo compare with a reference"});
+                      "dpo-robust and ipo compare with the model that the run starts from, as kto "
+                      "does, whose mean is over answers with a label"});
   return section;
 }
 
 Section preference_section() {
   using Preference = PreferenceSection;
-  Section section{"preference", "settings of train.loss for pairs of answers", {}};
+  Section section{"preference", "settings of train.loss for judged answers", {}};
   Rows rows(&section, &RunConfig::preference);
   rows.add("beta", KeyType::kReal, &Preference::beta,
            {.description = "factor of rewards; with orpo the weight of the odds ratio; ipo: 1 / (2 "
@@ -145,6 +147,10 @@ Section preference_section() {
            {.description = "dpo, dpo-robust and simpo: the share of pairs that are assumed to have "
                            "their answers the wrong way round",
             .bounds = {.min = 0, .max = 0.5, .max_excluded = true}});
+  rows.add("desirable_weight", KeyType::kReal, &Preference::desirable_weight,
+           {.description = "kto: weight of the rows with label true", .bounds = at_least(0)});
+  rows.add("undesirable_weight", KeyType::kReal, &Preference::undesirable_weight,
+           {.description = "kto: weight of the rows with label false", .bounds = at_least(0)});
   rows.add("gamma", KeyType::kReal, &Preference::gamma,
            {.description = "simpo: the margin that the chosen answer's reward should have",
             .bounds = at_least(0)});

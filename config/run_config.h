@@ -57,7 +57,15 @@ struct TokenizerSection {
 };
 
 struct DataSection {
-  enum class Format : uint8_t { kAuto, kText, kTokens, kPromptCompletion, kMessages, kPreference, kUnpaired };
+  enum class Format : uint8_t {
+    kAuto,
+    kText,
+    kTokens,
+    kPromptCompletion,
+    kMessages,
+    kPreference,
+    kUnpaired
+  };
   enum class Mask : uint8_t { kAuto, kAssistant, kCompletion, kLast, kAll };
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
   enum class BadRows : uint8_t { kError, kSkip };

@@ -121,6 +121,11 @@ class Rules {
            ": set train.max_grad_norm = 0, or optimizer.overlap = \"forward\"");
   }
 
+  void check_weight(const char* key, double weight) {
+    if (!usable({"train.loss", key}) || config_.train.loss == LossKind::kKto) return;
+    if (weight != 1.0) report(key, "train.loss", "has no effect on", ": leave it out");
+  }
+
   void check_loss() {
     if (!usable({"train.loss", "preference.label_smoothing", "preference.reference"})) return;
     const LossKind loss = config_.train.loss;
@@ -132,8 +137,10 @@ class Rules {
       report("preference.reference", "adapter.kind", "needs adapters, but",
              ": set preference.reference = \"start\"");
     }
+    check_weight("preference.desirable_weight", config_.preference.desirable_weight);
+    check_weight("preference.undesirable_weight", config_.preference.undesirable_weight);
     if (config_.preference.label_smoothing == 0.0) return;
-    if (loss != LossKind::kIpo && loss != LossKind::kOrpo) return;
+    if (loss != LossKind::kIpo && loss != LossKind::kOrpo && loss != LossKind::kKto) return;
     report("train.loss", "preference.label_smoothing", "knows no smoothing of labels, but",
            ": set preference.label_smoothing = 0");
   }

@@ -35,7 +35,7 @@ struct StepOutcome {
   bool save = false;
   std::vector<RankTimes> times;  // by rank
   std::vector<double> routers;   // input of router_statistics; empty if not collected
-  PreferenceSums preference;     // no pairs: the loss is not over pairs
+  PreferenceSums preference;     // empty without a preference loss
 };
 
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients

@@ -203,7 +203,7 @@ class OperationTimes {
     const bool kept = before_loss - op.unit.value <= plan_.step.kept_graphs;
     const bool backward = op.kind == OpKind::kBackward;
     const bool repeats = backward && (last || !kept);
-    const double more = backward && last && inputs_.pairs ? 1.0 : 0.0;  // forwards
+    const double more = backward && last && inputs_.preference ? 1.0 : 0.0;  // forwards
     if (!unit.measured.empty()) {
       const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
       if (!backward) return positions_ * seconds.forward;
@@ -347,10 +347,9 @@ StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
     }
     return simulated.seconds;
   };
-  const PassSchedules& schedules = plan.step.schedules;
-  double seconds = pass(schedules.train, true);
-  if (plan.step.overlap == UpdateOverlap::kNone) seconds += pass(schedules.flush, true);
-  const double forward = pass(schedules.forward, false);
+  double seconds = 0.0;
+  for (const StepSchedule* schedule : plan.step.passes()) seconds += pass(*schedule, true);
+  const double forward = pass(plan.step.schedules.forward, false);
   if (!forecast.known()) return {.unknown = forecast.unknown};
   forecast.seconds = seconds;
   forecast.forward_seconds = forward;
@@ -380,7 +379,7 @@ RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const R
   if (length.evaluates) {
     forecast.evaluations = times_in(length.steps, length.evaluation_steps);
     if (length.evaluation_sequences > 0) {
-      forecast.evaluation = step.forward_seconds *
+      forecast.evaluation = step.forward_seconds * (plan.step.forward_first ? 2.0 : 1.0) *
                             static_cast<double>(length.evaluation_sequences) /
                             static_cast<double>(length.sequences_per_step);
     }

@@ -70,6 +70,7 @@ struct PlanInputs {
   int32_t kept_graphs = 0;      // with recompute: graphs kept before the loss; else all
   bool offload_inputs = false;  // activation checkpoints go to the host or to nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
+  bool forward_first = false;  // a step runs a forward of other rows before its own
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;

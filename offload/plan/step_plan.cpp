@@ -102,7 +102,8 @@ PassSchedules make_schedules(const PlanSizes& sizes, const std::vector<bool>& re
 StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const ShardTopology& topology = sizes.inputs().topology;
   StepTraffic traffic;
-  traffic.h2d = plan.moved(OpKind::kFetch) + plan.moved(OpKind::kLoadInput) + sizes.batch_bytes();
+  traffic.h2d = plan.moved(OpKind::kFetch) + plan.moved(OpKind::kLoadInput) +
+                sizes.batch_bytes() * (plan.forward_first ? 2 : 1);
   traffic.d2h = plan.moved(OpKind::kDrain) + plan.moved(OpKind::kSaveInput);
   traffic.all_gather = plan.moved(OpKind::kGather);
   const Bytes reduced = plan.moved(OpKind::kReduce);
@@ -115,8 +116,8 @@ StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const size_t units = sizes.model().units.size();
   for (size_t i = 0; i < units; ++i) traffic.update_dram += sizes.update_bytes(i);
   const double before_loss = std::max<double>(static_cast<double>(units) - 1, 1);
-  traffic.flops_per_token = (6.0 - 2.0 * plan.kept_graphs / before_loss) *
-                                static_cast<double>(sizes.model().parameter_elements()) +
+  const double passes = (plan.forward_first ? 8.0 : 6.0) - 2.0 * plan.kept_graphs / before_loss;
+  traffic.flops_per_token = passes * static_cast<double>(sizes.model().parameter_elements()) +
                             2.0 * static_cast<double>(sizes.model().trainable_elements());
   return traffic;
 }
@@ -127,17 +128,26 @@ Bytes StepPlan::offloaded_inputs_total() const {
   return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
 }
 
+std::vector<const StepSchedule*> StepPlan::passes() const {
+  const bool alone = forward_first && overlap == UpdateOverlap::kForward;
+  std::vector<const StepSchedule*> passes = {alone ? &schedules.first : &schedules.train};
+  if (alone || overlap == UpdateOverlap::kNone) passes.push_back(&schedules.flush);
+  if (forward_first) passes.push_back(&schedules.forward);
+  return passes;
+}
+
 Bytes StepPlan::moved(OpKind kind) const {
   Bytes sum = 0;
-  for (const Op& op : schedules.train.ops) sum += op.kind == kind ? op.bytes : 0;
-  if (overlap != UpdateOverlap::kNone) return sum;
-  for (const Op& op : schedules.flush.ops) sum += op.kind == kind ? op.bytes : 0;
+  for (const StepSchedule* schedule : passes()) {
+    for (const Op& op : schedule->ops) sum += op.kind == kind ? op.bytes : 0;
+  }
   return sum;
 }
 
 StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident) {
   StepPlan plan;
   plan.overlap = sizes.inputs().overlap;
+  plan.forward_first = sizes.inputs().forward_first;
   plan.micro_batches = sizes.micro_batches();
   plan.positions = sizes.positions();
   plan.kept_graphs = sizes.kept_graphs();

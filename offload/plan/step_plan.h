@@ -27,9 +27,10 @@ struct StepTraffic {
 struct StepPlan {
   PassSchedules schedules;
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  int64_t micro_batches = 0;  // of a step, on one rank at most
-  int64_t positions = 0;      // of a micro-batch, at most
-  int32_t kept_graphs = 0;    // graphs kept before the loss; other units are recomputed
+  bool forward_first = false;  // as in PlanInputs
+  int64_t micro_batches = 0;   // of a step, on one rank at most
+  int64_t positions = 0;       // of a micro-batch, at most
+  int32_t kept_graphs = 0;     // graphs kept before the loss; other units are recomputed
   // By unit: bytes of the run of activation checkpoints that starts at it, over all micro-batches,
   // if it is offloaded; else 0.
   std::vector<Bytes> offloaded_inputs;
@@ -39,6 +40,9 @@ struct StepPlan {
   StepTraffic traffic;
 
   Bytes offloaded_inputs_total() const;
+  // Returns the passes of a step, including its update. A forward before the step's own needs the
+  // updated weights, so that the update has a pass of its own.
+  std::vector<const StepSchedule*> passes() const;
   // Returns the bytes that operations of a kind move in a step, including its updates.
   Bytes moved(OpKind kind) const;
 };

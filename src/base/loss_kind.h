@@ -21,7 +21,7 @@ constexpr bool is_paired(LossKind loss) {
 
 // Returns the answers of a row that the loss takes together: 2 if it is over pairs.
 constexpr int64_t answers_of(LossKind loss) {
-  return loss == LossKind::kSft ? 1 : 2;
+  return is_paired(loss) ? 2 : 1;
 }
 
 // Returns whether the loss needs each answer's log-probability under a reference model.

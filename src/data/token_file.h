@@ -6,7 +6,7 @@
 // uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
 // the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (4), u32 0        80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (3), u32 0        80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -36,7 +36,7 @@ namespace longshore {
 
 inline constexpr Bytes kTokenHeaderBytes = 4096;
 inline constexpr Bytes kTokenPieceBytes = 64 * kKiB;
-inline constexpr uint32_t kTokenFileVersion = 4;
+inline constexpr uint32_t kTokenFileVersion = 3;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 inline constexpr uint64_t kUndesirable = uint64_t{1} << 62;
 

@@ -145,18 +145,15 @@ PreferenceMeans means_of(const PreferenceSums& sums) {
   LONGSHORE_CHECK(!sums.empty());
   const auto pairs = static_cast<double>(sums.pairs), chosen = static_cast<double>(sums.chosen);
   const auto rejected = static_cast<double>(sums.rejected);
-  PreferenceMeans means{.chosen_reward = sums.chosen_rewards / chosen,
-                        .rejected_reward = sums.rejected_rewards / rejected,
-                        .chosen_logp = sums.chosen_logps / chosen,
-                        .rejected_logp = sums.rejected_logps / rejected};
-  if (sums.pairs > 0) {
-    means.margin = (sums.chosen_rewards - sums.rejected_rewards) / pairs;
-    means.accuracy = static_cast<double>(sums.wins) / pairs;
-  } else {
-    means.margin = means.chosen_reward - means.rejected_reward;
-    means.kl = sums.kls / (chosen + rejected);
-  }
-  return means;
+  const bool paired = sums.pairs > 0;
+  return {.chosen_reward = sums.chosen_rewards / chosen,
+          .rejected_reward = sums.rejected_rewards / rejected,
+          .margin = paired ? (sums.chosen_rewards - sums.rejected_rewards) / pairs
+                           : sums.chosen_rewards / chosen - sums.rejected_rewards / rejected,
+          .accuracy = static_cast<double>(sums.wins) / pairs,
+          .chosen_logp = sums.chosen_logps / chosen,
+          .rejected_logp = sums.rejected_logps / rejected,
+          .kl = paired ? std::nan("") : sums.kls / (chosen + rejected)};
 }
 
 }  // namespace longshore

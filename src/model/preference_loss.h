@@ -20,7 +20,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "base/loss_kind.h"
 
@@ -72,15 +71,14 @@ struct PreferenceSums {
   bool empty() const { return chosen + rejected == 0; }
 };
 
-// The means of a step or an evaluation over its pairs, or over its rows by their label. A mean over
-// no row is not a number.
+// The means of a step or an evaluation over its pairs, or over its rows by their label. What does
+// not exist is not a number: a mean over nothing, an accuracy without pairs, a kl with them.
 struct PreferenceMeans {
   double chosen_reward = 0.0, rejected_reward = 0.0;
-  double margin = 0.0;  // of the two
-  // Share of pairs whose chosen answer has the higher reward; empty without pairs.
-  std::optional<double> accuracy = {};
+  double margin = 0.0;    // of the two
+  double accuracy = 0.0;  // share of pairs whose chosen answer has the higher reward
   double chosen_logp = 0.0, rejected_logp = 0.0;
-  std::optional<double> kl = {};  // empty with pairs
+  double kl = 0.0;
 };
 
 // Returns the means; the sums must not be empty.

@@ -1,4 +1,5 @@
 // The `eval` command computes the loss of a model on data.eval.
+#include <cmath>
 #include <optional>
 
 #include "base/errors.h"
@@ -65,9 +66,15 @@ Json to_json(const LoadedRun& run, const Evaluation& result) {
     object["perplexity"] = result.perplexity;
     return object;
   }
-  object["pairs"] = result.preference.pairs;
+  const PreferenceSums& sums = result.preference;
+  if (sums.pairs == 0) {
+    object["rows"] = sums.chosen + sums.rejected;
+  } else {
+    object["pairs"] = sums.pairs;
+  }
   for (const PreferenceMetric& metric : preference_metrics()) {
-    object[metric.key] = (*means).*metric.mean;
+    const double mean = (*means).*metric.mean;
+    if (!std::isnan(mean)) object[metric.key] = mean;
   }
   return object;
 }
@@ -89,10 +96,12 @@ int run_eval(const EvalOptions& options) {
       read.objective ? &*read.objective : nullptr);
   if (options.json) {
     print_json_line(to_json(run, result));
-  } else if (const auto means = means_of_pairs(result)) {
-    print_out("%s  loss %.6f  margin %.6f  accuracy %.1f %%  %lld pairs\n", run.origin.c_str(),
-              result.loss, means->margin, 100.0 * means->accuracy,
-              static_cast<long long>(result.preference.pairs));
+  } else if (const PreferenceSums& sums = result.preference; !sums.empty()) {
+    const bool paired = sums.pairs > 0;
+    print_out("%s  loss %.6f  %s  %lld %s\n", run.origin.c_str(), result.loss,
+              describe_quality(result).c_str(),
+              static_cast<long long>(paired ? sums.pairs : sums.chosen + sums.rejected),
+              paired ? "pairs" : "rows");
   } else {
     print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
               result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));

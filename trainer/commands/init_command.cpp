@@ -123,6 +123,7 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
     const auto format =
         detect_file_format(path, row_format_options(options), /*skip_bad_rows=*/true);
     facts.pairs = facts.pairs || format == DataSection::Format::kPreference;
+    facts.judged = facts.judged || format == DataSection::Format::kUnpaired;
     for (const InspectedRow& row : inspect_rows(options, 0, kRows)) {
       facts.longest_row = std::max(facts.longest_row, static_cast<int64_t>(row.ids.size()));
       facts.text = facts.text && std::ranges::find(row.labels, TokenId(-100)) == row.labels.end();

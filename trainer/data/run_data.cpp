@@ -22,12 +22,27 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   return part;
 }
 
-// Throws if rows are pairs and the loss takes none, or the other way round.
+// Throws if rows are judged answers and the loss takes none, or the other way round. KTO takes each
+// answer of a pair as a row.
 void check_loss(const RunConfig& config, const DataReport& report) {
-  const bool pairs = answers_of(config.train.loss) == 2;
+  const LossKind loss = config.train.loss;
   for (const FileReport& file : report.files) {
-    if ((file.format == "preference") == pairs) continue;
-    if (pairs) {
+    const bool pairs = file.format == name_of(DataSection::Format::kPreference);
+    const bool rows = file.format == name_of(DataSection::Format::kUnpaired);
+    if (is_preference(loss) ? pairs || (rows && !is_paired(loss)) : !pairs && !rows) continue;
+    if (rows) {
+      throw ConfigError(file.path +
+                        ": its rows are single answers with a label, which train.loss = \"kto\" "
+                        "takes; set it, or leave the label out of the rows to train good answers "
+                        "alone");
+    }
+    if (loss == LossKind::kKto) {
+      throw ConfigError(
+          file.path + ": rows of format \"" + file.format +
+          "\", but train.loss = \"kto\" needs answers with a label, or pairs of a "
+          "chosen and a rejected answer; give such rows, or set train.loss = \"sft\"");
+    }
+    if (is_preference(loss)) {
       throw ConfigError(file.path + ": rows of format \"" + file.format +
                         "\", but train.loss needs pairs of a chosen and a rejected answer; give "
                         "such rows, or set train.loss = \"sft\"");
@@ -63,8 +78,13 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   SequenceData data;
   data.dataset = std::make_unique<CombinedDataset>(
       std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
+  if (config.train.loss == LossKind::kKto) {
+    data.mismatched = std::make_unique<MismatchedDataset>(
+        data.dataset.get(), config.train.sequences_per_step, config.data.max_tokens);
+  }
   // The two answers of a pair are in one sequence, which is one sample.
   PackingOptions packing = packing_options(config.data, answers_of(config.train.loss));
+  packing.beside = data.mismatched.get();
   if (training && config.data.shuffle) {
     packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   }
@@ -151,12 +171,20 @@ int64_t TrainingData::samples_before(Step step) const {
   return base_samples_ + (step.value - base_step_.value) * sequences_per_step_;
 }
 
+StepSamples TrainingData::samples_of(Step step) const {
+  return {.first_sample = samples_before(Step(step.value - 1)),
+          .sequences = sequences_per_step_,
+          .micro_batch = micro_batch_};
+}
+
 StepBatches TrainingData::step_batches(Step step) const {
-  return make_step_batches(*data_.dataset, data_.table, sampler_,
-                           {.first_sample = samples_before(Step(step.value - 1)),
-                            .sequences = sequences_per_step_,
-                            .micro_batch = micro_batch_,
-                            .dropout_seed = data_.dropout ? std::optional(seed_) : std::nullopt});
+  StepSamples samples = samples_of(step);
+  if (data_.dropout) samples.dropout_seed = seed_;
+  return make_step_batches(*data_.dataset, data_.table, sampler_, samples);
+}
+
+StepBatches TrainingData::mismatched_batches(Step step) const {
+  return make_step_batches(*data_.mismatched, data_.table, sampler_, samples_of(step));
 }
 
 DataCursor TrainingData::cursor_after(Step step) const {
@@ -168,21 +196,21 @@ double TrainingData::epochs_after(Step step) const {
 }
 
 std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
-  if (config.train.loss == LossKind::kSft) return std::nullopt;
+  if (!is_preference(config.train.loss)) return std::nullopt;
   PreferenceOptions options = config.preference;
   options.loss = config.train.loss;
   return options;
 }
 
-int64_t loss_terms(const StepBatches& batches, bool pairs) {
-  if (!pairs) return batches.trained_tokens;
+int64_t loss_terms(const StepBatches& batches, const PairObjective* objective) {
+  if (objective == nullptr) return batches.trained_tokens;
   int64_t documents = 0;
   for (const TokenBatch& batch : batches.micro_batches) documents += std::ssize(batch.documents);
-  return documents / 2;
+  return is_paired(objective->options.loss) ? documents / 2 : documents;
 }
 
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
-                                    const PairObjective* objective) {
+                                    const PairObjective* objective, size_t first_reference) {
   std::vector<HostBatch> views;
   views.reserve(batches.size());
   for (const TokenBatch& batch : batches) {
@@ -193,10 +221,11 @@ std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
                      .dropout_keys = batch.dropout_keys});
     if (objective == nullptr) continue;
     views.back().preference = objective->options;
+    if (!is_paired(objective->options.loss)) views.back().desirable = batch.desirable;
     if (objective->references.empty()) continue;
     for (const int64_t document : batch.documents) {
       views.back().reference_logps.push_back(
-          objective->references.at(static_cast<size_t>(document)));
+          objective->references.at(first_reference + static_cast<size_t>(document)));
     }
   }
   return views;

@@ -38,6 +38,7 @@ struct DataPart {
 // SequenceData contains the files of data.train or data.eval as sequences.
 struct SequenceData {
   std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<Dataset> mismatched;  // the same rows with other answers; null but for KTO
   SequenceTable table;
   DataReport report;             // covers whole files
   std::optional<DataPart> part;  // empty: all of the files
@@ -75,6 +76,8 @@ class TrainingData {
   // line about it; otherwise it is "". CheckpointError with `path` for a position outside the data.
   std::string resume_at(Step step, const DataState& saved, const std::string& path);
   StepBatches step_batches(Step step) const;
+  // Returns the mismatched rows of these batches; only with KTO.
+  StepBatches mismatched_batches(Step step) const;
   // Returns the data position after `step` steps.
   DataCursor cursor_after(Step step) const;
   double epochs_after(Step step) const;
@@ -84,6 +87,7 @@ class TrainingData {
 
  private:
   int64_t samples_before(Step step) const;
+  StepSamples samples_of(Step step) const;
 
   SequenceData data_;
   Sampler sampler_;
@@ -96,22 +100,25 @@ class TrainingData {
   int64_t base_samples_ = 0;  // samples before base_step_
 };
 
-// PairObjective: a loss over pairs of documents of one data set. Plain value.
+// PairObjective: a preference loss of one data set. Plain value.
 struct PairObjective {
   PreferenceOptions options;
-  std::vector<double> references = {};  // by document; empty for a loss without a reference
+  // By document, then with KTO by mismatched document; empty for a loss without a reference.
+  std::vector<double> references = {};
 };
 
-// Returns the loss over pairs that the run file asks for; empty with train.loss = "sft".
+// Returns the preference loss that the run file asks for; empty with another loss.
 std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 
-// Returns the number of terms in a loss over these batches: their pairs, or their trained tokens.
-int64_t loss_terms(const StepBatches& batches, bool pairs);
+// Returns the number of terms in a loss over these batches: their pairs or rows with an objective,
+// else their trained tokens.
+int64_t loss_terms(const StepBatches& batches, const PairObjective* objective);
 
 // Returns views of the batches for the copy to the device; `batches` must outlive them. With an
-// objective their documents are pairs.
+// objective their documents are judged answers, whose references begin at `first_reference`.
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
-                                    const PairObjective* objective = nullptr);
+                                    const PairObjective* objective = nullptr,
+                                    size_t first_reference = 0);
 
 // RankShare: assigns micro-batches of a step or an evaluation to ranks: micro-batch k belongs to
 // rank k mod ranks. Pure function.

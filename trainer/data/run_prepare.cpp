@@ -101,8 +101,9 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
   // Rows of token ids need no tokenizer, so its directory may lack one.
   if (format == DataSection::Format::kTokens) return;
-  const bool may_be_ids =
-      format == DataSection::Format::kAuto || format == DataSection::Format::kPreference;
+  const bool may_be_ids = format == DataSection::Format::kAuto ||
+                          format == DataSection::Format::kPreference ||
+                          format == DataSection::Format::kUnpaired;
   if (may_be_ids && absent && config.tokenizer.path == "auto") return;
   tokenizer_ = Tokenizer::load(directory);
   chat_ = run_chat_template(config, directory, *tokenizer_);

@@ -56,11 +56,15 @@ StepOutcome RunLoop::run_step() {
   const int64_t total_steps = run_.data.total_steps();
   const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
   const StepBatches batches = run_.data.step_batches(progress.step);
-  const std::vector<HostBatch> own =
-      share_of(host_batches(batches.micro_batches, run_.objective ? &*run_.objective : nullptr),
-               run_.ranks().rank(), run_.ranks().info().size);
+  const PairObjective* const objective = run_.objective ? &*run_.objective : nullptr;
+  std::vector<HostBatch> own = share_of(host_batches(batches.micro_batches, objective),
+                                        run_.ranks().rank(), run_.ranks().info().size);
+  if (run_.data.data().mismatched != nullptr) {
+    const double kl = kl_of_step();
+    for (HostBatch& batch : own) batch.kl = kl;
+  }
   StepRequest request{.batches = engine.batches().load(own),
-                      .loss_terms = loss_terms(batches, run_.objective.has_value()),
+                      .loss_terms = loss_terms(batches, objective),
                       .lr = lr,
                       .max_grad_norm = config_.train.max_grad_norm,
                       .stop = run_.signals.stop_requested() || record_failed(),
@@ -97,6 +101,13 @@ StepOutcome RunLoop::run_step() {
   ++steps_run_;
   last_loss_ = outcome.loss;
   return outcome;
+}
+
+// Returns the kl that the rows of this step compare with. Its forward reads the weights of this
+// step, so the update of the one before comes first.
+double RunLoop::kl_of_step() {
+  run_.apply_updates();
+  return compute_kl(run_.engine, run_.data.mismatched_batches(step()), *run_.objective, [] {});
 }
 
 DurableStep RunLoop::record_after(bool skipped) const {

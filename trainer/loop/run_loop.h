@@ -23,6 +23,7 @@ class RunLoop {
  private:
   Step step() const { return run_.ledger.progress.step; }
   StepOutcome run_step();
+  double kl_of_step();
   // Returns the payload of the tier's commit: the run's progress after the present step.
   DurableStep record_after(bool skipped) const;
   void count_skipped(const StepOutcome& outcome);

@@ -157,7 +157,7 @@ void take_other_references(StartedRun& run) {
   if (run.eval_data) data.push_back(&*run.eval_data);
   std::vector<std::string> keys;
   for (const SequenceData* const one : data) {
-    keys.push_back(other_reference_key(reference, *one->dataset));
+    keys.push_back(other_reference_key(reference, *one));
   }
   const std::array paths = {run.directory.file("other_reference_train"),
                             run.directory.file("other_reference_eval")};
@@ -165,7 +165,7 @@ void take_other_references(StartedRun& run) {
   try {
     for (size_t i = 0; i < data.size(); ++i) {
       values.push_back(
-          read_reference(paths[i], keys[i], data[i]->dataset->document_count(), run.ranks()));
+          read_reference(paths[i], keys[i], reference_count(*data[i]), run.ranks()));
     }
   } catch (const CheckpointError&) {
     // No file, or one of other data or another model: the values can be computed at any time.
@@ -326,7 +326,7 @@ void open_metrics(StartedRun& run) {
       EvalTracker::of_text(run.ranks().world().exchange("the best evaluation", evaluated).front());
 }
 
-// Returns the run's loss over pairs, with the reference's values of `data`: computed and kept under
+// Returns the run's preference loss, with the reference's values of `data`: computed and kept under
 // `name` at the start of a run, read from there when it resumes. Empty with another loss.
 // Collective.
 std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& data,
@@ -338,7 +338,7 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
   if (!has_reference(options->loss)) return objective;
   const bool first = run.ranks().first();
   const std::string path = run.directory.file(name);
-  const std::string key = reference_key(config, run.setup.source->fingerprint(), *data.dataset);
+  const std::string key = reference_key(config, run.setup.source->fingerprint(), data);
   if (run.ledger.progress.step.value == 0) {
     objective.references = compute_reference(run.engine, data, *options,
                                              config.train.micro_batch.value(), stop_of_pass(run));
@@ -348,7 +348,7 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
              std::to_string(objective.references.size()) + " answers: " + path);
     return objective;
   }
-  objective.references = read_reference(path, key, data.dataset->document_count(), run.ranks());
+  objective.references = read_reference(path, key, reference_count(data), run.ranks());
   return objective;
 }
 

@@ -95,7 +95,7 @@ struct StartedRun {
   RunLedger ledger;
   TrainingData data;
   std::optional<SequenceData> eval_data;
-  // Set with a loss over pairs.
+  // Set with a preference loss.
   std::optional<PairObjective> objective, eval_objective;
   std::optional<PromptWriter> prompts;  // set if eval.prompts are given
   GenerateRequest samples;              // of eval.prompts

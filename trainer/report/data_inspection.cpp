@@ -60,9 +60,11 @@ void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
   row.pieces = pieces_of(row, tokenizer);
 }
 
-// Adds one InspectedRow for each sample of a row, or one with the row's problem.
-void read_row(const InspectedRow& place, const std::function<std::vector<Document>()>& read,
-              const Tokenizer* tokenizer, std::vector<InspectedRow>& inspected) {
+// Adds one InspectedRow for each sample of a row, or one with the row's problem. `judged`: the row
+// has one answer with a label.
+void read_row(const InspectedRow& place, bool judged,
+              const std::function<std::vector<Document>()>& read, const Tokenizer* tokenizer,
+              std::vector<InspectedRow>& inspected) {
   const size_t before = inspected.size();
   try {
     std::vector<Document> documents = read();
@@ -70,6 +72,7 @@ void read_row(const InspectedRow& place, const std::function<std::vector<Documen
       InspectedRow& row = inspected.emplace_back(place);
       row.sample = static_cast<int64_t>(i);
       row.samples = static_cast<int64_t>(documents.size());
+      if (judged) row.label = documents[i].desirable;
       show(std::move(documents[i]), tokenizer, row);
     }
   } catch (const RowProblem& problem) {
@@ -91,7 +94,7 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
       if (number >= first) {
         const auto format = make_row_format(DataSection::Format::kText, rows);
         read_row(
-            {.row = number, .place = path},
+            {.row = number, .place = path}, /*judged=*/false,
             [&] { return std::vector{read_text(read_text_file(path), rows)}; }, options.tokenizer,
             inspected);
       }
@@ -111,6 +114,7 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
             {.row = number,
              .pair = format->gives_pairs(),
              .place = path + ":" + std::to_string(line.number)},
+            format->gives_answers() && !format->gives_pairs(),
             [&] { return format->read_row(parse_row(line.text, line.too_long, line.ended)); },
             options.tokenizer, inspected);
       }
@@ -148,7 +152,8 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
   statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
   const CombinedDataset all(std::move(sets), {}, {});
-  const bool pairs = std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
+  const bool pairs = config.train.loss != LossKind::kKto &&
+ std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
     return file.format == name_of(DataSection::Format::kPreference);
   });
   PackingOptions packing = packing_options(config.data, pairs ? 2 : 1);

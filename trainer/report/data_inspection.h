@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct InspectedRow {
   int64_t row = 0;                  // counts from 0 over all files; blank lines do not count
   int64_t sample = 0, samples = 1;  // one conversation may give several samples
   bool pair = false;                // sample 0 is the chosen answer's, sample 1 the rejected one's
+  std::optional<bool> label = {};   // of a row with one judged answer: whether it is desirable
   std::string place;
   std::string text{};
   std::vector<TokenId> ids{};
@@ -49,7 +51,8 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
 // instead of brackets.
 std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
-// Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", or {"row", "problem"}.
+// Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", of a judged answer with
+// "label", or {"row", "problem"}.
 Json row_as_json(const InspectedRow& row);
 // Returns one HTML page that needs no other file.
 std::string inspection_page(const DataStatistics& statistics,

@@ -105,7 +105,8 @@ const char* answer_of(const InspectedRow& row) {
 }
 
 std::string title_of(const InspectedRow& row) {
-  const std::string title = "row " + std::to_string(row.row);
+  std::string title = "row " + std::to_string(row.row);
+  if (row.label) title += *row.label ? ", desirable" : ", undesirable";
   if (row.samples == 1) return title;
   if (row.pair) return title + ", " + answer_of(row);
   return title + ", sample " + std::to_string(row.sample + 1) + " of " +
@@ -136,7 +137,7 @@ std::string describe_row(const InspectedRow& row, bool colour) {
   const auto trained = static_cast<int64_t>(row.labels.size()) -
                        std::count(row.labels.begin(), row.labels.end(), kNotTrained);
   text += "  " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(trained) +
-          (row.pair ? " scored\n" : " trained\n");
+          (row.pair || row.label ? " scored\n" : " trained\n");
   bool odd = false, open = false;
   for (size_t t = 0; t < row.ids.size(); ++t) {
     const bool learned = row.labels[t] != kNotTrained;
@@ -179,6 +180,7 @@ Json row_as_json(const InspectedRow& row) {
   if (row.ids.empty()) return {{"row", row.row}, {"place", row.place}, {"problem", row.problem}};
   Json object = {
       {"row", row.row}, {"text", row.text}, {"input_ids", row.ids}, {"labels", row.labels}};
+  if (row.label) object["label"] = *row.label;
   if (row.pair) {
     object["answer"] = answer_of(row);
   } else if (row.samples > 1) {
@@ -200,7 +202,7 @@ std::string inspection_page(const DataStatistics& statistics,
           histogram_svg(statistics);
   page +=
       "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained or, of a "
-      "pair, scored, faint ones only read.</p>";
+      "judged answer, scored, faint ones only read.</p>";
   for (const InspectedRow& row : rows) {
     // The answers of a pair are side by side.
     const bool both = row.pair && row.samples == 2;

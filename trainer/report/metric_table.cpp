@@ -1,6 +1,7 @@
 #include "trainer/report/metric_table.h"
 
 #include <array>
+#include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,6 +31,9 @@ constexpr std::array kPreferenceMetrics = {
     PreferenceMetric{"logps/rejected", "train/logps/rejected", "eval/logps/rejected",
                      "The mean log-probability of the rejected answers.",
                      &PreferenceMeans::rejected_logp},
+    PreferenceMetric{"kl", "train/kl", "eval/kl",
+                     "With KTO, the estimate of the kl that rewards compare with.",
+                     &PreferenceMeans::kl},
 };
 
 template <typename Record, typename Value>
@@ -96,8 +100,10 @@ constexpr MetricRow<Record> preference_row() {
   return {{kMetric.key, kReal, kMetric.description, kIsStep ? kMetric.step_tag : kMetric.eval_tag,
            false},
           [](const Record& record) {
-            return record.preference ? std::optional<Json>((*record.preference).*kMetric.mean)
-                                     : std::nullopt;
+            if (!record.preference || std::isnan((*record.preference).*kMetric.mean)) {
+              return std::optional<Json>();
+            }
+            return std::optional<Json>((*record.preference).*kMetric.mean);
           }};
 }
 
@@ -172,6 +178,7 @@ constexpr std::array kStep = {
     preference_row<StepRecord, 3>(),
     preference_row<StepRecord, 4>(),
     preference_row<StepRecord, 5>(),
+    preference_row<StepRecord, 6>(),
     StepRow{{"skipped", kFlag,
              "Whether the loss or the norm was not finite, so that nothing was updated."},
             member<&StepRecord::skipped>},
@@ -188,7 +195,7 @@ constexpr std::array kEval = {
     Eval{{"step", kWhole, "The step after which the evaluation ran."}, member<&EvalRecord::step>},
     Eval{{"loss", kReal, "The mean loss of the evaluation's trained tokens or pairs.", "eval/loss"},
          member<&EvalRecord::loss>},
-    Eval{{"perplexity", kReal, "The exponential of the loss; not with a loss over pairs.",
+    Eval{{"perplexity", kReal, "The exponential of the loss; not with a preference loss.",
           "eval/perplexity", false},
          perplexity},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
@@ -199,6 +206,7 @@ constexpr std::array kEval = {
     preference_row<EvalRecord, 3>(),
     preference_row<EvalRecord, 4>(),
     preference_row<EvalRecord, 5>(),
+    preference_row<EvalRecord, 6>(),
 };
 
 using Checkpoint = MetricRow<CheckpointRecord>;

@@ -238,6 +238,7 @@ std::string curves(const std::vector<RunRecord>& runs) {
        .title = "share of pairs with the higher reward for the chosen answer",
        .from_zero = true,
        .smooth = true},
+      {.key = "kl", .title = "kl of KTO", .from_zero = true, .smooth = true},
       {.key = "lr", .title = "learning rate", .from_zero = true},
       {.key = "grad_norm",
        .title = "gradient norm before clipping",
@@ -367,19 +368,26 @@ std::string memory(const std::vector<RunRecord>& runs) {
 
 std::string evaluations(const RunRecord& run) {
   const Points& losses = run.of("eval/loss");
-  // A loss over pairs has a share of pairs instead of a perplexity.
-  const Points& accuracies = run.of("eval/rewards/accuracies");
-  const bool pairs = !accuracies.empty();
-  const Points& others = pairs ? accuracies : run.of("eval/perplexity");
+  // A preference loss has a share of pairs or a kl instead of a perplexity.
+  struct Other {
+    const char *key, *title, *format;
+  };
+  Other other = {"eval/perplexity", "perplexity", "%.2f"};
+  for (const Other& candidate :
+       {Other{"eval/rewards/accuracies", "accuracy", "%.3f"}, Other{"eval/kl", "kl", "%.4f"}}) {
+    if (!run.of(candidate.key).empty()) other = candidate;
+  }
+  const Points& others = run.of(other.key);
   if (losses.empty() && run.samples.empty()) return "";
   std::string html;
   std::vector<std::vector<std::string>> rows;
   for (size_t i = losses.size() - std::min(losses.size(), kMostEvaluations); i < losses.size();
        ++i) {
     rows.push_back({"step " + with_thousands(static_cast<int64_t>(losses[i].x)),
-                    number(losses[i].y, "%.4f"), number(others[i].y, pairs ? "%.3f" : "%.2f")});
+                    number(losses[i].y, "%.4f"),
+                    i < others.size() ? number(others[i].y, other.format) : ""});
   }
-  if (!rows.empty()) html += table_of({"", "loss", pairs ? "accuracy" : "perplexity"}, rows);
+  if (!rows.empty()) html += table_of({"", "loss", other.title}, rows);
   if (losses.size() > rows.size()) {
     html += "<p class='note'>the last " + std::to_string(rows.size()) + " of " +
             std::to_string(losses.size()) + "</p>";

@@ -58,7 +58,7 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
     if (shape.balance != 0.0) record.aux_loss = figures.balance_loss;
     if (shape.watched) record.router = figures;
   }
-  if (outcome.preference.pairs > 0) record.preference = means_of(outcome.preference);
+  if (!outcome.preference.empty()) record.preference = means_of(outcome.preference);
   record.skipped = outcome.skipped;
   record.skipped_total = ended.skipped_total;
   return record;
@@ -112,7 +112,7 @@ void StepReporter::show(const EndedStep& ended, const StepRecord& record,
   status.grad_norm = outcome.norm.norm;
   status.tokens_per_second = record.tokens_per_second;
   status.aux_loss = record.aux_loss;
-  if (record.preference) {
+  if (outcome.preference.pairs > 0) {
     status.pairs = {record.preference->margin, record.preference->accuracy};
   }
   if (record.router) {

@@ -179,10 +179,12 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   draft.set("train", "micro_batch", is_least(facts) ? "1" : "\"auto\"",
             is_least(facts) ? "sequences on the device at a time"
                             : "the fastest that fits; changes speed, not results");
-  if (facts.pairs) {
-    draft.set("train", "loss", "\"dpo\"", "the rows are pairs of answers; docs/preference.md");
+  if (facts.pairs || facts.judged) {
+    draft.set("train", "loss", facts.pairs ? "\"dpo\"" : "\"kto\"",
+              facts.pairs ? "the rows are pairs of answers; docs/preference.md"
+                          : "the rows are answers with a label; docs/preference.md");
     draft.set("optimizer", "lr", facts.adapter ? "1e-5" : "1e-6",
-              "usual for a loss over pairs; tune it first");
+              "usual for a preference loss; tune it first");
   } else {
     draft.set("optimizer", "lr", facts.adapter ? "2e-4" : learning_rate(facts.parameters),
               facts.adapter ? "usual for adapters; tune it first"

@@ -34,6 +34,7 @@ struct DraftFacts {
   int64_t longest_row = 0;    // tokens, among the sampled rows
   bool text = false;          // all tokens of the sampled rows are trained
   bool pairs = false;         // rows are pairs of a chosen and a rejected answer; no recipe then
+  bool judged = false;        // rows are single answers with a label; no recipe then
   Bytes data_bytes = 0;       // of all files
   bool gpu = false;
   bool cpu_bf16 = false;  // in hardware

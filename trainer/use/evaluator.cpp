@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <span>
 
 #include "base/errors.h"
 #include "base/texts.h"
@@ -13,33 +15,70 @@
 
 namespace longshore {
 
-Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
-                    int64_t micro_batch, const StopCheck& stop, const PairObjective* objective) {
-  const auto begin = std::chrono::steady_clock::now();
-  const StepBatches batches =
-      make_eval_batches(*data.dataset, data.table, max_sequences, micro_batch);
-  const std::vector<HostBatch> views = host_batches(batches.micro_batches, objective);
+namespace {
+
+// Evaluates the rank's share of the batches in passes of the planned number of micro-batches. All
+// ranks run equal passes. `use` gets the sums and the micro-batches of each.
+void run_passes(Engine& engine, std::span<const HostBatch> all, const StopCheck& stop,
+                const std::function<void(const LossSum&, std::span<const HostBatch>)>& use) {
   const RankGroups& groups = engine.groups();
   const auto ranks = static_cast<size_t>(groups.topology.ranks);
-  const std::vector<HostBatch> own = share_of(views, groups.rank, groups.topology.ranks);
+  const std::vector<HostBatch> own = share_of(all, groups.rank, groups.topology.ranks);
   const auto at_once = static_cast<size_t>(engine.plan().step.micro_batches);
-  const size_t most = (views.size() + ranks - 1) / ranks;  // all ranks run equal rounds
-  LossSum mine;
+  const size_t most = (all.size() + ranks - 1) / ranks;
   for (size_t first = 0; first < most; first += at_once) {
     stop();
     const size_t begin = std::min(first, own.size());
     const std::span<const HostBatch> part =
         std::span(own).subspan(begin, std::min(at_once, own.size() - begin));
-    const LossSum sum = engine.evaluate(engine.batches().load(part));
+    use(engine.evaluate(engine.batches().load(part)), part);
+  }
+}
+
+}  // namespace
+
+double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
+                  const StopCheck& stop) {
+  const std::vector<HostBatch> views =
+      host_batches(mismatched.micro_batches, &objective, objective.references.size() / 2);
+  std::vector<double> sums = {0.0, 0.0};  // of r, and the rows
+  run_passes(engine, views, stop, [&](const LossSum&, std::span<const HostBatch> part) {
+    for (size_t b = 0; b < part.size(); ++b) {
+      const std::vector<double>& logps = engine.document_logps()[b];
+      for (size_t d = 0; d < logps.size(); ++d) sums[0] += logps[d] - part[b].reference_logps[d];
+      sums[1] += static_cast<double>(logps.size());
+    }
+  });
+  // HOST WAIT: the gradient of every row depends on the kl of all ranks' rows.
+  if (Communicator* const all = engine.groups().all; all != nullptr) {
+    all->all_reduce(sums, {"kl", std::nullopt}).wait();
+  }
+  return kl_of(sums[0], sums[1]);
+}
+
+Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
+                    int64_t micro_batch, const StopCheck& stop, const PairObjective* objective) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto batches_of = [&](const Dataset& dataset) {
+    return make_eval_batches(dataset, data.table, max_sequences, micro_batch);
+  };
+  const StepBatches batches = batches_of(*data.dataset);
+  std::vector<HostBatch> views = host_batches(batches.micro_batches, objective);
+  if (data.mismatched != nullptr && objective != nullptr) {
+    const double kl = compute_kl(engine, batches_of(*data.mismatched), *objective, stop);
+    for (HostBatch& view : views) view.kl = kl;
+  }
+  LossSum mine;
+  run_passes(engine, views, stop, [&](const LossSum& sum, std::span<const HostBatch>) {
     mine.loss += sum.loss;
     mine.trained += sum.trained;
     mine.preference += sum.preference;
-  }
-  const LossSum all = sum_over_ranks(groups, mine);
+  });
+  const LossSum all = sum_over_ranks(engine.groups(), mine);
   Evaluation result;
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.loss = all.loss / static_cast<double>(loss_terms(batches, /*pairs=*/objective != nullptr));
+  result.loss = all.loss / static_cast<double>(loss_terms(batches, objective));
   result.preference = all.preference;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -47,13 +86,16 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
 }
 
 std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation) {
-  if (evaluation.preference.pairs == 0) return std::nullopt;
+  if (evaluation.preference.empty()) return std::nullopt;
   return means_of(evaluation.preference);
 }
 
 std::string describe_quality(const Evaluation& evaluation) {
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
   if (!means) return formatted("perplexity %.2f", evaluation.perplexity);
+  if (evaluation.preference.pairs == 0) {
+    return formatted("margin %.4f  kl %.4f", means->margin, means->kl);
+  }
   return formatted("margin %.4f  accuracy %.1f %%", means->margin, 100.0 * means->accuracy);
 }
 

@@ -1,5 +1,5 @@
-// Evaluator: the mean loss over a set of sequences with the engine's current parameters, and the
-// lowest loss of a run so far. Called by the engine's thread.
+// Evaluator: the mean loss over a set of sequences with the engine's current parameters, KTO's kl,
+// and the lowest loss of a run so far. Called by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,26 @@ struct Evaluation {
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   double seconds = 0.0;
-  PreferenceSums preference = {};  // no pairs: the loss is not over pairs
+  PreferenceSums preference = {};  // empty without a preference loss
 };
 
-// Returns the means over pairs; empty if the loss is not over pairs.
+// Returns the means over pairs or rows; empty without a preference loss.
 std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
 
-// Returns "perplexity 12.34", or "margin 0.1234  accuracy 75.0 %" of a loss over pairs.
+// Returns "perplexity 12.34", or "margin 0.1234  accuracy 75.0 %" of a loss over pairs, "kl" of
+// KTO.
 std::string describe_quality(const Evaluation& evaluation);
 
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
-// Calls `stop` between groups of micro-batches. With an objective the documents are pairs.
+// Calls `stop` between groups of micro-batches. With an objective the documents are judged answers.
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
                     int64_t micro_batch, const StopCheck& stop,
                     const PairObjective* objective = nullptr);
+
+// Returns KTO's kl of all ranks' mismatched rows ([Note: preference losses]), those of a step or of
+// an evaluation. Applies pending updates first. Calls `stop` as evaluate does.
+double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
+                  const StopCheck& stop);
 
 // The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run
 // restores it from metrics.jsonl, which is cut at the step that the run resumes from.

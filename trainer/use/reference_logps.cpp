@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 
 #include "base/errors.h"
@@ -57,56 +58,84 @@ std::vector<double> read_file(const std::string& path, const std::string& key, i
   return values;
 }
 
-}  // namespace
-
-std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
-                                      const PreferenceOptions& preference, int64_t micro_batch,
-                                      const StopCheck& stop) {
+// Computes the log-probabilities of the documents of a set that has `data`'s sequences, and calls
+// `use` with each.
+void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& dataset,
+                   const PairObjective& objective, int64_t micro_batch,
+                   const std::function<void(Bytes)>& between,
+                   const std::function<void(int64_t, double)>& use) {
   const RankGroups& groups = engine.groups();
   const int64_t ranks = groups.topology.ranks;
   const int64_t at_once = engine.plan().step.micro_batches;
   const int64_t micro_batches = (data.table.sequence_count() + micro_batch - 1) / micro_batch;
-  std::vector<double> values(static_cast<size_t>(data.dataset->document_count()), 0.0);
-  const PairObjective objective{.options = preference,
-                                .references = has_reference(preference.loss)
-                                                  ? std::vector<double>(values.size(), 0.0)
-                                                  : std::vector<double>()};
-  int64_t tokens = 0;
-  for (int64_t d = 0; d < data.dataset->document_count(); ++d) {
-    tokens += data.dataset->document_tokens(d);
-  }
-  Progress progress("reference log-probabilities", tokens * kTokenBytes);
   // All ranks run equal rounds; a rank without a micro-batch joins the collectives.
   for (int64_t first = 0; first < micro_batches; first += at_once * ranks) {
-    stop();
     std::vector<TokenBatch> batches;
     Bytes done = 0;
     for (int64_t i = 0; i < at_once * ranks && first + i < micro_batches; ++i) {
-      TokenBatch batch = make_token_batch(*data.dataset, data.table,
-                                          sequences_of(data.table, first + i, micro_batch));
+      TokenBatch batch =
+          make_token_batch(dataset, data.table, sequences_of(data.table, first + i, micro_batch));
       done += batch.token_count() * kTokenBytes;
       if (i % ranks == groups.rank.value) batches.push_back(std::move(batch));
     }
     engine.evaluate(engine.batches().load(host_batches(batches, &objective)));
     const auto& logps = engine.document_logps();
     for (size_t b = 0; b < batches.size(); ++b) {
-      for (size_t d = 0; d < logps[b].size(); ++d) {
-        values[static_cast<size_t>(batches[b].documents[d])] = logps[b][d];
-      }
+      for (size_t d = 0; d < logps[b].size(); ++d) use(batches[b].documents[d], logps[b][d]);
     }
-    progress.add(done);
+    between(done);
   }
-  // HOST WAIT: every rank needs the values of the pairs that later steps give it.
-  if (groups.all != nullptr) {
-    groups.all->all_reduce(values, {"the reference's log-probabilities", std::nullopt}).wait();
+}
+
+}  // namespace
+
+int64_t reference_count(const SequenceData& data) {
+  return data.dataset->document_count() * (data.mismatched == nullptr ? 1 : 2);
+}
+
+std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
+                                      const PreferenceOptions& preference, int64_t micro_batch,
+                                      const StopCheck& stop) {
+  const int64_t documents = data.dataset->document_count();
+  std::vector<double> values(static_cast<size_t>(reference_count(data)), 0.0);
+  const PairObjective objective{.options = preference,
+                                .references = has_reference(preference.loss)
+                                                  ? std::vector<double>(values.size(), 0.0)
+                                                  : std::vector<double>()};
+  std::vector<const Dataset*> sets = {data.dataset.get()};
+  if (data.mismatched != nullptr) sets.push_back(data.mismatched.get());
+  int64_t tokens = 0;
+  for (const Dataset* set : sets) {
+    for (int64_t d = 0; d < documents; ++d) tokens += set->document_tokens(d);
+  }
+  Progress progress("reference log-probabilities", tokens * kTokenBytes);
+  for (size_t s = 0; s < sets.size(); ++s) {
+    stop();
+    for_each_logp(
+        engine, data, *sets[s], objective, micro_batch,
+        [&](Bytes done) {
+          stop();
+          progress.add(done);
+        },
+        [&](int64_t document, double logp) {
+          values[s * static_cast<size_t>(documents) + static_cast<size_t>(document)] = logp;
+        });
+  }
+  // HOST WAIT: every rank needs the values of the answers that later steps give it.
+  if (engine.groups().all != nullptr) {
+    engine.groups()
+        .all->all_reduce(values, {"the reference's log-probabilities", std::nullopt})
+        .wait();
   }
   return values;
 }
 
 std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,
-                          const Dataset& data) {
-  return "model " + model_fingerprint + ", data " + hash_text(data.fingerprint()) + ", seed " +
-         std::to_string(config.run.seed) + ", compute " +
+                          const SequenceData& data) {
+  const std::string others =
+      data.mismatched == nullptr ? "" : ", mismatched " + hash_text(data.mismatched->fingerprint());
+  return "model " + model_fingerprint + ", data " + hash_text(data.dataset->fingerprint()) +
+         others + ", seed " + std::to_string(config.run.seed) + ", compute " +
          std::string(name_of(config.precision.compute));
 }
 

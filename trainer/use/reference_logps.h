@@ -13,8 +13,11 @@
 
 namespace longshore {
 
-// Returns the values by document, with the engine's parameters; 0 for documents in no sequence.
-// Collective: each rank computes its share. Calls `stop` between passes.
+// Returns the number of values: one for each document and each mismatched one.
+int64_t reference_count(const SequenceData& data);
+
+// Returns the values as PairObjective has them, with the engine's parameters; 0 for documents in no
+// sequence. Collective: each rank computes its share. Calls `stop` between passes.
 std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
                                       const PreferenceOptions& preference, int64_t micro_batch,
                                       const StopCheck& stop);
@@ -30,6 +33,6 @@ std::vector<double> read_reference(const std::string& path, const std::string& k
 
 // Returns the key of the values of `data` for a run of this model.
 std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,
-                          const Dataset& data);
+                          const SequenceData& data);
 
 }  // namespace longshore

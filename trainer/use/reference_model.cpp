@@ -133,7 +133,7 @@ MeasuredRun other_reference(const MeasuredRun& run) {
   });
 }
 
-std::string other_reference_key(const MeasuredRun& reference, const Dataset& data) {
+std::string other_reference_key(const MeasuredRun& reference, const SequenceData& data) {
   const ModelDirectory& model = reference.source->directory();
   std::string times;
   for (const auto& file : model.files()) {

@@ -25,7 +25,7 @@ MeasuredRun other_reference(const MeasuredRun& run);
 
 // Returns the key of its values of `data`, as of reference_key; it changes when a
 // weight file is written.
-std::string other_reference_key(const MeasuredRun& reference, const Dataset& data);
+std::string other_reference_key(const MeasuredRun& reference, const SequenceData& data);
 
 // Returns a line about the pass of such a model, with the peaks of its plan.
 std::string describe_other_reference(const MeasuredRun& reference);
