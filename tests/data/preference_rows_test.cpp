@@ -200,10 +200,93 @@ TEST_F(Pairs, AMaskOfOtherTokensIsRefused) {
             std::string::npos);
 }
 
+// A row of KTO has one answer, as text, messages or token ids, and its label.
+TEST_F(Pairs, ARowWithALabelHasOneAnswer) {
+  const std::string text = R"({"prompt": "sky", "completion": " blue", "label": true})";
+  const std::string bad = R"({"prompt": "sky", "completion": " red", "label": false})";
+  const LoadedData data = load(text + "\n" + bad);
+  EXPECT_EQ(data.report.files[0].format, "unpaired-preference");
+  ASSERT_EQ(data.dataset->document_count(), 2);
+  EXPECT_EQ(learned(data, 0), " blue</s>");
+  EXPECT_EQ(learned(data, 1), " red</s>");
+  EXPECT_TRUE(data.dataset->is_desirable(0));
+  EXPECT_FALSE(data.dataset->is_desirable(1));
+  EXPECT_FALSE(data.dataset->row_goes_on(1));
+  EXPECT_EQ(learned(load("{\"prompt\": [" + kQuestion + "], \"completion\": [" + kGood +
+                         "], \"label\": false}"),
+                    0),
+            "a</s>");
+  const LoadedData ids = load(R"({"prompt_ids": [5, 6], "completion_ids": [7], "label": false})");
+  EXPECT_EQ(tokens_of(ids, 0), (Ids{5, 6, 7}));
+  EXPECT_EQ(targets_of(ids, 0), (Ids{-100, 7, -100}));
+  EXPECT_FALSE(ids.dataset->is_desirable(0));
+  options_.data.format = DataSection::Format::kUnpaired;
+  EXPECT_NE(refusal(R"({"prompt": "q", "completion": "a", "label": 1})")
+                .find("label: expected true (a desirable answer) or false, found an integer"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"completion": "a", "label": true})").find("prompt"), std::string::npos);
+}
+
+// The rejected answer of a pair is not desirable, so that KTO can take both as rows.
+TEST_F(Pairs, TheRejectedAnswerIsNotDesirable) {
+  const LoadedData data = load(conversations(kQuestion + ","));
+  EXPECT_TRUE(data.dataset->is_desirable(0));
+  EXPECT_FALSE(data.dataset->is_desirable(1));
+}
+
+// Mismatched rows: the prompt of each row with the answer of the row before it in its group, the
+// first with the last's. A single row at the end joins the group before it.
+TEST_F(Pairs, MismatchedRowsTakeTheAnswerOfTheRowBefore) {
+  std::string rows;
+  for (int i = 1; i <= 5; ++i) {
+    const std::string n = std::to_string(i);
+    rows += R"({"prompt_ids": [)" + n + ", " + n + R"(], "completion_ids": [1)" + n + ", 2" + n +
+            R"(], "label": true})" + "\n";
+  }
+  const LoadedData data = load(rows);
+  const auto tokens = [](const Dataset& set, int64_t document) {
+    Ids ids, targets;
+    set.append_document(document, ids, targets);
+    EXPECT_EQ(std::ssize(ids), set.document_tokens(document));
+    EXPECT_EQ(targets.size(), ids.size());
+    EXPECT_EQ(targets.back(), -100);
+    EXPECT_EQ(std::ssize(targets) - std::ranges::count(targets, int64_t{-100}),
+              set.document_trained_tokens(document));
+    return ids;
+  };
+  const MismatchedDataset pairs(data.dataset.get(), 2, 4096);
+  EXPECT_EQ(tokens(pairs, 0), (Ids{1, 1, 12, 22}));
+  EXPECT_EQ(tokens(pairs, 1), (Ids{2, 2, 11, 21}));
+  EXPECT_EQ(tokens(pairs, 2), (Ids{3, 3, 15, 25}));
+  EXPECT_EQ(tokens(pairs, 3), (Ids{4, 4, 13, 23}));
+  EXPECT_EQ(tokens(pairs, 4), (Ids{5, 5, 14, 24}));
+  EXPECT_EQ(pairs.document_trained_tokens(0), 2);
+  const MismatchedDataset cut(data.dataset.get(), 5, 3);
+  EXPECT_EQ(tokens(cut, 0), (Ids{1, 1, 15}));
+  EXPECT_NE(cut.fingerprint(), pairs.fingerprint());
+}
+
+// Both answers of a pair go to the next pair, so none is behind a prompt of its own.
+TEST_F(Pairs, MismatchedPairsTakeTheAnswersOfThePairBefore) {
+  const LoadedData data = load(R"({"prompt_ids": [1], "chosen_ids": [11], "rejected_ids": [21]})"
+                               "\n"
+                               R"({"prompt_ids": [2], "chosen_ids": [12], "rejected_ids": [22]})");
+  const MismatchedDataset mismatched(data.dataset.get(), 2, 4096);
+  const std::vector<Ids> expected = {{1, 12}, {1, 22}, {2, 11}, {2, 21}};
+  for (int64_t document = 0; document < 4; ++document) {
+    Ids ids, targets;
+    mismatched.append_document(document, ids, targets);
+    EXPECT_EQ(ids, expected[static_cast<size_t>(document)]) << document;
+  }
+  const LoadedData one = load(R"({"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]})");
+  EXPECT_THROW(MismatchedDataset(one.dataset.get(), 2, 4096), DataError);
+}
+
 // Bad answers of KTO's rows are not trained as good ones; another label is only not read.
 TEST_F(Pairs, JudgedAnswersAreNotTrainedAsGoodOnes) {
+  options_.data.format = DataSection::Format::kPromptCompletion;
   EXPECT_NE(refusal(R"({"prompt": "q", "completion": "a", "label": true})")
-                .find("rows.jsonl:1: label: a true or false judgement of the answer (KTO)"),
+                .find("rows.jsonl:1: label: a true or false judgement of the answer; set"),
             std::string::npos);
   EXPECT_EQ(learned(load(R"({"prompt": "q", "completion": "a", "label": "x"})"), 0), "a</s>");
 }

@@ -71,6 +71,59 @@ TEST(PreferenceLoss, AgreesWithTheFormulas) {
   EXPECT_NEAR(orpo.rejected_reward, -0.75, 1e-14);
 }
 
+// KTO's rows: values from the paper's formula, a derivative that differences show, and kl from
+// sums.
+TEST(PreferenceLoss, OfARowComparesItsRatioWithKl) {
+  const PreferenceOptions options = {
+      .loss = LossKind::kKto, .beta = 0.5, .desirable_weight = 2.0, .undesirable_weight = 3.0};
+  const AnswerScore answer = {.logp = -2.0, .tokens = 2, .reference = -5.0};
+  const auto sigmoid = [](double z) { return 1.0 / (1.0 + std::exp(-z)); };
+  // 0.5 (3 - 1) = 1.
+  const RowLoss good = row_loss(options, answer, true, 1.0);
+  const RowLoss bad = row_loss(options, answer, false, 1.0);
+  EXPECT_NEAR(good.loss, 2.0 * (1.0 - sigmoid(1.0)), 1e-14);
+  EXPECT_NEAR(bad.loss, 3.0 * (1.0 - sigmoid(-1.0)), 1e-14);
+  EXPECT_NEAR(good.reward, 1.5, 1e-14);
+  constexpr double kStep = 1e-6;
+  for (const bool desirable : {true, false}) {
+    for (const double logp : {-0.3, -4.0, -9.0}) {
+      const auto loss_at = [&](double by) {
+        return row_loss(options, {.logp = logp + by, .tokens = 2, .reference = -5.0}, desirable,
+                        0.7)
+            .loss;
+      };
+      const RowLoss row =
+          row_loss(options, {.logp = logp, .tokens = 2, .reference = -5.0}, desirable, 0.7);
+      EXPECT_NEAR(row.by_logp, (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep), 1e-8) << logp;
+    }
+  }
+  EXPECT_EQ(row_loss(options, {.logp = 0.0, .tokens = 1, .reference = -1e5}, false, 0.0).loss, 3.0);
+  EXPECT_EQ(kl_of(6.0, 4.0), 1.5);
+  EXPECT_EQ(kl_of(-6.0, 4.0), 0.0);
+  EXPECT_TRUE(std::isnan(kl_of(std::nan(""), 4.0)));
+}
+
+// Rows are counted by their label; there is no accuracy, and nothing of a label without rows.
+TEST(PreferenceLoss, SumsOfRowsAreByLabel) {
+  const PreferenceOptions options = {.loss = LossKind::kKto, .beta = 0.5};
+  PreferenceSums sums;
+  EXPECT_TRUE(sums.empty());
+  const auto add = [&](bool desirable, double logp) {
+    sums.add(row_loss(options, {.logp = logp, .tokens = 1}, desirable, 0.25), desirable, logp,
+             0.25);
+  };
+  add(true, -2.0);
+  add(true, -4.0);
+  EXPECT_TRUE(std::isnan(means_of(sums).margin));
+  add(false, -1.0);
+  const PreferenceMeans means = means_of(sums);
+  EXPECT_NEAR(means.chosen_reward, -1.5, 1e-14);
+  EXPECT_NEAR(means.margin, -1.0, 1e-14);
+  EXPECT_NEAR(means.rejected_logp, -1.0, 1e-14);
+  EXPECT_NEAR(means.kl, 0.25, 1e-14);
+  EXPECT_TRUE(std::isnan(means.accuracy));
+}
+
 // Nothing overflows where a pair is decided, and a certain answer has finite odds.
 TEST(PreferenceLoss, StaysFinite) {
   for (const LossKind loss : kLosses) {

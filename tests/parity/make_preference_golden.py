@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/golden_preference: losses over pairs by TRL on models of golden/.
+"""Makes tests/parity/golden_preference: preference losses by TRL on models of golden/.
 
 Needs scripts/dev/venv and trl 1.16. Usage: make_preference_golden.py [case ...]; without arguments
 all cases. Every case is a directory:
 
-  pairs.jsonl         the pairs as token ids, as TRL's own tokenisation made them
+  pairs.jsonl         the pairs as token ids, as TRL's own tokenisation made them; for KTO the rows
   golden.json         the model, the loss and its settings, those of the optimizer, and what TRL's
                       trainer had in each of 20 steps: loss, gradient norm, rewards, logps
   golden.safetensors  final.<name>  weights after the run
 
-All of it is fp32 on the CPU with eager attention, in batches of 3 pairs in the order of the file,
-without accumulation.
+All of it is fp32 on the CPU with eager attention, in batches of 3 pairs or 4 rows of KTO in the
+order of the file, without accumulation.
 
 ORPO's first term covers the prompt too in TRL, and is a mean over all tokens of a batch; here it is
 a mean over the chosen answer, and pairs have the same weight. Both are equal in its case: a prompt
@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-from trl import DPOConfig, DPOTrainer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -41,10 +41,17 @@ ROOT = make_golden.ROOT.parent / "golden_preference"
 STEPS = 20
 PAIRS_PER_STEP = 3
 PAIRS = 9
+ROWS_PER_STEP = 4
+# Every step of KTO has rows of both kinds, more or fewer of each.
+LABELS = [True, False, False, True, True, True, False, True, False, True, False, False]
 ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.0}
 # The first gradients of ipo are large. Where they should be 0, a small eps would make whole steps
 # of their rounding.
 IPO_ADAMW = {**ADAMW, "eps": 1e-4}
+# Where gradients of kto nearly cancel, a small eps would make whole steps of their rounding.
+KTO_ADAMW = {**ADAMW, "eps": 1e-4}
+KTO = {"undesirable_weight": 1.5, "train_sampling_strategy": "sequential"}
+KTO_QWEN3 = {"desirable_weight": 1.2, "train_sampling_strategy": "sequential"}
 
 CASES = {
     "dpo": {"base": "llama", "loss": "dpo", "beta": 0.5,
@@ -61,8 +68,14 @@ CASES = {
                                               "simpo_gamma": 0.5})},
     "orpo": {"base": "llama", "loss": "orpo", "beta": 0.5, "one_token_prompts": True,
              "trl": (ORPOTrainer, ORPOConfig, {})},
+    "kto": {"base": "llama", "loss": "kto", "beta": 0.5, "desirable_weight": 1.0,
+            "undesirable_weight": 1.5, "adamw": KTO_ADAMW,
+            "trl": (KTOTrainer, KTOConfig, KTO)},
+    "kto-qwen3": {"base": "qwen3", "loss": "kto", "beta": 0.1, "desirable_weight": 1.2,
+                  "undesirable_weight": 1.0, "adamw": KTO_ADAMW,
+                  "trl": (KTOTrainer, KTOConfig, KTO_QWEN3)},
 }
-METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"]
+METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins"]
 # TRL's other trainers report means over tokens, whose relation to sums differs from pair to pair.
 SUMS = ["logps/chosen", "logps/rejected"]
 
@@ -89,6 +102,17 @@ def make_pairs(case, seed):
              "rejected": text(chance.randint(2, 9))} for _ in range(PAIRS)]
 
 
+def make_rows(seed):
+    """Rows of KTO. Prompts and answers share words, so that answers of other rows become likelier
+    too, and kl is not 0."""
+    chance = random.Random(seed)
+
+    def text(count):
+        return "".join(f" {chance.randrange(4, 24)}" for _ in range(count))
+    return [{"prompt": text(chance.randint(2, 6)).strip(), "completion": text(chance.randint(2, 9)),
+             "label": label} for label in LABELS]
+
+
 def recording(trainer_class):
     """A trainer that takes rows in order and keeps what each step had, unrounded."""
     class Recording(trainer_class):
@@ -104,13 +128,17 @@ def recording(trainer_class):
             super().log(logs, *arguments, **keywords)
             if "grad_norm" in logs:
                 self.kept[-1]["grad_norm"] = float(logs["grad_norm"])
-                keys = METRICS + (SUMS if trainer_class is DPOTrainer else [])
+                keys = METRICS + (SUMS if trainer_class in (DPOTrainer, KTOTrainer) else [])
+                keys = keys + (["kl"] if trainer_class is KTOTrainer else ["rewards/accuracies"])
                 self.kept[-1].update({key: float(logs[key]) for key in keys})
     return Recording
 
 
 def ids_of(row, tokenizer):
     """The tokens of a row of the trainer's own data set."""
+    if "completion_ids" in row:
+        return {"prompt_ids": list(row["prompt_ids"]),
+                "completion_ids": list(row["completion_ids"]), "label": row["label"]}
     if "prompt_ids" in row:
         return {key: list(row[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
     prompt = list(row["prompt_input_ids"])
@@ -132,9 +160,12 @@ def make_case(name):
     model = AutoModelForCausalLM.from_pretrained(make_golden.ROOT / case["base"],
                                                  dtype=torch.float32, attn_implementation="eager")
     trainer_class, config_class, options = case["trl"]
+    unpaired = case["loss"] == "kto"
+    per_step = ROWS_PER_STEP if unpaired else PAIRS_PER_STEP
+    seed = 4000 + list(CASES).index(name)
     with tempfile.TemporaryDirectory() as folder:
         config = config_class(
-            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=PAIRS_PER_STEP,
+            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=per_step,
             gradient_accumulation_steps=1, learning_rate=adamw["lr"],
             lr_scheduler_type="constant", adam_beta1=adamw["betas"][0],
             adam_beta2=adamw["betas"][1], adam_epsilon=adamw["eps"],
@@ -144,7 +175,8 @@ def make_case(name):
             disable_tqdm=True, beta=case["beta"], **options)
         trainer = recording(trainer_class)(
             model=model, args=config, processing_class=tokenizer,
-            train_dataset=Dataset.from_list(make_pairs(case, 4000 + list(CASES).index(name))))
+            train_dataset=Dataset.from_list(
+                make_rows(seed) if unpaired else make_pairs(case, seed)))
         trainer.kept = []
         rows = [ids_of(row, tokenizer) for row in trainer.train_dataset]
         trainer.train()
@@ -158,9 +190,10 @@ def make_case(name):
              for key, value in model.named_parameters()}
     save_file(final, directory / "golden.safetensors")
     facts = {"base": case["base"], "loss": case["loss"],
-             "preference": {key: case[key] for key in ("beta", "label_smoothing", "gamma")
-                            if key in case},
-             "adamw": adamw, "pairs_per_step": PAIRS_PER_STEP,
+             "preference": {key: case[key] for key in
+                            ("beta", "label_smoothing", "gamma", "desirable_weight",
+                             "undesirable_weight") if key in case},
+             "adamw": adamw, "pairs_per_step": per_step,
              "steps": {key: [step[key] for step in kept] for key in kept[0]}}
     (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
     assert all(math.isfinite(step["loss"]) for step in kept)

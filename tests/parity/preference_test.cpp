@@ -1,4 +1,4 @@
-// Runs with losses over pairs agree with TRL, have the same bits in every configuration, and keep
+// Runs with preference losses agree with TRL, have the same bits in every configuration, and keep
 // the reference of their start.
 #include <gtest/gtest.h>
 
@@ -24,13 +24,15 @@ struct PreferenceCase {
       : directory(test_data() + "/parity/golden_preference/" + name),
         facts(read_json_file(directory + "/golden.json", JsonLimits{})) {}
 
+  bool unpaired() const { return facts.at("loss") == "kto"; }
   std::string rows() const { return "[\"" + directory + "/pairs.jsonl\"]"; }
 
   Arguments arguments() const {
     const Json& adamw = facts.at("adamw");
     Arguments list = joined(
         RunDriver::golden_arguments(facts.at("base").get<std::string>()),
-        {"--data.train=" + rows(), "--data.format=preference",
+        {"--data.train=" + rows(),
+         std::string("--data.format=") + (unpaired() ? "unpaired-preference" : "preference"),
          "--train.loss=" + facts.at("loss").get<std::string>(), "--train.steps=20",
          "--train.sequences_per_step=" + facts.at("pairs_per_step").dump(),
          "--optimizer.lr=" + adamw.at("lr").dump(), "--optimizer.betas=" + adamw.at("betas").dump(),
@@ -88,9 +90,12 @@ void expect_trl(const std::string& name, const Arguments& more) {
       // Rewards begin as differences of equal numbers, whose sign is chance.
       if (key == "rewards/accuracies" && i == 0) continue;
       const double wanted = expected[i].get<double>();
-      // Rewards begin at 0, and the loss of dpo-robust passes it.
+      // Rewards begin at 0, kl returns to it, and the loss of dpo-robust passes it.
       const bool near_zero = key.starts_with("rewards/") || name == "dpo-robust";
-      EXPECT_NEAR(mine[i], wanted, 1e-4 * std::abs(wanted) + (near_zero ? 2e-5 : 0.0))
+      EXPECT_NEAR(mine[i], wanted,
+                  1e-4 * std::abs(wanted) + (key == "kl" ? 1e-4
+                                             : near_zero ? 2e-5
+                                                         : 0.0))
           << key << " step " << i + 1;
     }
   }
@@ -103,7 +108,7 @@ void expect_trl(const std::string& name, const Arguments& more) {
 }
 
 const auto kGoldenLosses =
-    testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo");
+    testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo", "kto", "kto-qwen3");
 
 class Preference : public testing::TestWithParam<std::string> {};
 
@@ -124,21 +129,22 @@ TEST_P(GpuPreference, AgreesWithTrl) {
 
 INSTANTIATE_TEST_SUITE_P(Losses, GpuPreference, kGoldenLosses, golden_test_name);
 
-// Tiers, units, recompute, prefetch and threads change no bit.
-TEST(PreferenceRuns, HaveTheSameBitsInEveryConfiguration) {
+// Tiers, units, recompute, prefetch, threads and the time of updates change no bit. With KTO a
+// second pass reads the weights in each step.
+void expect_same_bits(const std::string& golden) {
   for (const std::string compute : {"fp32", "bf16"}) {
     const std::string drive =
-        "--offload.nvme=[\"" + scratch_directory("preference-drive-" + compute) + "\"]";
+        "--offload.nvme=[\"" + scratch_directory(golden + "-drive-" + compute) + "\"]";
     const Arguments run = {"--precision.compute=" + compute, "--train.steps=8"};
-    const Outcome reference = train("dpo", run);
+    const Outcome reference = train(golden, run);
     ASSERT_EQ(reference.losses.size(), 8u);
-    EXPECT_LT(reference.losses.back(), reference.losses.front());
     for (const Arguments& variant : std::vector<Arguments>{
              {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
              {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
              {"--fsdp.prefetch=0", "--optimizer.overlap=backward"},
+             {"--optimizer.overlap=none"},
              {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
-      const Outcome outcome = train("dpo", joined(run, variant));
+      const Outcome outcome = train(golden, joined(run, variant));
       EXPECT_EQ(outcome.losses, reference.losses) << compute << " " << variant.front();
       EXPECT_EQ(outcome.margins, reference.margins) << compute << " " << variant.front();
       EXPECT_TRUE(outcome.state == reference.state) << compute << " " << variant.front();
@@ -146,10 +152,18 @@ TEST(PreferenceRuns, HaveTheSameBitsInEveryConfiguration) {
   }
 }
 
+TEST(PreferenceRuns, HaveTheSameBitsInEveryConfiguration) {
+  expect_same_bits("dpo");
+}
+
+TEST(PreferenceRuns, OfKtoHaveTheSameBitsInEveryConfiguration) {
+  expect_same_bits("kto");
+}
+
 // Micro-batches, packing, ranks and a head in pieces differ by the order of sums alone. A pair has
 // the same weight in all of them.
 TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
-  for (const std::string golden : {"dpo", "orpo"}) {
+  for (const std::string golden : {"dpo", "orpo", "kto"}) {
     const Outcome reference = train(golden, {});
     for (const Arguments& variant : std::vector<Arguments>{{"--train.micro_batch=2"},
                                                            {"--train.micro_batch=3"},
@@ -162,8 +176,11 @@ TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
       expect_near(reference, outcome_of(ranks), golden + " ranks " + std::to_string(count));
     }
     // All pairs in each step, so that packing cannot change which are together.
-    const Arguments whole = {"--train.sequences_per_step=9", "--train.steps=4"};
-    const Arguments packed = {"--train.sequences_per_step=1", "--train.steps=4",
+    // KTO's groups depend on the number of sequences; its one packed sequence is taken 12 times.
+    const bool kto = golden == "kto";
+    const std::string sequences = "--train.sequences_per_step=";
+    const Arguments whole = {sequences + (kto ? "12" : "9"), "--train.steps=4"};
+    const Arguments packed = {sequences + (kto ? "12" : "1"), "--train.steps=4",
                               "--data.packing=true", "--data.max_tokens=512"};
     expect_near(train(golden, whole), train(golden, packed), golden + " packed");
   }
@@ -180,8 +197,8 @@ TEST(PreferenceRuns, TrainAdapters) {
 
 // A resumed run has the bits of an uninterrupted one, although its weights at the resumption are no
 // longer those of the reference.
-TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {
-  const PreferenceCase golden("dpo");
+void expect_resumed(const std::string& name) {
+  const PreferenceCase golden(name);
   const Arguments list = joined(golden.arguments(), {"--data.eval=" + golden.rows()});
   RunDriver whole("preference-whole"), parts("preference-parts");
   ASSERT_EQ(whole.train(joined(list, {"--train.steps=6"})), 0);
@@ -195,6 +212,38 @@ TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {
   const Json last = parts.metrics("eval").back(), same = whole.metrics("eval").back();
   EXPECT_EQ(last.at("loss"), same.at("loss"));
   EXPECT_EQ(last.at("rewards/margins"), same.at("rewards/margins"));
+}
+
+TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {
+  expect_resumed("dpo");
+  expect_resumed("kto");
+}
+
+// Each answer of a pair is a row of KTO, and kl is in steps, evaluations and `eval`.
+TEST(PreferenceRuns, OfKtoTakePairsAsTwoRows) {
+  const PreferenceCase golden("dpo");
+  RunDriver run("preference-kto-pairs");
+  ASSERT_EQ(
+      run.train(joined(golden.arguments(), {"--train.loss=kto", "--train.sequences_per_step=6",
+                                            "--train.steps=9", "--data.eval=" + golden.rows()})),
+      0);
+  // 18 rows in steps of 6, so that each third step has the same.
+  for (const Json& step : run.metrics("step")) {
+    EXPECT_EQ(step.at("sequences"), 6);
+    EXPECT_GE(step.at("kl"), 0.0);
+    EXPECT_FALSE(step.contains("rewards/accuracies"));
+  }
+  EXPECT_NEAR(run.steps("loss").front(), 0.5, 1e-5);
+  EXPECT_LT(run.steps("loss")[6], 0.499);
+  const Json in_run = run.metrics("eval").back();
+  EXPECT_GT(in_run.at("rewards/margins"), 0.0);
+  const Ended after = run_command({"eval", "--json", run.directory() + "/config.toml"});
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  const Json result = Json::parse(after.out);
+  EXPECT_EQ(result.at("rows"), 18);
+  for (const char* key : {"loss", "kl", "rewards/margins"}) {
+    EXPECT_EQ(result.at(key), in_run.at(key)) << key;
+  }
 }
 
 // A resumption without the reference's values, or with damaged ones, ends with what to do.
@@ -419,7 +468,11 @@ TEST(PreferenceRuns, RefuseRowsThatDoNotFitTheLoss) {
       {"--data.train=[\"" + golden_directory("llama") + "/train.jsonl\"]", "--data.format=tokens"},
       "train.loss needs pairs");
   fails_with({"--train.loss=orpo", "--preference.label_smoothing=0.1"}, "knows no smoothing");
-  fails_with({"--train.loss=kto"}, "train.loss");
+  const std::string judged = PreferenceCase("kto").rows();
+  const Arguments rows = {"--data.train=" + judged, "--data.format=unpaired-preference"};
+  fails_with(rows, "which train.loss = \"kto\" takes");
+  fails_with(joined(rows, {"--train.loss=sft"}), "which train.loss = \"kto\" takes");
+  fails_with({"--preference.desirable_weight=2.0"}, "has no effect on");
 }
 
 }  // namespace
