@@ -263,6 +263,31 @@ TEST(StepForecast, TheCpuDeviceSharesItsCores) {
   EXPECT_GT(step.of(step.busy, Lane::kUpdate), lane(step, Lane::kUpdate)) << "it waits for cores";
 }
 
+// Goal: a forward of other rows before the step's own, as KTO has, is counted in time and bytes. It
+// reads the updated weights, so that no forward hides the update.
+TEST(StepForecast, AForwardBeforeTheStepIsCounted) {
+  for (const UpdateOverlap overlap :
+       {UpdateOverlap::kForward, UpdateOverlap::kNone, UpdateOverlap::kBackward}) {
+    Case one;
+    one.inputs.overlap = overlap;
+    const StepPlan alone = one.plan().step;
+    const StepForecast step = one.step();
+    one.inputs.forward_first = true;
+    const StepPlan with = one.plan().step;
+    Bytes fetched = 0;
+    for (const Op& op : with.schedules.forward.ops) {
+      fetched += op.kind == OpKind::kFetch ? op.bytes : 0;
+    }
+    EXPECT_GT(fetched, 0);
+    EXPECT_GE(with.moved(OpKind::kFetch), alone.moved(OpKind::kFetch) + fetched);
+    EXPECT_EQ(with.moved(OpKind::kUpdate), alone.moved(OpKind::kUpdate));
+    EXPECT_EQ(with.passes().size(), overlap == UpdateOverlap::kBackward ? 2u : 3u);
+    const StepForecast more = one.step();
+    EXPECT_GT(more.seconds, step.seconds + 0.9 * step.forward_seconds);
+    EXPECT_NEAR(lane(more, Lane::kUpdate), lane(step, Lane::kUpdate), 1e-9);
+  }
+}
+
 // The forecast of a run adds up steps, checkpoints and evaluations.
 TEST(RunForecast, AddsUpTheRun) {
   const Case one;

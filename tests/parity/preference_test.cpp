@@ -174,6 +174,11 @@ TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
       RunDriver ranks("preference-ranks");
       ASSERT_EQ(ranks.train_ranks(count, PreferenceCase(golden).arguments()), 0) << ranks.output();
       expect_near(reference, outcome_of(ranks), golden + " ranks " + std::to_string(count));
+      // The plan counts KTO's second pass, too.
+      const Json plan = ranks.plan(count);
+      for (const Json& step : ranks.metrics("step")) {
+        EXPECT_EQ(step.at("bytes").at("all_gather"), plan.at("step").at("all_gather_bytes"));
+      }
     }
     // All pairs in each step, so that packing cannot change which are together.
     // KTO's groups depend on the number of sequences; its one packed sequence is taken 12 times.
