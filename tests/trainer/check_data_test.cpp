@@ -66,6 +66,33 @@ TEST(CheckData, ShowsBothAnswersOfAPair) {
   EXPECT_NE(rows.find("\"answer\":\"rejected\""), std::string::npos) << rows;
 }
 
+// A judged answer is shown with its label and scored tokens. With KTO a pair has no longer
+// sequence.
+TEST(CheckData, ShowsTheLabelOfAnAnswer) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  std::ofstream(at + "/rows.jsonl") << R"({"prompt": "sky", "completion": " red", "label": false})"
+                                    << "\n";
+  std::ofstream(at + "/pairs.jsonl")
+      << R"({"prompt": "sky", "chosen": " blue", "rejected": " red"})" << "\n";
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at
+                                  << "/rows.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\nloss = "
+                                  << "\"kto\"\n";
+  const std::string terminal = printed({"check", "data", at + "/run.toml"});
+  const size_t title = terminal.find("row 0, undesirable");
+  ASSERT_NE(title, std::string::npos) << terminal;
+  EXPECT_NE(terminal.find("⟦ red", title), std::string::npos) << terminal;
+  EXPECT_NE(terminal.find(" scored"), std::string::npos) << terminal;
+  const std::string rows = printed({"check", "data", at + "/run.toml", "--json"});
+  EXPECT_NE(rows.find("\"label\":false"), std::string::npos) << rows;
+  const std::string pairs =
+      printed({"check", "data", at + "/run.toml", "--data.train=[\"" + at + "/pairs.jsonl\"]"});
+  EXPECT_NE(pairs.find("of up to 64 tokens"), std::string::npos) << pairs;
+}
+
 // `prepare` prints for each file what was added, where, and how many samples.
 TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   const TemporaryDirectory directory;
