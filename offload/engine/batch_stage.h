@@ -21,6 +21,7 @@ struct HostBatch {
   std::vector<double> reference_logps = {};
   std::span<const uint8_t> desirable = {};
   double kl = 0.0;
+  const TokenColumns* columns = nullptr;  // null: the rows have none
 };
 
 class BatchStage {

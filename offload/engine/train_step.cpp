@@ -23,9 +23,9 @@ StepTotals forward_backward(Engine& engine, const StepRequest& request) {
   // With updates in backward the step's own pass updates and commits.
   const bool whole = engine.plan().step.overlap == UpdateOverlap::kBackward;
   // The scale makes gradients those of the mean loss over the whole step's tokens or pairs.
-  const LossSum loss = engine.train_pass(
-      request.batches, 1.0 / static_cast<double>(request.loss_terms),
-      unclipped_update(engine, request), whole ? record_of(request, false) : std::nullopt);
+  const LossSum loss = engine.train_pass(request.batches, 1.0 / request.loss_terms,
+                                         unclipped_update(engine, request),
+                                         whole ? record_of(request, false) : std::nullopt);
   engine.count_host_wait("the step's totals");
   return sum_over_ranks(engine.groups(), {.loss = loss,
                                           .unit_squares = engine.take_squares(),
@@ -37,7 +37,7 @@ StepTotals forward_backward(Engine& engine, const StepRequest& request) {
 
 StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals) {
   StepOutcome outcome;
-  outcome.loss = totals.loss.loss / static_cast<double>(request.loss_terms);
+  outcome.loss = totals.loss.loss / request.loss_terms;
   outcome.norm = norm_of(totals.unit_squares);
   outcome.stop = totals.stop;
   outcome.save = totals.save;

@@ -13,9 +13,9 @@ namespace longshore {
 
 struct StepRequest {
   std::span<const MicroBatch> batches;  // the rank's own; may be empty
-  // The divisor of loss and gradients: the trained tokens of all ranks' batches, or their pairs
-  // with a loss over pairs; > 0.
-  int64_t loss_terms = 0;
+  // The divisor of loss and gradients: the trained tokens of all ranks' batches, or the sum of
+  // their weights, or their pairs with a loss over pairs; > 0.
+  double loss_terms = 0.0;
   double lr = 0.0;
   double max_grad_norm = 0.0;  // 0: no clipping
   // Requests to this rank; after the step all ranks know them.

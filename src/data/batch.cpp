@@ -135,9 +135,25 @@ StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& 
     step.sequences += batch.sequences;
     step.tokens += batch.token_count();
     step.trained_tokens += batch.trained_tokens;
+    const std::vector<float>& weights = batch.columns[kWeightColumn];
+    for (const float weight : weights) step.weight += static_cast<double>(weight);
+    if (weights.empty()) step.weight += static_cast<double>(batch.trained_tokens);
     step.micro_batches.push_back(std::move(batch));
   }
   return step;
+}
+
+// Appends the values of a document's trained tokens. The batch's last targets are the document's.
+void append_columns(const Dataset& dataset, int64_t document, TokenBatch& batch) {
+  for (size_t c = 0; c < kTokenColumns; ++c) {
+    const auto column = static_cast<TokenColumn>(c);
+    if (!dataset.has_column(column)) continue;
+    const std::vector<float> values = dataset.column_of(document, column);
+    const size_t first = batch.targets.size() - values.size();
+    for (size_t t = 0; t < values.size(); ++t) {
+      if (batch.targets[first + t] != kNotTrained) batch.columns[c].push_back(values[t]);
+    }
+  }
 }
 
 // Separates the keys of dropout from what else is drawn from the seed of a run.
@@ -208,6 +224,7 @@ TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
       batch.desirable.push_back(dataset.is_desirable(document) ? 1 : 0);
       batch.trained_tokens += dataset.document_trained_tokens(document);
       dataset.append_document(document, batch.tokens, batch.targets);
+      append_columns(dataset, document, batch);
       batch.positions.resize(batch.tokens.size());
       std::iota(batch.positions.begin() + static_cast<int64_t>(start), batch.positions.end(),
                 int64_t{0});

@@ -63,6 +63,7 @@ struct TokenBatch {
   std::vector<int64_t> dropout_keys = {};
   std::vector<int64_t> documents = {};  // the dataset's number of each document, in order
   std::vector<uint8_t> desirable = {};  // by document: Dataset::is_desirable
+  TokenColumns columns = {};            // of the dataset: a value for each trained token, in order
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
 
@@ -74,7 +75,8 @@ struct StepBatches {
   std::vector<TokenBatch> micro_batches;
   int64_t sequences = 0;
   int64_t tokens = 0;
-  int64_t trained_tokens = 0;  // the divisor of loss and gradients
+  int64_t trained_tokens = 0;
+  double weight = 0.0;  // of the trained tokens; their number if no row has weights
 };
 
 // StepSamples: selects the samples of one step.

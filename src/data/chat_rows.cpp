@@ -35,6 +35,7 @@ Document document_of(EncodedChat encoded, const RowFormatOptions& options) {
   for (size_t t = 0; t < encoded.ids.size(); ++t) {
     if (encoded.trained[t]) document.labels[t] = encoded.ids[t];
   }
+  document.columns[kWeightColumn] = std::move(encoded.weights);
   document.tokens = std::move(encoded.ids);
   if (options.keep_text) document.text = std::move(encoded.text);
   return document;
@@ -90,10 +91,12 @@ class MessagesFormat : public RowFormat {
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const Conversation conversation = read_conversation(row, options_, notes);
     std::vector<std::string> read = members_of_conversations(options_);
-    read.push_back(name_of_messages(row, options_));
+    read.insert(read.end(), {name_of_messages(row, options_), options_.name_of("weight")});
     note_unread(row, read, "", notes);
-    return encode_conversation(conversation, options_,
-                               chat_mask(options_.mask, ChatMask::kAssistant), notes);
+    return with_row_weight(
+        row, options_,
+        encode_conversation(conversation, options_, chat_mask(options_.mask, ChatMask::kAssistant),
+                            notes));
   }
 
  private:
@@ -161,10 +164,14 @@ class PromptFormat : public RowFormat {
     if (read.prompt->is_array() && read.completion->is_array()) {
       return read_messages(row, read, notes);
     }
-    note_unread(row, {read.prompt_key, read.completion_key, read.context_key}, "", notes);
+    note_unread(
+        row, {read.prompt_key, read.completion_key, read.context_key, options_.name_of("weight")},
+        "", notes);
     const std::string& prompt = required_text(*read.prompt, read.prompt_key);
     const std::string& completion = required_text(*read.completion, read.completion_key);
-    return {encode(fill_prompt(prompt, read.context, read.instruction, options_), completion)};
+    return with_row_weight(
+        row, options_,
+        {encode(fill_prompt(prompt, read.context, read.instruction, options_), completion)});
   }
 
  private:
@@ -213,10 +220,12 @@ class PromptFormat : public RowFormat {
     for (const Json& message : *read.completion) whole["messages"].push_back(message);
     const Conversation conversation = read_conversation(whole, options, notes);
     std::vector<std::string> known = members_of_conversations(options_);
-    known.insert(known.end(), {read.prompt_key, read.completion_key});
+    known.insert(known.end(), {read.prompt_key, read.completion_key, options_.name_of("weight")});
     note_unread(row, known, "", notes);
-    return encode_conversation(conversation, options_,
-                               chat_mask(options_.mask, ChatMask::kCompletion), notes);
+    return with_row_weight(
+        row, options_,
+        encode_conversation(conversation, options_, chat_mask(options_.mask, ChatMask::kCompletion),
+                            notes));
   }
 
   Document encode(const std::string& prompt, const std::string& completion) const {

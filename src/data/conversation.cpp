@@ -142,24 +142,30 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
   return read;
 }
 
-// Reads the flags of other trainers for a trained message: OpenAI's weight, Axolotl's train and
-// training, and loss.
+// Reads the flags of other trainers for a trained message: Axolotl's train and training, and loss.
 bool says_train(const Json& value, const std::string& place) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number() && (value == 0 || value == 1)) return value == 1;
   throw RowProblem(place + ": expected true, false, 1 or 0, found " +
                    printable(value.dump(), kMaxNameBytes) +
-                   ": an answer is trained or not, it cannot be trained in part");
+                   "; the member \"weight\" takes other numbers");
 }
 
-// Refuses an answer that is to be trained in part, because all of it would be trained.
+// Reads what an answer's loss is multiplied by. Refuses an answer of which only a part is to be
+// trained, because all of it would be.
 void read_training(const Json& message, const std::string& place, Json& read) {
   if (read["role"] != "assistant") return;
   read.erase("weight");
-  for (const char* key : kTrainingMembers) {
+  for (const std::string_view key : kTrainingMembers) {
     const auto found = message.find(key);
     if (found == message.end() || found->is_null()) continue;
-    if (!says_train(*found, place + "." + key)) read["weight"] = 0;
+    const std::string where = place + "." + std::string(key);
+    if (key == "weight" && found->is_number()) {
+      const float weight = read_number(*found, where, /*not_negative=*/true);
+      if (weight != 1.0f) read["weight"] = weight;
+    } else if (!says_train(*found, where)) {
+      read["weight"] = 0;
+    }
   }
   constexpr const char* kParts =
       ": parts of an answer cannot be left out of training; give the "

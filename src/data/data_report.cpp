@@ -24,8 +24,9 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
 
 // These are written only if they are not 0. The report is part of the data's fingerprint, so data
 // prepared by earlier versions keep theirs.
-constexpr std::array<Counts, 7> kLaterCounts = {
-    {{"resampled_rows", &FileReport::resampled_rows},
+constexpr std::array<Counts, 8> kLaterCounts = {
+    {{"weightless", &FileReport::weightless},
+     {"resampled_rows", &FileReport::resampled_rows},
      {"resampled_tokens", &FileReport::resampled_tokens},
      {"unwritten_calls", &FileReport::unwritten_calls},
      {"unwritten_thoughts", &FileReport::unwritten_thoughts},
@@ -107,6 +108,7 @@ std::vector<std::string> lines_of(const FileReport& report) {
   append_count(line, report.truncated, "truncated");
   append_count(line, report.dropped, "dropped as too long");
   append_count(line, report.split, "split");
+  append_count(line, report.weightless, "left out with the weight 0");
   std::vector<std::string> lines = {line};
   if (report.resampled_rows > 0) {
     lines.push_back(

@@ -13,14 +13,15 @@ namespace longshore {
 // FileReport: the results of preparing one file.
 struct FileReport {
   std::string path;
-  uint64_t content = 0;   // xxh3 of the file's bytes; 0: unknown
-  std::string format;     // "text", "messages", ...
-  bool detected = false;  // by the first row, not set in the run file
-  int64_t rows = 0;       // blank lines do not count
-  int64_t bad_rows = 0;   // skipped: damaged, of another format, or without a trained token
-  int64_t truncated = 0;  // rows cut to max_tokens
-  int64_t dropped = 0;    // rows left out because they were longer
-  int64_t split = 0;      // rows cut into several documents
+  uint64_t content = 0;    // xxh3 of the file's bytes; 0: unknown
+  std::string format;      // "text", "messages", ...
+  bool detected = false;   // by the first row, not set in the run file
+  int64_t rows = 0;        // blank lines do not count
+  int64_t bad_rows = 0;    // skipped: damaged, of another format, or without a trained token
+  int64_t truncated = 0;   // rows cut to max_tokens
+  int64_t dropped = 0;     // rows left out because they were longer
+  int64_t split = 0;       // rows cut into several documents
+  int64_t weightless = 0;  // rows left out because their weight is 0
   // Conversations that became several samples, because the chat template changes earlier answers
   // when messages follow; and the tokens of all their samples except the longest.
   int64_t resampled_rows = 0;

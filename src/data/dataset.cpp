@@ -153,6 +153,18 @@ bool CombinedDataset::is_desirable(int64_t document) const {
   return place.file->is_desirable(place.document);
 }
 
+bool CombinedDataset::has_column(TokenColumn column) const {
+  return std::ranges::any_of(parts_,
+                             [&](const Part& part) { return part.file->has_column(column); });
+}
+
+std::vector<float> CombinedDataset::column_of(int64_t document, TokenColumn column) const {
+  const Place place = place_of(document);
+  if (place.file->has_column(column)) return place.file->column_of(place.document, column);
+  return std::vector<float>(static_cast<size_t>(place.file->document_tokens(place.document)),
+                            default_of(column));
+}
+
 void CombinedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,
                                       std::vector<int64_t>& targets) const {
   const Place place = place_of(document);

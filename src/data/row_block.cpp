@@ -11,10 +11,25 @@ namespace {
 constexpr size_t kBlockBytes = size_t{256} << 10;
 constexpr size_t kBlockRows = 4096;
 
+// Adds the columns of the next `tokens` ids: values of labels become those of targets. `columns`
+// belong to a document whose tokens from `first` on these are.
+void add_columns(const TokenColumns& columns, size_t first, size_t tokens, TokenBlock& into) {
+  for (size_t c = 0; c < kTokenColumns; ++c) {
+    std::vector<float>& values = into.columns[c];
+    if (columns[c].empty() && values.empty()) continue;
+    values.resize(into.ids.size(), default_of(c));  // of the documents before
+    for (size_t t = 0; t < tokens; ++t) {
+      const bool has_target = !columns[c].empty() && t + 1 < tokens;
+      values.push_back(has_target ? columns[c][first + t + 1] : default_of(c));
+    }
+  }
+}
+
 // Adds a document and returns the number of its targets. A document without targets is left out,
-// since it changes neither loss nor gradients.
+// since it changes neither loss nor gradients. `columns` are of a document that these tokens are a
+// part of, from its token `first` on.
 int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> labels,
-                     TokenizedBlock& block) {
+                     TokenizedBlock& block, const TokenColumns& columns = {}, size_t first = 0) {
   LONGSHORE_CHECK(tokens.size() == labels.size());
   if (tokens.empty()) return 0;
   const std::span<const TokenId> targets = labels.subspan(1);
@@ -22,6 +37,7 @@ int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> l
                        std::count(targets.begin(), targets.end(), kNotTrained);
   if (trained == 0) return 0;
   TokenBlock& into = block.tokens;
+  add_columns(columns, first, tokens.size(), into);
   for (size_t t = 0; t < tokens.size(); ++t) {
     const bool learned = t < targets.size() && targets[t] != kNotTrained;
     if (learned && targets[t] != tokens[t + 1]) {
@@ -41,7 +57,8 @@ void add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
   const std::span<const TokenId> tokens(document.tokens), labels(document.labels);
   for (size_t first = 0; first < tokens.size(); first += piece) {
     const size_t count = std::min(piece, tokens.size() - first);
-    add_document(tokens.subspan(first, count), labels.subspan(first, count), block);
+    add_document(tokens.subspan(first, count), labels.subspan(first, count), block,
+                 document.columns, first);
   }
 }
 
@@ -143,7 +160,9 @@ TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
       }
       const RowFormat& format = detected != nullptr ? *detected : *format_;
       std::vector<Document> documents = format.read_row(parsed, &notes);
-      if (format.gives_answers()) {
+      if (documents.empty()) {
+        ++result.counts.weightless;
+      } else if (format.gives_answers()) {
         take_answers(std::move(documents), row.line, result);
       } else {
         take(std::move(documents), row.line, result);
@@ -208,6 +227,12 @@ void RowTokenizer::take_answers(std::vector<Document> answers, int64_t line,
   for (const Document& answer : answers) longest = std::max(longest, answer.tokens.size());
   FileReport& counts = block.counts;
   counts.longest_row_tokens = std::max(counts.longest_row_tokens, static_cast<int64_t>(longest));
+  if (std::ranges::any_of(answers, [](const Document& answer) {
+        return !answer.columns[kWeightColumn].empty();
+      })) {
+    throw RowProblem(
+        "a judged answer has no weight of its own; leave out the member \"weight\"");
+  }
   if (!all_trained(longest)) {
     throw RowProblem(answers.size() == 1 ? "no token is trained"
                                          : "no token is trained of one of the answers");
@@ -255,7 +280,7 @@ void RowTokenizer::take_one(Document& document, TokenizedBlock& block) const {
     document.tokens.resize(max_tokens);
     document.labels.resize(max_tokens);
   }
-  add_document(document.tokens, document.labels, block);
+  add_document(document.tokens, document.labels, block, document.columns);
 }
 
 void LongText::add(std::span<const TokenId> ids) {

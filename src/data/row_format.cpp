@@ -1,6 +1,8 @@
 #include "data/row_format.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/errors.h"
@@ -47,6 +49,33 @@ void refuse_padding(const Json& row) {
   }
 }
 
+// Reads one number for each token, or one for each token with a loss. Values of other tokens count
+// for nothing and may be null.
+std::vector<float> read_column(const Json& values, const std::string& key, const Document& document,
+                               bool not_negative) {
+  if (!values.is_array()) {
+    throw RowProblem(key + ": expected an array of numbers, found " + article_and_type(values));
+  }
+  const std::vector<TokenId>& labels = document.labels;
+  const auto trained = [&](size_t t) { return t > 0 && labels[t] != kNotTrained; };
+  size_t trained_tokens = 0;
+  for (size_t t = 0; t < labels.size(); ++t) trained_tokens += trained(t) ? 1 : 0;
+  const bool each = values.size() == labels.size();
+  if (!each && values.size() != trained_tokens) {
+    throw RowProblem(key + ": " + std::to_string(values.size()) + " of them for " +
+                     std::to_string(labels.size()) + " input_ids, " +
+                     std::to_string(trained_tokens) + " with a loss");
+  }
+  std::vector<float> column(labels.size(), 0.0f);
+  size_t next = 0;
+  for (size_t t = 0; t < labels.size(); ++t) {
+    if (!trained(t)) continue;
+    const size_t place = each ? t : next++;
+    column[t] = read_number(values[place], place_of(key, place), not_negative);
+  }
+  return column;
+}
+
 class TokensFormat : public RowFormat {
  public:
   explicit TokensFormat(const RowFormatOptions& options) : options_(options) {}
@@ -55,15 +84,30 @@ class TokensFormat : public RowFormat {
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     Document document;
     const std::string key = options_.name_of("input_ids");
-    note_unread(row, {key, options_.name_of("labels"), "attention_mask"}, "", notes);
+    const std::string weights_key = options_.name_of("weights");
+    note_unread(row,
+                {key, options_.name_of("labels"), "attention_mask", weights_key,
+                 options_.name_of("weight")},
+                "", notes);
     document.tokens = read_ids(required_member(row, key), key, options_.model_vocabulary_size);
     if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
     refuse_padding(row);
+    read_labels(row, document);
+    const auto weights = row.find(weights_key);
+    if (weights != row.end() && !weights->is_null()) {
+      document.columns[kWeightColumn] = read_column(*weights, weights_key, document, true);
+      leave_out_weightless(document);
+    }
+    return with_row_weight(row, options_, {std::move(document)});
+  }
+
+ private:
+  void read_labels(const Json& row, Document& document) const {
     const auto labels = row.find(options_.name_of("labels"));
     if (labels == row.end() || labels->is_null()) {
       refuse_mask_without_answers(options_);
       document.labels = document.tokens;
-      return {std::move(document)};
+      return;
     }
     document.labels =
         read_ids(*labels, options_.name_of("labels"), options_.model_vocabulary_size, true);
@@ -71,10 +115,8 @@ class TokensFormat : public RowFormat {
       throw RowProblem("labels: " + std::to_string(document.labels.size()) + " of them for " +
                        std::to_string(document.tokens.size()) + " input_ids");
     }
-    return {std::move(document)};
   }
 
- private:
   RowFormatOptions options_;
 };
 
@@ -85,8 +127,9 @@ class TextFormat : public RowFormat {
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const std::string key = options_.name_of("text");
-    note_unread(row, {key}, "", notes);
-    return {read_text(required_text(required_member(row, key), key), options_)};
+    note_unread(row, {key, options_.name_of("weight")}, "", notes);
+    return with_row_weight(row, options_,
+                           {read_text(required_text(required_member(row, key), key), options_)});
   }
 
  private:
@@ -275,6 +318,48 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
     ids.push_back(static_cast<TokenId>(id));
   }
   return ids;
+}
+
+float read_number(const Json& value, const std::string& place, bool not_negative) {
+  if (!value.is_number()) {
+    throw RowProblem(place + ": expected a number, found " + article_and_type(value));
+  }
+  const auto number = value.get<double>();
+  if (!(std::abs(number) <= std::numeric_limits<float>::max())) {
+    throw RowProblem(place + ": " + value.dump() + " is no finite number of 32 bits");
+  }
+  if (not_negative && number < 0.0) {
+    throw RowProblem(place + ": " + value.dump() + " is negative; expected 0 or more");
+  }
+  return static_cast<float>(number);
+}
+
+std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& options,
+                                      std::vector<Document> documents) {
+  const std::string key = options.name_of("weight");
+  const auto member = row.find(key);
+  if (member == row.end()) return documents;
+  const float weight = read_number(*member, key, /*not_negative=*/true);
+  if (weight == 0.0f) return {};
+  for (Document& document : documents) {
+    std::vector<float>& weights = document.columns[kWeightColumn];
+    if (weights.empty()) weights.assign(document.tokens.size(), 1.0f);
+    for (float& of_token : weights) {
+      of_token *= weight;
+      if (!std::isfinite(of_token)) {
+        throw RowProblem(key + ": its product with the weight of a token is no finite number");
+      }
+    }
+    leave_out_weightless(document);
+  }
+  return documents;
+}
+
+void leave_out_weightless(Document& document) {
+  const std::vector<float>& weights = document.columns[kWeightColumn];
+  for (size_t t = 0; t < document.labels.size(); ++t) {
+    if (weights[t] == 0.0f) document.labels[t] = kNotTrained;
+  }
 }
 
 std::string place_of(std::string_view name, size_t index) {

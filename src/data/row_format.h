@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/token_column.h"
 #include "config/run_config.h"
 #include "text/chat_encoder.h"
 #include "text/tokenizer.h"
@@ -23,8 +24,9 @@ namespace longshore {
 struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
-  std::string text{};     // the tokenized text, if RowFormatOptions::keep_text is set
-  bool desirable = true;  // false: an answer that people rejected
+  std::string text{};      // the tokenized text, if RowFormatOptions::keep_text is set
+  TokenColumns columns{};  // one value for each label, or empty
+  bool desirable = true;   // false: an answer that people rejected
 };
 
 // RowProblem: a fault of a row and its location in the row. The caller adds file and line.
@@ -58,8 +60,9 @@ class RowFormat {
  public:
   virtual ~RowFormat() = default;
   virtual std::string_view name() const = 0;
-  // Returns at least one document; a conversation may become several samples. Throws RowProblem if
-  // the row does not have the format. Counts are added to `notes` unless it is null.
+  // Returns at least one document; a conversation may become several samples. Returns none if the
+  // row has the weight 0. Throws RowProblem if the row does not have the format. Counts are added
+  // to `notes` unless it is null.
   virtual std::vector<Document> read_row(const Json& row, RowNotes* notes = nullptr) const = 0;
   // Returns true if the documents of a row are answers that people judged: all of them are used or
   // none is, and none is split.
@@ -101,6 +104,14 @@ void require_object(const Json& row);
 // Reads an array of token ids; kNotTrained is valid too if `may_be_untrained` is set.
 std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
                               bool may_be_untrained = false);
+// Returns a finite number that fits float32; throws RowProblem for another value, or for one below
+// 0 with `not_negative`.
+float read_number(const Json& value, const std::string& place, bool not_negative);
+// Multiplies the loss of a row's documents by the row's weight, if it has one.
+std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& options,
+                                      std::vector<Document> documents);
+// Tokens with the weight 0 get no loss.
+void leave_out_weightless(Document& document);
 // Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
 // Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without

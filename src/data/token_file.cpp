@@ -13,11 +13,11 @@ namespace longshore {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(sizeof(TokenFileHeader) == 15 * sizeof(uint64_t));
+static_assert(sizeof(TokenFileHeader) == 17 * sizeof(uint64_t));
 static_assert(sizeof(OtherTarget) == 16);
 
 constexpr size_t kNumbersOffset = 16;
-constexpr size_t kHeaderChecksumOffset = kNumbersOffset + sizeof(TokenFileHeader);
+constexpr size_t kColumnNumbers = 2 * sizeof(uint64_t);  // at the end of the header
 
 // The pieces that a file keeps in memory: 4 million tokens, so that small data is read once.
 constexpr size_t kKeptPieces = 256;
@@ -55,16 +55,18 @@ void TokenFile::read_header() {
   if (std::memcmp(header.data(), "LNGSHTOK", 8) != 0) refuse("is no file of prepared tokens");
   uint32_t version = 0;
   std::memcpy(&version, header.data() + 8, sizeof version);
-  if (version != kTokenFileVersion) {
+  if (version != kTokenFileVersion && version != kTokenColumnsVersion) {
     refuse("has version " + std::to_string(version) + ", expected " +
-           std::to_string(kTokenFileVersion));
+           std::to_string(kTokenFileVersion) + " or " + std::to_string(kTokenColumnsVersion));
   }
+  const size_t numbers =
+      sizeof header_ - (version == kTokenColumnsVersion ? size_t{0} : kColumnNumbers);
   uint64_t checksum = 0;
-  std::memcpy(&checksum, header.data() + kHeaderChecksumOffset, sizeof checksum);
-  if (checksum != hash64(std::span<const std::byte>(header).first(kHeaderChecksumOffset))) {
+  std::memcpy(&checksum, header.data() + kNumbersOffset + numbers, sizeof checksum);
+  if (checksum != hash64(std::span<const std::byte>(header).first(kNumbersOffset + numbers))) {
     refuse("its header is damaged");
   }
-  std::memcpy(&header_, header.data() + kNumbersOffset, sizeof header_);
+  std::memcpy(&header_, header.data() + kNumbersOffset, numbers);
   if (header_.file_bytes != bytes) {
     refuse("is " + std::to_string(bytes) + " bytes long, expected " +
            std::to_string(header_.file_bytes));
@@ -80,8 +82,14 @@ void TokenFile::check_layout() const {
   const bool aligned = h.ids_offset % 64 == 0 && h.mask_offset % 64 == 0 &&
                        h.ends_offset % 64 == 0 && h.others_offset % 64 == 0 &&
                        h.checksums_offset % 64 == 0;
+  const bool columns =
+      h.columns == 0 ||
+      (h.columns < uint64_t{1} << kTokenColumns && counts && h.columns_offset % 64 == 0 &&
+       h.columns_offset <= bytes && h.mask_offset + (h.tokens + 7) / 8 <= h.columns_offset &&
+       h.columns_offset + 4 * h.tokens * static_cast<uint64_t>(std::popcount(h.columns)) <=
+           h.ends_offset);
   const bool ordered =
-      counts && aligned && h.ids_offset == static_cast<uint64_t>(kTokenHeaderBytes) &&
+      counts && aligned && columns && h.ids_offset == static_cast<uint64_t>(kTokenHeaderBytes) &&
       h.mask_offset <= bytes && h.ends_offset <= bytes && h.others_offset <= bytes &&
       h.report_offset <= bytes && h.checksums_offset <= bytes &&
       h.ids_offset + 4 * h.tokens <= h.mask_offset &&
@@ -204,6 +212,16 @@ std::vector<uint8_t> TokenFile::mask_of(uint64_t begin, uint64_t end) const {
   std::vector<uint8_t> mask((end + 7) / 8 - begin / 8);
   read_checked(header_.mask_offset + begin / 8, std::as_writable_bytes(std::span(mask)));
   return mask;
+}
+
+std::vector<float> TokenFile::column_of(int64_t document, TokenColumn column) const {
+  LONGSHORE_CHECK(has_column(column)) << fd_.path() << ": column " << static_cast<int>(column);
+  const uint64_t begin = begin_of(document), end = end_of(document);
+  const uint64_t below = header_.columns & ((uint64_t{1} << column) - 1);
+  const uint64_t first = static_cast<uint64_t>(std::popcount(below)) * header_.tokens + begin;
+  std::vector<float> values(end - begin);
+  read_checked(header_.columns_offset + 4 * first, std::as_writable_bytes(std::span(values)));
+  return values;
 }
 
 int64_t TokenFile::document_trained_tokens(int64_t document) const {

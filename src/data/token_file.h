@@ -1,12 +1,13 @@
 // TokenFile: the prepared form of a data file: token ids, one bit per token that says whether its
-// target is learned, and the ends of documents. Immutable; any thread may read.
+// target is learned, numbers of the targets (columns), and the ends of documents. Immutable; any
+// thread may read.
 //
 // Integers are little-endian. Checksums of 64 KiB pieces cover all but the header. A piece is read
 // into memory and checked there, each time it is read: a file that is cut or written to while a run
 // uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
 // the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (3), u32 0        80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (3, 4), u32 0     80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -14,6 +15,10 @@
 //    48  trained tokens               120  bytes of the file
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
+// A file with columns has version 4, and its header goes on:
+//   136  columns: bit c is set for the column with the number c of base/token_column.h
+//   144  offset of the columns, one behind the other: a float32 for each token, of its target
+//   152  checksum of the header up to here
 // The header has 4096 bytes; sections are aligned to 64. A target is the next token unless the
 // other targets list it (labels of token rows may be any tokens). The highest bit of a document's
 // end is set if the document comes from the same row as the one before, the next one if it is an
@@ -37,6 +42,7 @@ namespace longshore {
 inline constexpr Bytes kTokenHeaderBytes = 4096;
 inline constexpr Bytes kTokenPieceBytes = 64 * kKiB;
 inline constexpr uint32_t kTokenFileVersion = 3;
+inline constexpr uint32_t kTokenColumnsVersion = 4;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 inline constexpr uint64_t kUndesirable = uint64_t{1} << 62;
 
@@ -57,7 +63,10 @@ struct TokenFileHeader {
   uint64_t checksums_offset = 0;
   uint64_t file_bytes = 0;
   uint64_t longest_document = 0;
+  uint64_t columns = 0;  // in files with columns
+  uint64_t columns_offset = 0;
 
+  bool has_column(size_t column) const { return (columns >> column & 1) != 0; }
   bool operator==(const TokenFileHeader&) const = default;
 };
 
@@ -82,6 +91,8 @@ class TokenFile : public Dataset {
                        std::vector<int64_t>& targets) const override;
   bool row_goes_on(int64_t document) const override;
   bool is_desirable(int64_t document) const override;
+  bool has_column(TokenColumn column) const override { return header_.has_column(column); }
+  std::vector<float> column_of(int64_t document, TokenColumn column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
   const TokenFileHeader& header() const { return header_; }

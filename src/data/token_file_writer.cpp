@@ -16,9 +16,11 @@
 namespace longshore {
 namespace {
 
-constexpr std::array<const char*, 4> kPartNames = {"ids", "trained", "ends", "others"};
+constexpr std::array<const char*, 7> kPartNames = {"ids",     "trained",    "ends",     "others",
+                                                   "weights", "advantages", "old_logps"};
 constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr uint64_t kSectionAlignment = 64;
+constexpr uint64_t kFilledAtOnce = uint64_t{1} << 16;
 
 UniqueFd open_part(const std::string& path, Bytes keep_bytes) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666), path);
@@ -127,9 +129,12 @@ bool TokenFileWriter::resume() {
     totals_.documents = progress.at("documents").get<uint64_t>();
     totals_.other_targets = progress.at("other_targets").get<uint64_t>();
     totals_.longest_document = progress.at("longest_document").get<uint64_t>();
-    const std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens,
-                                                8 * totals_.documents,
-                                                sizeof(OtherTarget) * totals_.other_targets};
+    totals_.columns = progress.value("columns", uint64_t{0});
+    std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens, 8 * totals_.documents,
+                                          sizeof(OtherTarget) * totals_.other_targets};
+    for (size_t c = 0; c < kTokenColumns; ++c) {
+      bytes[kColumns + c] = totals_.has_column(c) ? sizeof(float) * totals_.tokens : 0;
+    }
     for (size_t part = 0; part < kParts; ++part) {
       if (std::filesystem::file_size(part_path(part)) < bytes[part]) return false;
       parts_[part].fd = open_part(part_path(part), static_cast<Bytes>(bytes[part]));
@@ -153,8 +158,32 @@ void TokenFileWriter::begin_anew() {
   }
 }
 
+// The file has a column from the first block on that has one; other documents get its default.
+void TokenFileWriter::append_columns(const TokenBlock& block) {
+  for (size_t c = 0; c < kTokenColumns; ++c) {
+    Part& part = parts_[kColumns + c];
+    const std::vector<float>& values = block.columns[c];
+    LONGSHORE_CHECK(values.empty() || values.size() == block.ids.size())
+        << kPartNames[kColumns + c];
+    const auto fill = [&](uint64_t count) {
+      while (count > 0) {
+        const std::vector<float> some(std::min(count, kFilledAtOnce), default_of(c));
+        part.append(std::as_bytes(std::span(some)));
+        count -= some.size();
+      }
+    };
+    if (!values.empty() && !totals_.has_column(c)) {
+      totals_.columns |= uint64_t{1} << c;
+      fill(totals_.tokens);
+    }
+    part.append(std::as_bytes(std::span(values)));
+    if (values.empty() && totals_.has_column(c)) fill(block.ids.size());
+  }
+}
+
 void TokenFileWriter::append(const TokenBlock& block) {
   LONGSHORE_CHECK(block.ids.size() == block.trained.size());
+  append_columns(block);
   std::vector<OtherTarget> others = block.others;
   for (OtherTarget& other : others) other.token += totals_.tokens;
   std::vector<uint64_t> ends;
@@ -188,6 +217,7 @@ void TokenFileWriter::save(const Json& state) {
                          {"documents", totals_.documents},
                          {"other_targets", totals_.other_targets},
                          {"longest_document", totals_.longest_document},
+                         {"columns", totals_.columns},
                          {"state", state}};
   write_file_durably(directory_ + "/progress.json", progress.dump());
   state_ = state;
@@ -210,6 +240,12 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   header.mask_offset = body.offset();
   append_bits(parts_[kTrained].fd, parts_[kTrained].bytes, body);
   body.align();
+  header.columns = totals_.columns;
+  if (header.columns != 0) header.columns_offset = body.offset();
+  for (size_t part = kColumns; part < kParts; ++part) {
+    for_each_piece(parts_[part].fd, parts_[part].bytes, copy);
+  }
+  body.align();
   header.ends_offset = body.offset();
   for_each_piece(parts_[kEnds].fd, parts_[kEnds].bytes, copy);
   body.align();
@@ -225,9 +261,11 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   write_all(body.fd(), std::as_bytes(std::span(checksums)));
 
   std::string head("LNGSHTOK");
-  const std::array<uint32_t, 2> version = {kTokenFileVersion, 0};
+  const bool columns = header.columns != 0;
+  const std::array<uint32_t, 2> version = {columns ? kTokenColumnsVersion : kTokenFileVersion, 0};
   head.append(reinterpret_cast<const char*>(version.data()), sizeof version);
-  head.append(reinterpret_cast<const char*>(&header), sizeof header);
+  head.append(reinterpret_cast<const char*>(&header),
+              columns ? sizeof header : offsetof(TokenFileHeader, columns));
   const uint64_t checksum = hash64(head);
   head.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
   write_exact_at(body.fd(), 0, bytes_of(head));

@@ -21,6 +21,7 @@ struct TokenBlock {
   std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
   std::vector<size_t> undesirable;  // documents that people rejected
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
+  TokenColumns columns;             // one value for each id, of its target; or empty
 };
 
 class TokenFileWriter {
@@ -49,11 +50,19 @@ class TokenFileWriter {
     void append(std::span<const std::byte> elements);
     void flush();
   };
-  enum PartId : size_t { kIds, kTrained, kEnds, kOthers, kParts };
+  enum PartId : size_t {
+    kIds,
+    kTrained,
+    kEnds,
+    kOthers,
+    kColumns,
+    kParts = kColumns + kTokenColumns
+  };
 
   bool resume();
   void begin_anew();
   std::string part_path(size_t part) const;
+  void append_columns(const TokenBlock& block);
 
   std::string directory_;
   Json state_ = nullptr;

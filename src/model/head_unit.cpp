@@ -23,14 +23,19 @@ at::Tensor joined(const std::vector<at::Tensor>& losses) {
 
 // Sets the sum of losses. HOST WAIT, on a GPU: the loss is the step's result.
 void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained,
-                LossUnit::Result& result) {
+                const MicroBatch& batch, LossUnit::Result& result) {
   result.trained = trained.size(0);
+  std::span<const float> weights = batch.columns[kWeightColumn];
   if (losses.empty()) return;
   if (on_gpu(losses.front())) {
-    result.loss_sum = ordered_sum(at::cat(losses));
+    result.loss_sum = ordered_sum(at::cat(losses), weights);
     return;
   }
-  for (const at::Tensor& part : losses) result.loss_sum += ordered_sum(part);
+  for (const at::Tensor& part : losses) {
+    const auto count = static_cast<size_t>(part.numel());
+    result.loss_sum += ordered_sum(part, weights.first(std::min(count, weights.size())));
+    weights = weights.subspan(std::min(count, weights.size()));
+  }
 }
 
 }  // namespace
@@ -39,12 +44,24 @@ at::Tensor trained_positions(const at::Tensor& targets) {
   return at::nonzero(targets != kNotTrained).view({-1});
 }
 
-double ordered_sum(const at::Tensor& values) {
+double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
   const at::Tensor host = values.to(at::kCPU).contiguous();
-  const float* data = host.const_data_ptr<float>();
+  const std::span<const float> data(host.const_data_ptr<float>(),
+                                    static_cast<size_t>(host.numel()));
+  LONGSHORE_CHECK(weights.empty() || weights.size() == data.size()) << weights.size() << " weights";
   double sum = 0.0;
-  for (int64_t i = 0; i < host.numel(); ++i) sum += data[i];
+  for (size_t i = 0; i < data.size(); ++i) {
+    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
+    sum += weight * static_cast<double>(data[i]);
+  }
   return sum;
+}
+
+at::Tensor weights_of(const MicroBatch& batch) {
+  const std::vector<float>& weights = batch.columns[kWeightColumn];
+  if (weights.empty()) return {};
+  return tensor_over(const_cast<float*>(weights.data()), {static_cast<int64_t>(weights.size())},
+                     at::kFloat, at::kCPU);
 }
 
 at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table) const {
@@ -81,6 +98,7 @@ struct HeadUnit::Gradients {
   double scale = 1.0;
   GradientSink* sink = nullptr;
   at::Tensor factors = {};     // by trained position, fp32; undefined: all are 1
+  bool scored = false;         // the losses were computed before
   at::Tensor in = {};          // undefined if not wanted
   at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
   at::Tensor bias_sum = {};
@@ -137,6 +155,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
   const at::NoGradGuard no_grad;
   const bool wanted = gradients != nullptr;
   const bool scaled = wanted && gradients->factors.defined();
+  const bool scored = wanted && gradients->scored;
   const bool gpu = on_gpu(in.at(0));
   const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
@@ -158,7 +177,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     if (gpu) {
       const at::Tensor part =
           fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
-      if (!scaled) losses.push_back(part);
+      if (!scored) losses.push_back(part);
       if (wanted) {
         chunk_gradients(parameters, x, normed,
                         rule_.by_product(std::move(logits), std::move(bent), x), rows, *gradients);
@@ -166,7 +185,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
       continue;
     }
     at::Tensor log_probabilities = log_probabilities_of(std::move(logits));
-    if (!scaled) {
+    if (!scored) {
       losses.push_back(log_probabilities.gather(1, targets.unsqueeze(1)).view({-1}).neg_());
     }
     if (!wanted) continue;
@@ -186,7 +205,7 @@ LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
   if (batch.preference) {
     apply_preference(batch, trained, joined(losses), result);
   } else {
-    sum_losses(losses, trained, result);
+    sum_losses(losses, trained, batch, result);
   }
   return result;
 }
@@ -202,6 +221,9 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
     // log-probabilities come first, and the logits exist a second time for gradients.
     const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr));
     gradients.factors = apply_preference(batch, trained, losses, result).to(in.at(0).device());
+    gradients.scored = true;
+  } else if (const at::Tensor weights = weights_of(batch); weights.defined()) {
+    gradients.factors = weights.to(in.at(0).device());
   }
   if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
   const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
@@ -213,7 +235,7 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
     gradients.bias_sum = at::zeros(weight.sizes(), sums);
   }
   const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients);
-  if (!batch.preference) sum_losses(losses, trained, result);
+  if (!batch.preference) sum_losses(losses, trained, batch, result);
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
   if (want_grad_in) result.grad_in.push_back(gradients.in);

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,13 @@ inline constexpr int64_t kNotTrained = -100;
 // about 20 us per micro-batch and piece of the head, next to products of milliseconds.
 at::Tensor trained_positions(const at::Tensor& targets);
 
-// Sums in order in fp64: the same bits for any number of threads. HOST WAIT, on a GPU: loss.
-double ordered_sum(const at::Tensor& values);
+// Sums in order in fp64: the same bits for any number of threads. Each value is multiplied by its
+// weight if there are any. HOST WAIT, on a GPU: loss.
+double ordered_sum(const at::Tensor& values, std::span<const float> weights = {});
+
+// Returns the weights of the trained positions, fp32 on the CPU; undefined if there are none. They
+// are those of the batch, which must outlive them.
+at::Tensor weights_of(const MicroBatch& batch);
 
 // Computes a preference loss. `trained` are the trained positions of the batch,
 // `losses` (fp32) their negative log-probabilities. Sums each document's in fp64, in order, and
@@ -95,7 +101,7 @@ class HeadUnit : public LossUnit {
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
   // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
-  // these have factors, the losses were computed before and nothing is returned.
+  // the losses were computed before, nothing is returned.
   std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                               const at::Tensor& trained, Gradients* gradients) const;
 

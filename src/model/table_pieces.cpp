@@ -254,8 +254,9 @@ LossUnit::Result HeadLoss::score(UnitParameters parameters, const Carry& in,
     return result;
   }
   result.trained = trained.size(0);
-  result.loss_sum = ordered_sum(losses);
+  result.loss_sum = ordered_sum(losses, batch.columns[kWeightColumn]);
   factors = at::ones_like(losses);
+  if (const at::Tensor weights = weights_of(batch); weights.defined()) factors.copy_(weights);
   return result;
 }
 

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/loss_kind.h"
+#include "base/token_column.h"
 #include "device/device_kind.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
@@ -42,6 +43,8 @@ struct MicroBatch {
   double kl = 0.0;
   // By document: its log-probability under the reference; empty if there is no reference.
   std::vector<double> reference_logps = {};
+  // Numbers of the trained positions, in order. The loss of each is multiplied by its weight.
+  TokenColumns columns = {};
   // Routers report their choices here; null if they are not needed.
   RouterLoad* routers = nullptr;
   // True while autograd recomputes a unit for its backward: the values of its output are not read
@@ -142,7 +145,7 @@ std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 class LossUnit : public UnitCode {
  public:
   struct Result {
-    double loss_sum = 0.0;  // over trained positions, pairs or rows, not divided
+    double loss_sum = 0.0;  // over trained positions, pairs or rows, weighted, not divided
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty unless requested
     // A preference loss sets these: the sums, and the log-probability of each document.

@@ -14,9 +14,20 @@ std::string role_of(const Json& message) {
 }
 
 // OpenAI's format excludes a message from training with "weight": 0.
-bool has_no_weight(const Json& message) {
+float weight_of(const Json& message) {
   const auto weight = message.find("weight");
-  return weight != message.end() && weight->is_number() && weight->get<double>() == 0.0;
+  return weight != message.end() && weight->is_number() ? weight->get<float>() : 1.0f;
+}
+
+// Returns the weight of each message; empty if those of all answers are 0 or 1.
+std::vector<float> weights_of(const Json& messages) {
+  std::vector<float> weights;
+  for (const Json& message : messages) {
+    weights.push_back(role_of(message) == "assistant" ? weight_of(message) : 1.0f);
+  }
+  const bool plain =
+      std::ranges::all_of(weights, [](float weight) { return weight == 0.0f || weight == 1.0f; });
+  return plain ? std::vector<float>() : weights;
 }
 
 struct Answers {
@@ -37,7 +48,7 @@ Answers find_answers(const Json& messages, ChatMask mask) {
   if (mask == ChatMask::kCompletion) first = first_of_completion;
   if (mask == ChatMask::kLast) first = answers.all.size() - 1;
   for (size_t k = first; k < answers.all.size(); ++k) {
-    if (!has_no_weight(messages[answers.all[k]])) answers.trained.push_back(k);
+    if (weight_of(messages[answers.all[k]]) != 0.0f) answers.trained.push_back(k);
   }
   return answers;
 }
@@ -76,7 +87,7 @@ ChatEncoder::ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat)
   if (tokenizer->eos()) eos_text_ = tokenizer->token_of(*tokenizer->eos()).value_or("");
 }
 
-void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_special,
+void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_special, float weight,
                        EncodedChat& chat) const {
   const auto begins_before = [](const TextSpan& token, size_t end) { return token.begin < end; };
   const auto ends_after = [](size_t begin, const TextSpan& token) { return begin < token.end; };
@@ -100,16 +111,23 @@ void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_sp
   }
   for (auto token = first; token < last; ++token) {
     if (!overlaps(*token, span)) continue;
-    chat.trained[static_cast<size_t>(token - encoded.spans.begin())] = true;
+    const auto index = static_cast<size_t>(token - encoded.spans.begin());
+    chat.trained[index] = true;
+    if (!chat.weights.empty()) chat.weights[index] = weight;
   }
 }
 
-EncodedChat ChatEncoder::encode_sample(ChatSample sample, bool end_at_special) const {
+EncodedChat ChatEncoder::encode_sample(ChatSample sample, bool end_at_special,
+                                       const std::vector<float>& weights) const {
   EncodedText encoded = tokenizer_->encode_with_spans(sample.text, SpecialTokens::kNone);
   EncodedChat chat;
   chat.text = std::move(sample.text);
   chat.trained.assign(encoded.ids.size(), false);
-  for (const AnswerSpan& span : sample.spans) mark(encoded, span.text, end_at_special, chat);
+  if (!weights.empty()) chat.weights.assign(encoded.ids.size(), 1.0f);
+  for (const AnswerSpan& span : sample.spans) {
+    mark(encoded, span.text, end_at_special, weights.empty() ? 1.0f : weights.at(span.message),
+         chat);
+  }
   chat.ids = std::move(encoded.ids);
   return chat;
 }
@@ -126,7 +144,7 @@ std::vector<EncodedChat> ChatEncoder::encode(const Json& given, const ChatVariab
   };
   std::vector<EncodedChat> chats;
   if (mask == ChatMask::kAll) {
-    chats.push_back(encode_sample(finder.undivided(), false));
+    chats.push_back(encode_sample(finder.undivided(), false, {}));
     chats.front().trained.assign(chats.front().ids.size(), true);
     note({});
     return chats;
@@ -135,7 +153,8 @@ std::vector<EncodedChat> ChatEncoder::encode(const Json& given, const ChatVariab
   std::vector<size_t> trained;
   for (const size_t k : answers.trained) trained.push_back(answers.all[k]);
   const std::vector<TextSpan>& marked = rendered.generated;
-  const bool each = answers.trained.size() == answers.all.size();
+  const std::vector<float> weights = weights_of(messages);
+  const bool each = weights.empty() && answers.trained.size() == answers.all.size();
   std::vector<ChatSample> samples;
   bool end_at_special = false;
   if (!marked.empty() && each && mask == ChatMask::kAssistant) {
@@ -152,7 +171,7 @@ std::vector<EncodedChat> ChatEncoder::encode(const Json& given, const ChatVariab
   }
   note(trained);
   for (ChatSample& sample : samples) {
-    chats.push_back(encode_sample(std::move(sample), end_at_special));
+    chats.push_back(encode_sample(std::move(sample), end_at_special, weights));
   }
   return chats;
 }

@@ -23,6 +23,8 @@ struct EncodedChat {
   std::string text;
   std::vector<TokenId> ids;
   std::vector<bool> trained;  // one for each id
+  // One for each id: of the message that a trained one belongs to. Empty if all weights are 0 or 1.
+  std::vector<float> weights;
 };
 
 // AnswerProblem: the template renders the conversation, but the answers cannot be trained exactly.
@@ -61,8 +63,9 @@ class ChatEncoder {
                                   ChatMask mask, ChatNotes* notes = nullptr) const;
 
  private:
-  EncodedChat encode_sample(ChatSample sample, bool end_at_special) const;
-  void mark(const EncodedText& encoded, TextSpan span, bool end_at_special,
+  EncodedChat encode_sample(ChatSample sample, bool end_at_special,
+                            const std::vector<float>& weights) const;
+  void mark(const EncodedText& encoded, TextSpan span, bool end_at_special, float weight,
             EncodedChat& chat) const;
 
   const Tokenizer* tokenizer_;

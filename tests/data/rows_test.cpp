@@ -418,7 +418,8 @@ TEST_F(Rows, SaysThatConversationsNeedATemplate) {
   EXPECT_EQ(text.find("conversations need a chat template"), 0u) << text;
 }
 
-// Goal: the words of all trainers for "do not train this message", and no fraction of it.
+// Goal: the words of all trainers for "do not train this message", of which only weight may be a
+// fraction.
 TEST_F(Rows, DoNotTrainWhatSaysSo) {
   for (const char* word : {"\"loss\": false", "\"train\": false", "\"training\": false",
                            "\"weight\": 0", "\"weight\": 0.0", "\"loss\": 0"}) {
@@ -430,10 +431,10 @@ TEST_F(Rows, DoNotTrainWhatSaysSo) {
     EXPECT_EQ(learned(load(dialog(kQuestion + "," + bad + "," + again + "," + good)), 0),
               "good</s>");
   }
-  const std::string half = "{\"role\": \"assistant\", \"content\": \"half\", \"weight\": 0.5}";
+  const std::string half = "{\"role\": \"assistant\", \"content\": \"half\", \"train\": 0.5}";
   EXPECT_EQ(refusal(dialog(kQuestion + "," + half)),
-            "rows.jsonl:1: messages[1].weight: expected true, false, 1 or 0, found 0.5: an answer "
-            "is trained or not, it cannot be trained in part");
+            "rows.jsonl:1: messages[1].train: expected true, false, 1 or 0, found 0.5; the member "
+            "\"weight\" takes other numbers");
 }
 
 TEST_F(Rows, TakeAnEmptyListOfCallsForNone) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "model/families.h"
 #include "model/model_spec.h"
@@ -40,8 +41,8 @@ class Head : public testing::Test {
     return arch;
   }
 
-  // Compares 2500 positions with all logits at once in fp64.
-  void compare_with_all_at_once();
+  // Compares 2500 positions with all logits at once in fp64; `weights` are empty or of positions.
+  void compare_with_all_at_once(const std::vector<float>& weights = {});
   // Compares a loss over pairs of documents with all logits at once in fp64.
   void compare_pairs_with_all_at_once();
 
@@ -60,8 +61,9 @@ class Head : public testing::Test {
   std::unique_ptr<PlainRunner> runner_;
 };
 
-void Head::compare_with_all_at_once() {
-  const MicroBatch many = batch(2500, 1);
+void Head::compare_with_all_at_once(const std::vector<float>& weights) {
+  MicroBatch many = batch(2500, 1);
+  many.columns[kWeightColumn] = weights;
   at::Tensor x = at::randn({2500, arch_.hidden});
   std::map<std::string, at::Tensor> sums;
   const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
@@ -75,7 +77,9 @@ void Head::compare_with_all_at_once() {
   at::Tensor logits = normed.mm(head.t());
   if (arch_.logit_cap != 0.0) logits = (logits / arch_.logit_cap).tanh() * arch_.logit_cap;
   const at::Tensor chosen = at::log_softmax(logits, 1).gather(1, many.targets.unsqueeze(1));
-  const at::Tensor loss = chosen.sum().neg();
+  const at::Tensor factors =
+      weights.empty() ? at::ones({2500}, at::kDouble) : at::tensor(weights).to(at::kDouble);
+  const at::Tensor loss = chosen.view({-1}).mul(factors).sum().neg();
   EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-6 * loss.item<double>());
   EXPECT_EQ(result.trained, 2500);
   (loss * 0.5).backward();
@@ -155,6 +159,53 @@ TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
 }
 
+std::vector<float> some_weights(int64_t positions) {
+  std::vector<float> weights;
+  for (int64_t i = 0; i < positions; ++i) weights.push_back(0.375f * static_cast<float>(i % 7));
+  return weights;
+}
+
+// Each position's loss and gradient are multiplied by its weight, in all chunks.
+TEST_F(Head, WeightsOfPositionsAgreeWithAllLogitsAtOnce) {
+  compare_with_all_at_once(some_weights(2500));
+}
+
+// Weights of 1 change no bit, of a whole head and of one in pieces.
+TEST_F(Head, WeightsOfOneChangeNoBit) {
+  const MicroBatch plain = batch(64, 3);
+  MicroBatch ones = plain;
+  ones.columns[kWeightColumn].assign(22, 1.0f);
+  const DecoderModel pieces(arch_, make_model_spec(arch_, {}),
+                            {.halves = {}, .embedding_rows = 0, .head_rows = 128});
+  for (const DecoderModel* model : {&std::as_const(model_), &pieces}) {
+    const PlainRunner runner(*model, weights_, at::kFloat);
+    const auto one = runner.gradients({plain}, 0.1, PlainRunner::Recompute::kUnit);
+    const auto two = runner.gradients({ones}, 0.1, PlainRunner::Recompute::kUnit);
+    EXPECT_EQ(one.trained, 22);
+    EXPECT_EQ(one.loss_sum, two.loss_sum);
+    EXPECT_EQ(runner.loss(ones), two.loss_sum);
+    for (const auto& [name, gradient] : one.gradients) {
+      EXPECT_TRUE(at::equal(gradient, two.gradients.at(name))) << name;
+    }
+  }
+}
+
+// A head in pieces weights positions as the whole one does.
+TEST_F(Head, WeightsOfPositionsAgreeInPieces) {
+  MicroBatch weighted = batch(64, 3);
+  weighted.columns[kWeightColumn] = some_weights(22);
+  const DecoderModel pieces(arch_, make_model_spec(arch_, {}),
+                            {.halves = {}, .embedding_rows = 0, .head_rows = 128});
+  const PlainRunner cut(pieces, weights_, at::kFloat);
+  const auto expected = runner_->gradients({weighted}, 0.1, PlainRunner::Recompute::kUnit);
+  const auto got = cut.gradients({weighted}, 0.1, PlainRunner::Recompute::kUnit);
+  EXPECT_NEAR(got.loss_sum, expected.loss_sum, 1e-6 * expected.loss_sum);
+  for (const auto& [name, gradient] : expected.gradients) {
+    const at::Tensor difference = got.gradients.at(name) - gradient;
+    EXPECT_LE(difference.norm().item<double>(), 1e-5 * gradient.norm().item<double>()) << name;
+  }
+}
+
 class CappedHead : public Head {
  protected:
   CappedHead() : Head(1.5) {}
@@ -163,6 +214,11 @@ class CappedHead : public Head {
 // Capped logits in chunks agree with all logits at once; logits have a deviation of about 2.
 TEST_F(CappedHead, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
+}
+
+// The cap's derivative meets the weights of positions.
+TEST_F(CappedHead, WeightsOfPositionsAgreeWithAllLogitsAtOnce) {
+  compare_with_all_at_once(some_weights(2500));
 }
 
 // The cap's derivative meets the factors of pairs.

@@ -202,11 +202,11 @@ std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
   return options;
 }
 
-int64_t loss_terms(const StepBatches& batches, const PairObjective* objective) {
-  if (objective == nullptr) return batches.trained_tokens;
+double loss_terms(const StepBatches& batches, const PairObjective* objective) {
+  if (objective == nullptr) return batches.weight;
   int64_t documents = 0;
   for (const TokenBatch& batch : batches.micro_batches) documents += std::ssize(batch.documents);
-  return is_paired(objective->options.loss) ? documents / 2 : documents;
+  return static_cast<double>(documents / answers_of(objective->options.loss));
 }
 
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
@@ -218,7 +218,8 @@ std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
                      .positions = batch.positions,
                      .targets = batch.targets,
                      .document_starts = batch.document_starts,
-                     .dropout_keys = batch.dropout_keys});
+                     .dropout_keys = batch.dropout_keys,
+                     .columns = &batch.columns});
     if (objective == nullptr) continue;
     views.back().preference = objective->options;
     if (!is_paired(objective->options.loss)) views.back().desirable = batch.desirable;

@@ -110,9 +110,9 @@ struct PairObjective {
 // Returns the preference loss that the run file asks for; empty with another loss.
 std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 
-// Returns the number of terms in a loss over these batches: their pairs or rows with an objective,
-// else their trained tokens.
-int64_t loss_terms(const StepBatches& batches, const PairObjective* objective);
+// Returns the divisor of a loss over these batches: their pairs or rows with an objective, else the
+// weight of their trained tokens.
+double loss_terms(const StepBatches& batches, const PairObjective* objective);
 
 // Returns views of the batches for the copy to the device; `batches` must outlive them. With an
 // objective their documents are judged answers, whose references begin at `first_reference`.

@@ -53,6 +53,7 @@ void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
   row.text = std::move(document.text);
   row.ids = std::move(document.tokens);
   row.labels = std::move(document.labels);
+  row.weights = std::move(document.columns[kWeightColumn]);
   const auto trained = static_cast<int64_t>(row.labels.size()) -
                        std::count(row.labels.begin(), row.labels.end(), kNotTrained);
   if (trained == 0) row.problem = "no token is trained";
@@ -68,6 +69,7 @@ void read_row(const InspectedRow& place, bool judged,
   const size_t before = inspected.size();
   try {
     std::vector<Document> documents = read();
+    if (documents.empty()) inspected.emplace_back(place).problem = "left out: its weight is 0";
     for (size_t i = 0; i < documents.size(); ++i) {
       InspectedRow& row = inspected.emplace_back(place);
       row.sample = static_cast<int64_t>(i);

@@ -24,6 +24,7 @@ struct InspectedRow {
   std::string text{};
   std::vector<TokenId> ids{};
   std::vector<TokenId> labels{};
+  std::vector<float> weights{};  // of the labels' losses; empty: all are 1
   // pieces[i] is what token i shows of `text`, or the token's name. It is empty where an earlier
   // token already shows the character.
   std::vector<std::string> pieces{};
@@ -52,7 +53,7 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
 std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
 // Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", of a judged answer with
-// "label", or {"row", "problem"}.
+// "label", with "weights" if there are any, or {"row", "problem"}.
 Json row_as_json(const InspectedRow& row);
 // Returns one HTML page that needs no other file.
 std::string inspection_page(const DataStatistics& statistics,

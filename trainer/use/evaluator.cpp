@@ -78,7 +78,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   Evaluation result;
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.loss = all.loss / static_cast<double>(loss_terms(batches, objective));
+  result.loss = all.loss / loss_terms(batches, objective);
   result.preference = all.preference;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -203,6 +203,11 @@ class UnitProbe::Bench {
     HostBatch host = zero.host();
     // Keys of zeros take the memory and the time of any others.
     if (model_.spec().has_dropout()) host.dropout_keys = zero.tokens;
+    // The same holds for weights, whose copy a GPU has beside the logits.
+    TokenColumns columns;
+    columns[kWeightColumn].assign(
+        static_cast<size_t>(std::min<int64_t>(trained, std::ssize(zero.targets))), 1.0f);
+    host.columns = &columns;
     const std::span<const MicroBatch> batch = batches_.load({&host, 1});
     const UnitId unit = model_.probed();
     std::vector<UnitLease> leases;

@@ -8,7 +8,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::RowGroupReader;
 use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::record::{Field, Row};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -149,9 +149,10 @@ fn value_of(field: &Field) -> Option<Value> {
         Field::UShort(value) => (*value).into(),
         Field::UInt(value) => (*value).into(),
         Field::ULong(value) => (*value).into(),
-        Field::Float16(value) => Value::Number(Number::from_f64(value.to_f64())?),
-        Field::Float(value) => Value::Number(Number::from_f64(f64::from(*value))?),
-        Field::Double(value) => Value::Number(Number::from_f64(*value)?),
+        // NaN and infinities become null, which a member that is a number refuses.
+        Field::Float16(value) => value.to_f64().into(),
+        Field::Float(value) => f64::from(*value).into(),
+        Field::Double(value) => (*value).into(),
         Field::Decimal(_) => Value::String(field.to_string()),
         Field::Str(text) => Value::String(text.clone()),
         // Old writers do not mark texts as such; other bytes (such as pictures) are left out.

@@ -1,0 +1,240 @@
+// Numbers of tokens: weights in rows, in prepared files and in batches.
+#include <filesystem>
+#include <stdexcept>
+
+#include "base/file.h"
+#include "data/batch.h"
+#include "tests/data/prepare_fixture.h"
+
+namespace longshore {
+namespace {
+
+using Weights = std::vector<float>;
+
+class Columns : public PrepareFixture {
+ protected:
+  // Returns the weights of a document's trained tokens; empty if the data has none.
+  static Weights weights_of(const Dataset& dataset, int64_t document) {
+    const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 64});
+    return make_token_batch(dataset, table, Ids{document}).columns[kWeightColumn];
+  }
+};
+
+// A weight belongs to the token that is predicted. The row's weight multiplies those of its tokens;
+// a row without any has 1, before and behind the first row that has some.
+TEST_F(Columns, WeightsOfRowsAndTokensAreMultiplied) {
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7]}\n"
+      "{\"input_ids\": [5, 6, 7, 8], \"weights\": [9, 0.5, 2, 0.25]}\n"
+      "{\"input_ids\": [5, 6, 7], \"weight\": 3}\n"
+      "{\"input_ids\": [5, 6, 7], \"weights\": [1, 0.5, 2], \"weight\": 4}\n"
+      "{\"input_ids\": [5, 6, 7]}\n");
+  EXPECT_EQ(weights_of(*data.dataset, 0), (Weights{1, 1}));
+  EXPECT_EQ(weights_of(*data.dataset, 1), (Weights{0.5, 2, 0.25}));
+  EXPECT_EQ(weights_of(*data.dataset, 2), (Weights{3, 3}));
+  EXPECT_EQ(weights_of(*data.dataset, 3), (Weights{2, 8}));
+  EXPECT_EQ(weights_of(*data.dataset, 4), (Weights{1, 1}));
+  EXPECT_TRUE(data.report.files.at(0).unread.empty());
+}
+
+// With labels a row may give a weight for each token, or for each token with a loss. The weight of
+// a token without a loss counts for nothing.
+TEST_F(Columns, WeightsMayBeThoseOfTrainedTokensAlone) {
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7, 8], \"labels\": [-100, -100, 7, 8], \"weights\": [0.5, 2]}\n"
+      "{\"input_ids\": [5, 6, 7, 8], \"labels\": [-100, -100, 7, 8], "
+      "\"weights\": [null, -1, 0.5, 2]}\n");
+  EXPECT_EQ(weights_of(*data.dataset, 0), (Weights{0.5, 2}));
+  EXPECT_EQ(weights_of(*data.dataset, 1), (Weights{0.5, 2}));
+}
+
+// Rows of every format may have a weight, and data.keys gives it another name.
+TEST_F(Columns, RowsOfEveryFormatMayHaveAWeight) {
+  options_.data.max_tokens = 64;
+  for (const std::string row :
+       {"{\"text\": \"ab\", \"weight\": 0.5}",
+        "{\"prompt\": \"a\", \"completion\": \"b\", \"weight\": 0.5}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
+        "{\"role\": \"assistant\", \"content\": \"b\"}], \"weight\": 0.5}",
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], "
+        "\"completion\": [{\"role\": \"assistant\", \"content\": \"b\"}], \"weight\": 0.5}"}) {
+    const LoadedData data = load(row);
+    EXPECT_EQ(weights_of(*data.dataset, 0), (Weights{0.5, 0.5})) << row;
+    EXPECT_TRUE(data.report.files.at(0).unread.empty()) << row;
+  }
+  options_.data.keys = {"weight = \"score\""};
+  EXPECT_EQ(weights_of(*load("{\"text\": \"ab\", \"score\": 2, \"weight\": 7}").dataset, 0),
+            (Weights{2, 2}));
+}
+
+// An answer of a conversation may have any weight. Every token of the answer has it, also its end.
+TEST_F(Columns, AnswersOfAConversationHaveTheirWeights) {
+  options_.data.max_tokens = 128;
+  const LoadedData data = load(
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"weight\": 0.3}, "
+      "{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.25}, "
+      "{\"role\": \"user\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"bc\"}, "
+      "{\"role\": \"user\", \"content\": \"s\"}, "
+      "{\"role\": \"assistant\", \"content\": \"d\", \"weight\": 0}], \"weight\": 2}");
+  EXPECT_EQ(learned(data, 0), "a</s>bc</s>");
+  EXPECT_EQ(weights_of(*data.dataset, 0), (Weights{0.5, 0.5, 2, 2, 2}));
+}
+
+// A weight that is no finite number from 0 on is a bad row with its place. NaN counts as null.
+TEST_F(Columns, BadWeightsAreBadRows) {
+  const std::string ids = "{\"input_ids\": [1, 2, 3], ";
+  for (const auto& [row, message] : std::vector<std::pair<std::string, std::string>>{
+           {"\"weight\": -0.5}", "weight: -0.5 is negative"},
+           {"\"weight\": NaN}", "weight: expected a number, found null"},
+           {"\"weight\": -Infinity}", "weight: expected a number, found null"},
+           {"\"weight\": \"1\"}", "weight: expected a number, found a string"},
+           {"\"weight\": 1e39}", "weight: 1e+39 is no finite number of 32 bits"},
+           {"\"weights\": 2}", "weights: expected an array of numbers, found an integer"},
+           {"\"weights\": [1]}", "weights: 1 of them for 3 input_ids, 2 with a loss"},
+           {"\"weights\": [1, 2, 3, 4]}", "weights: 4 of them for 3 input_ids, 2 with a loss"},
+           {"\"weights\": [1, -2, 3]}", "weights[1]: -2 is negative"},
+           {"\"weights\": [1, NaN]}", "weights[1]: expected a number, found null"},
+           {"\"weights\": [1e30, 1], \"weight\": 1e30}", "weight: its product with the weight"},
+           {"\"weights\": [5, 0, 0]}", "no token is trained"}}) {
+    const std::string text = refusal("{\"input_ids\": [1, 2]}\n" + ids + row + "\n");
+    EXPECT_EQ(text.find("rows.jsonl:2: " + message), 0u) << row << ": " << text;
+  }
+}
+
+// A row with the weight 0 is as if it were absent; a token with the weight 0 has no loss.
+TEST_F(Columns, WhatHasTheWeightZeroIsLeftOut) {
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7], \"weight\": 0}\n{\"input_ids\": [8, 9], \"weight\": 2}\n"
+      "{\"input_ids\": [5, 6, 7, 8], \"weights\": [1, 1, 0, 3]}\n");
+  ASSERT_EQ(data.dataset->document_count(), 2);
+  EXPECT_EQ(tokens_of(data, 0), (Ids{8, 9}));
+  EXPECT_EQ(targets_of(data, 1), (Ids{6, -100, 8, -100}));
+  EXPECT_EQ(weights_of(*data.dataset, 1), (Weights{1, 3}));
+  EXPECT_EQ(data.report.total().rows, 3);
+  EXPECT_EQ(data.report.total().weightless, 1);
+  EXPECT_EQ(data.report.total().bad_rows, 0);
+  EXPECT_NE(data.report.lines().at(0).find("1 left out with the weight 0"), std::string::npos);
+}
+
+// Pieces of a long row keep the weights of their tokens.
+TEST_F(Columns, PiecesOfARowKeepTheirWeights) {
+  options_.data.max_tokens = 3;
+  options_.data.overlength = DataSection::Overlength::kSplit;
+  const std::string row = "{\"input_ids\": [1, 2, 3, 4, 5], \"weights\": [0.5, 2, 3, 4, 5]}\n";
+  const LoadedData split = load(row);
+  ASSERT_EQ(split.dataset->document_count(), 2);
+  EXPECT_EQ(weights_of(*split.dataset, 0), (Weights{2, 3}));
+  EXPECT_EQ(weights_of(*split.dataset, 1), (Weights{5}));
+  options_.data.overlength = DataSection::Overlength::kTruncate;
+  EXPECT_EQ(weights_of(*load(row).dataset, 0), (Weights{2, 3}));
+}
+
+// Answers of pairs are compared, not weighted.
+TEST_F(Columns, AnswersOfPairsHaveNoWeights) {
+  options_.data.max_tokens = 64;
+  EXPECT_EQ(refusal("{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], "
+                    "\"chosen\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}], "
+                    "\"rejected\": [{\"role\": \"assistant\", \"content\": \"b\"}]}"),
+            "rows.jsonl:1: an answer of a pair has no weight of its own; leave out the member "
+            "\"weight\"");
+}
+
+// Files without weights keep the version that earlier programs read; together with a file that has
+// weights their documents have 1.
+TEST_F(Columns, FilesWithoutWeightsStayAsTheyWere) {
+  options_.files = {files_.write("plain.jsonl", "{\"input_ids\": [1, 2, 3]}\n"),
+                    files_.write("weighted.jsonl", "{\"input_ids\": [1, 2], \"weight\": 0.5}\n")};
+  const PreparedData prepared = prepare_or_open(options_);
+  EXPECT_EQ(read_whole_file(prepared.paths.at(0), kMiB).at(8), 3);
+  EXPECT_EQ(read_whole_file(prepared.paths.at(1), kMiB).at(8), 4);
+  EXPECT_FALSE(prepared.files.at(0)->has_column(kWeightColumn));
+  EXPECT_TRUE(prepared.files.at(1)->has_column(kWeightColumn));
+  const LoadedData both = load();
+  EXPECT_EQ(weights_of(*both.dataset, 0), (Weights{1, 1}));
+  EXPECT_EQ(weights_of(*both.dataset, 1), (Weights{0.5}));
+  EXPECT_TRUE(weights_of(*prepared.files.at(0), 0).empty());
+}
+
+// Returns rows of which only those behind the first block of 4096 have weights.
+std::string many_rows() {
+  std::string rows;
+  for (int i = 0; i < 9000; ++i) {
+    rows += "{\"input_ids\": [" + std::to_string(i % 250) + ", 7, 8, 9]";
+    if (i >= 5000) rows += ", \"weight\": " + std::to_string(1 + i % 5);
+    rows += "}\n";
+  }
+  return rows;
+}
+
+// The bytes are the same with any number of threads and after a kill before, and behind, the first
+// row with a weight.
+TEST_F(Columns, WeightsSurviveKillsAndThreads) {
+  options_.files = {files_.write("rows.jsonl", many_rows())};
+  options_.threads = 1;
+  const std::string path = prepare_or_open(options_).paths.at(0);
+  const std::string expected = read_whole_file(path, kGiB);
+  const TokenFile file(path);
+  EXPECT_EQ(weights_of(file, 4095), (Weights{1, 1, 1}));
+  EXPECT_EQ(weights_of(file, 5001), (Weights{2, 2, 2}));
+  EXPECT_EQ(weights_of(file, 8999), (Weights{5, 5, 5}));
+  options_.save_every_bytes = 1;  // behind each block
+  for (const int64_t calls : {int64_t{2}, int64_t{3}, int64_t{4}}) {
+    std::filesystem::remove(path);
+    options_.threads = calls;
+    int64_t seen = 0;
+    uint64_t written = 0;
+    options_.on_progress = [&](const PrepareProgress& progress) {
+      if (progress.tokens == written) return;
+      written = progress.tokens;
+      if (++seen == calls - 1) throw std::runtime_error("killed");
+    };
+    try {
+      prepare_or_open(options_);
+    } catch (const std::runtime_error&) {
+    }
+    options_.on_progress = {};
+    prepare_or_open(options_);
+    EXPECT_TRUE(read_whole_file(path, kGiB) == expected) << calls;
+  }
+}
+
+// Any changed byte of a file with weights is found before it is used.
+TEST_F(Columns, ADamagedWeightIsADataError) {
+  options_.files = {files_.write("rows.jsonl", many_rows())};
+  const std::string path = prepare_or_open(options_).paths.at(0);
+  const std::string whole = read_whole_file(path, kGiB);
+  const TokenFileHeader header = TokenFile(path).header();
+  ASSERT_GT(header.columns_offset, header.mask_offset);
+  ASSERT_EQ(header.columns, 1u);
+  for (const uint64_t at : {uint64_t{136}, uint64_t{144}, uint64_t{152}, header.columns_offset + 7,
+                            header.columns_offset + 4 * header.tokens - 1}) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    const std::string copy = files_.write("damaged.tok", damaged);
+    EXPECT_THROW(
+        {
+          const TokenFile file(copy);
+          for (int64_t d = 0; d < file.document_count(); ++d) file.column_of(d, kWeightColumn);
+        },
+        DataError)
+        << at;
+  }
+}
+
+// A step's divisor is the sum of its weights, of all micro-batches; without weights it is the
+// number of trained tokens.
+TEST_F(Columns, AStepKnowsTheSumOfItsWeights) {
+  const auto weight_of = [&](const std::string& rows, int64_t micro_batch) {
+    const LoadedData data = load(rows);
+    const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 16});
+    return make_eval_batches(*data.dataset, table, 0, micro_batch).weight;
+  };
+  const std::string rows =
+      "{\"input_ids\": [5, 6, 7], \"weight\": 0.5}\n{\"input_ids\": [5, 6, 7, 8]}\n"
+      "{\"input_ids\": [5, 6], \"weight\": 3}\n";
+  for (const int64_t micro_batch : {1, 2, 3}) EXPECT_EQ(weight_of(rows, micro_batch), 7.0);
+  EXPECT_EQ(weight_of("{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [5, 6, 7, 8]}\n", 1), 5.0);
+}
+
+}  // namespace
+}  // namespace longshore
