@@ -127,11 +127,13 @@ Section train_section() {
        {"ipo", LossKind::kIpo},
        {"orpo", LossKind::kOrpo},
        {"simpo", LossKind::kSimpo},
-       {"kto", LossKind::kKto}},
-      {.description = "sft: the mean over trained tokens; the others are means over pairs of a "
-                      "chosen and a rejected answer, which the rows of data.train must have; dpo, "
-                      "dpo-robust and ipo compare with the model that the run starts from, as kto "
-                      "does, whose mean is over answers with a label"});
+       {"kto", LossKind::kKto},
+       {"policy", LossKind::kPolicy}},
+      {.description = "sft: the weighted mean over trained tokens; policy: the clipped loss of "
+                      "tokens with advantages and old log-probabilities; the others are means over "
+                      "pairs of a chosen and a rejected answer, which the rows of data.train must "
+                      "have; dpo, dpo-robust and ipo compare with a reference, as kto does, whose "
+                      "mean is over answers with a label"});
   return section;
 }
 
@@ -158,6 +160,20 @@ Section preference_section() {
            {.description = "model that dpo, dpo-robust and ipo compare with: start: the one that "
                            "the run starts from; adapter-off: the one below the adapters; or the "
                            "directory of a model with the same tokenizer"});
+  return section;
+}
+
+Section policy_section() {
+  Section section{"policy", "settings of train.loss = \"policy\"", {}};
+  Rows rows(&section, &RunConfig::policy);
+  rows.add("clip_low", KeyType::kReal, &PolicySection::clip_low,
+           {.description = "a token with a negative advantage gives no gradient once its "
+                           "probability is below 1 - clip_low times the old one",
+            .bounds = between(0, 1)});
+  rows.add("clip_high", KeyType::kReal, &PolicySection::clip_high,
+           {.description = "a token with a positive advantage gives no gradient once its "
+                           "probability is above 1 + clip_high times the old one",
+            .bounds = at_least(0)});
   return section;
 }
 
@@ -455,11 +471,11 @@ Section log_section() {
 
 const std::vector<Section>& run_file_sections() {
   static const std::vector<Section> kSections = {
-      run_section(),        model_section(),     adapter_section(),    tokenizer_section(),
-      data_section(),       train_section(),     preference_section(), optimizer_section(),
-      schedule_section(),   precision_section(), fsdp_section(),       offload_section(),
-      checkpoint_section(), eval_section(),      device_section(),     dist_section(),
-      log_section()};
+      run_section(),       model_section(),      adapter_section(),    tokenizer_section(),
+      data_section(),      train_section(),      preference_section(), policy_section(),
+      optimizer_section(), schedule_section(),   precision_section(),  fsdp_section(),
+      offload_section(),   checkpoint_section(), eval_section(),       device_section(),
+      dist_section(),      log_section()};
   return kSections;
 }
 

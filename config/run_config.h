@@ -64,7 +64,8 @@ struct DataSection {
     kPromptCompletion,
     kMessages,
     kPreference,
-    kUnpaired
+    kUnpaired,
+    kPolicy
   };
   enum class Mask : uint8_t { kAuto, kAssistant, kCompletion, kLast, kAll };
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
@@ -111,6 +112,13 @@ struct PreferenceSection : PreferenceOptions {
   bool is_start() const { return reference == "start"; }
   bool is_adapter_off() const { return reference == "adapter-off"; }
   bool operator==(const PreferenceSection&) const = default;
+};
+
+// The settings of train.loss = "policy", with the defaults of TRL's GRPO.
+struct PolicySection {
+  double clip_low = 0.2;
+  double clip_high = 0.2;
+  bool operator==(const PolicySection&) const = default;
 };
 
 // ParameterGroup selects parameters with their own learning rate or weight decay.
@@ -267,6 +275,7 @@ struct RunConfig {
   DataSection data;
   TrainSection train;
   PreferenceSection preference;
+  PolicySection policy;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   PrecisionSection precision;

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-constexpr size_t kLoss = 11;            // values of a LossSum
+constexpr size_t kLoss = 14;            // values of a LossSum
 constexpr size_t kScalars = kLoss + 2;  // the loss, stop, save
 constexpr size_t kTimes = 4;            // values per rank
 
@@ -25,7 +25,10 @@ void put(const LossSum& loss, std::span<double> values) {
                                          pairs.rejected_rewards,
                                          pairs.chosen_logps,
                                          pairs.rejected_logps,
-                                         pairs.kls};
+                                         pairs.kls,
+                                         static_cast<double>(loss.policy.tokens),
+                                         static_cast<double>(loss.policy.clipped),
+                                         loss.policy.ratios};
   std::ranges::copy(all, values.begin());
 }
 
@@ -40,7 +43,10 @@ LossSum loss_of(std::span<const double> values) {
                          .rejected_rewards = values[7],
                          .chosen_logps = values[8],
                          .rejected_logps = values[9],
-                         .kls = values[10]}};
+                         .kls = values[10]},
+          .policy = {.tokens = static_cast<int64_t>(values[11]),
+                     .clipped = static_cast<int64_t>(values[12]),
+                     .ratios = values[13]}};
 }
 
 }  // namespace

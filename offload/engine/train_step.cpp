@@ -44,6 +44,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.times = totals.times;
   outcome.routers = totals.routers;
   outcome.preference = totals.loss.preference;
+  outcome.policy = totals.loss.policy;
   // With updates in backward the pass has updated the state already.
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);

@@ -249,6 +249,7 @@ void UnitRunner::count_loss(const LossUnit::Result& result) {
   loss_.loss += result.loss_sum;
   loss_.trained += result.trained;
   loss_.preference += result.preference;
+  loss_.policy += result.policy;
 }
 
 void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {

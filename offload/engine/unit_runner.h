@@ -28,6 +28,7 @@ struct LossSum {
   double loss = 0.0;               // sum over trained positions or pairs
   int64_t trained = 0;             // number of trained positions
   PreferenceSums preference = {};  // of batches with pairs
+  PolicySums policy = {};          // of kPolicy
 };
 
 class UnitRunner {

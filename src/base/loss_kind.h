@@ -5,9 +5,9 @@
 
 namespace longshore {
 
-// kSft sums over trained tokens; preference losses sum over pairs, or over rows with kKto
-// ([Note: preference losses]).
-enum class LossKind : uint8_t { kSft, kDpo, kDpoRobust, kIpo, kOrpo, kSimpo, kKto };
+// kSft and kPolicy ([Note: policy loss]) sum over trained tokens; preference losses sum over pairs,
+// or over rows with kKto ([Note: preference losses]).
+enum class LossKind : uint8_t { kSft, kDpo, kDpoRobust, kIpo, kOrpo, kSimpo, kKto, kPolicy };
 
 // Returns whether the loss is over answers that people judged.
 constexpr bool is_preference(LossKind loss) {
@@ -36,6 +36,7 @@ struct PreferenceOptions {
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta
   double desirable_weight = 1.0, undesirable_weight = 1.0;  // of KTO's rows
+  double clip_low = 0.2, clip_high = 0.2;                   // of kPolicy
   bool operator==(const PreferenceOptions&) const = default;
 };
 

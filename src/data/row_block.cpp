@@ -227,11 +227,9 @@ void RowTokenizer::take_answers(std::vector<Document> answers, int64_t line,
   for (const Document& answer : answers) longest = std::max(longest, answer.tokens.size());
   FileReport& counts = block.counts;
   counts.longest_row_tokens = std::max(counts.longest_row_tokens, static_cast<int64_t>(longest));
-  if (std::ranges::any_of(answers, [](const Document& answer) {
-        return !answer.columns[kWeightColumn].empty();
-      })) {
-    throw RowProblem(
-        "a judged answer has no weight of its own; leave out the member \"weight\"");
+  if (std::ranges::any_of(
+          answers, [](const Document& answer) { return !answer.columns[kWeightColumn].empty(); })) {
+    throw RowProblem("a judged answer has no weight of its own; leave out the member \"weight\"");
   }
   if (!all_trained(longest)) {
     throw RowProblem(answers.size() == 1 ? "no token is trained"

@@ -76,30 +76,42 @@ std::vector<float> read_column(const Json& values, const std::string& key, const
   return column;
 }
 
+// Returns the member; null if the row lacks it or has null there.
+const Json* member_of(const Json& row, const std::string& key) {
+  const auto member = row.find(key);
+  return member == row.end() || member->is_null() ? nullptr : &*member;
+}
+
 class TokensFormat : public RowFormat {
  public:
   explicit TokensFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "tokens"; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    Document document;
-    const std::string key = options_.name_of("input_ids");
-    const std::string weights_key = options_.name_of("weights");
-    note_unread(row,
-                {key, options_.name_of("labels"), "attention_mask", weights_key,
-                 options_.name_of("weight")},
-                "", notes);
-    document.tokens = read_ids(required_member(row, key), key, options_.model_vocabulary_size);
-    if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
-    refuse_padding(row);
-    read_labels(row, document);
-    const auto weights = row.find(weights_key);
-    if (weights != row.end() && !weights->is_null()) {
-      document.columns[kWeightColumn] = read_column(*weights, weights_key, document, true);
+    const std::string key = options_.name_of("weights");
+    Document document = read_tokens(row, {key, options_.name_of("weight")}, notes);
+    if (const Json* weights = member_of(row, key)) {
+      document.columns[kWeightColumn] = read_column(*weights, key, document, true);
       leave_out_weightless(document);
     }
     return with_row_weight(row, options_, {std::move(document)});
   }
+
+ protected:
+  // Reads ids and labels. `others` are members that the format reads beside them.
+  Document read_tokens(const Json& row, std::vector<std::string> others, RowNotes* notes) const {
+    Document document;
+    const std::string key = options_.name_of("input_ids");
+    others.insert(others.end(), {key, options_.name_of("labels"), "attention_mask"});
+    note_unread(row, others, "", notes);
+    document.tokens = read_ids(required_member(row, key), key, options_.model_vocabulary_size);
+    if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
+    refuse_padding(row);
+    read_labels(row, document);
+    return document;
+  }
+
+  RowFormatOptions options_;
 
  private:
   void read_labels(const Json& row, Document& document) const {
@@ -116,8 +128,38 @@ class TokensFormat : public RowFormat {
                        std::to_string(document.tokens.size()) + " input_ids");
     }
   }
+};
 
-  RowFormatOptions options_;
+// Rows of tokens with the log-probabilities that they had when a policy wrote them, and advantages.
+class PolicyFormat : public TokensFormat {
+ public:
+  using TokensFormat::TokensFormat;
+  std::string_view name() const override { return "policy"; }
+
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    const std::string one = options_.name_of("advantage"), many = options_.name_of("advantages");
+    const std::string old = options_.name_of("old_logps");
+    Document document = read_tokens(row, {one, many, old}, notes);
+    document.columns[kOldLogpColumn] =
+        read_column(required_member(row, old), old, document, /*not_negative=*/false);
+    for (size_t t = 0; t < document.tokens.size(); ++t) {
+      if (document.columns[kOldLogpColumn][t] <= 0.0f) continue;
+      throw RowProblem(old + ": holds a number above 0, which is no log-probability");
+    }
+    const Json* of_row = member_of(row, one);
+    const Json* of_tokens = member_of(row, many);
+    if ((of_row == nullptr) == (of_tokens == nullptr)) {
+      throw RowProblem("expected either a number \"" + one + "\" or an array \"" + many +
+                       "\", found " + (of_row == nullptr ? "none" : "both"));
+    }
+    std::vector<float>& advantages = document.columns[kAdvantageColumn];
+    if (of_row != nullptr) {
+      advantages.assign(document.tokens.size(), read_number(*of_row, one, false));
+    } else {
+      advantages = read_column(*of_tokens, many, document, false);
+    }
+    return {std::move(document)};
+  }
 };
 
 class TextFormat : public RowFormat {
@@ -205,6 +247,8 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
       return std::make_unique<TextFormat>(options);
     case DataSection::Format::kTokens:
       return std::make_unique<TokensFormat>(options);
+    case DataSection::Format::kPolicy:
+      return std::make_unique<PolicyFormat>(options);
     case DataSection::Format::kPromptCompletion:
       require_tokenizer(options, "prompt-completion");
       return make_prompt_format(options);
@@ -223,7 +267,9 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
 DataSection::Format detect_format(const Json& row, const RowFormatOptions& options) {
   require_object(row);
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
-  if (has("input_ids")) return DataSection::Format::kTokens;
+  if (has("input_ids")) {
+    return has("old_logps") ? DataSection::Format::kPolicy : DataSection::Format::kTokens;
+  }
   if (holds_pair(row, options)) return DataSection::Format::kPreference;
   if (holds_judged_answer(row, options)) return DataSection::Format::kUnpaired;
   if (row.contains(name_of_messages(row, options))) return DataSection::Format::kMessages;
@@ -257,6 +303,8 @@ std::string_view name_of(DataSection::Format format) {
       return "preference";
     case DataSection::Format::kUnpaired:
       return "unpaired-preference";
+    case DataSection::Format::kPolicy:
+      return "policy";
   }
   return "?";
 }
@@ -357,7 +405,7 @@ std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& o
 
 void leave_out_weightless(Document& document) {
   const std::vector<float>& weights = document.columns[kWeightColumn];
-  for (size_t t = 0; t < document.labels.size(); ++t) {
+  for (size_t t = 1; t < document.labels.size(); ++t) {  // nothing predicts the first
     if (weights[t] == 0.0f) document.labels[t] = kNotTrained;
   }
 }

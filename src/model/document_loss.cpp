@@ -1,4 +1,5 @@
-// The part of head_math that computes a loss over documents.
+// The part of head_math that computes losses from log-probabilities: over pairs or rows, and the
+// clipped loss of a policy.
 #include "base/errors.h"
 #include "model/head_unit.h"
 #include "model/preference_loss.h"
@@ -34,6 +35,29 @@ std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tens
   return scores;
 }
 
+at::Tensor apply_policy(const MicroBatch& batch, const at::Tensor& losses,
+                        LossUnit::Result& result) {
+  const at::Tensor values = losses.to(at::kCPU).contiguous();
+  const auto* const loss = values.const_data_ptr<float>();
+  const std::vector<float>& advantages = batch.columns[kAdvantageColumn];
+  const std::vector<float>& old_logps = batch.columns[kOldLogpColumn];
+  const auto count = static_cast<size_t>(values.numel());
+  LONGSHORE_CHECK(advantages.size() == count && old_logps.size() == count)
+      << advantages.size() << " advantages and " << old_logps.size() << " old logps of " << count;
+  at::Tensor factors = at::empty({values.numel()}, at::kFloat);
+  auto* const factor = factors.mutable_data_ptr<float>();
+  for (size_t i = 0; i < count; ++i) {
+    const PolicyTerm term =
+        policy_term(*batch.preference, -static_cast<double>(loss[i]),
+                    static_cast<double>(old_logps[i]), static_cast<double>(advantages[i]));
+    result.loss_sum += term.loss;
+    result.policy.add(term);
+    factor[i] = static_cast<float>(-term.by_logp);  // a loss is a negative logp
+  }
+  result.trained = values.numel();
+  return factors;
+}
+
 // Adds the losses of the batch's pairs or rows to `result`, and returns their derivatives by the
 // log-probability of each document.
 std::vector<double> add_losses(const MicroBatch& batch, const std::vector<AnswerScore>& scores,
@@ -63,6 +87,7 @@ std::vector<double> add_losses(const MicroBatch& batch, const std::vector<Answer
 
 at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
                             const at::Tensor& losses, LossUnit::Result& result) {
+  if (batch.preference->loss == LossKind::kPolicy) return apply_policy(batch, losses, result);
   std::vector<size_t> document_of;
   const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
   result.trained = trained.numel();

@@ -33,11 +33,11 @@ double ordered_sum(const at::Tensor& values, std::span<const float> weights = {}
 // are those of the batch, which must outlive them.
 at::Tensor weights_of(const MicroBatch& batch);
 
-// Computes a preference loss. `trained` are the trained positions of the batch,
-// `losses` (fp32) their negative log-probabilities. Sums each document's in fp64, in order, and
-// fills all of `result` except grad_in. Returns the factor of each trained position's loss in the
-// sum of the losses, fp32 on the CPU. HOST WAIT, on a GPU: gradients depend on sums over
-// whole documents.
+// Computes the loss of `batch.preference`, a preference loss or kPolicy. `trained` are the trained
+// positions of the batch, `losses` (fp32) their negative log-probabilities. Sums each document's in
+// fp64, in order, and fills all of `result` except grad_in. Returns the factor of each trained
+// position's loss in the sum of the losses, fp32 on the CPU. HOST WAIT, on a GPU: gradients depend
+// on sums over whole documents.
 at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
                             const at::Tensor& losses, LossUnit::Result& result);
 

@@ -19,6 +19,7 @@
 #include "base/loss_kind.h"
 #include "base/token_column.h"
 #include "device/device_kind.h"
+#include "model/policy_loss.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
 #include "shard/unit_spec.h"
@@ -36,7 +37,8 @@ struct MicroBatch {
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
   // Set for a preference loss: documents 2k and 2k + 1 are the chosen and the rejected answer of a
-  // pair; with KTO each document is a row. Empty: the loss sums over trained positions.
+  // pair; with KTO each document is a row. Set for kPolicy, too, whose positions have an advantage
+  // and an old log-probability. Empty: the loss sums over trained positions.
   std::optional<PreferenceOptions> preference = {};
   // With KTO: by document whether it is desirable, and the step's kl.
   std::vector<uint8_t> desirable = {};
@@ -151,6 +153,7 @@ class LossUnit : public UnitCode {
     // A preference loss sets these: the sums, and the log-probability of each document.
     PreferenceSums preference = {};
     std::vector<double> document_logps = {};
+    PolicySums policy = {};  // of kPolicy
   };
   // Computes the loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,

@@ -221,6 +221,42 @@ TEST_F(Columns, ADamagedWeightIsADataError) {
   }
 }
 
+// Rows of a policy have one advantage or one for each token, and old log-probabilities.
+TEST_F(Columns, RowsOfAPolicyHaveAdvantagesAndOldLogps) {
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7, 8], \"labels\": [-100, -100, 7, 8], \"advantage\": -1.5, "
+      "\"old_logps\": [-0.5, -2]}\n"
+      "{\"input_ids\": [5, 6, 7], \"advantages\": [9, 0, 2], \"old_logps\": [null, -1, 0]}\n");
+  EXPECT_EQ(data.report.files.at(0).format, "policy");
+  EXPECT_TRUE(data.report.files.at(0).unread.empty());
+  const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  EXPECT_EQ(batch.trained_tokens, 4);
+  EXPECT_EQ(batch.columns[kAdvantageColumn], (Weights{0, 2, -1.5, -1.5}));
+  EXPECT_EQ(batch.columns[kOldLogpColumn], (Weights{-1, 0, -0.5, -2}));
+  EXPECT_TRUE(batch.columns[kWeightColumn].empty());
+}
+
+// Faults of such rows are named.
+TEST_F(Columns, BadRowsOfAPolicyAreNamed) {
+  const std::string good =
+      "{\"input_ids\": [1, 2], \"advantage\": 1, \"old_logps\": [-1]}\n{\"input_ids\": [1, 2]";
+  for (const auto& [row, message] : std::vector<std::pair<std::string, std::string>>{
+           {"}", "expected a key \"old_logps\", found input_ids"},
+           {", \"old_logps\": [-1]}",
+            "expected either a number \"advantage\" or an array \"advantages\", found none"},
+           {", \"old_logps\": [-1], \"advantage\": 1, \"advantages\": [1]}",
+            "expected either a number \"advantage\" or an array \"advantages\", found both"},
+           {", \"old_logps\": [0.5], \"advantage\": 1}", "old_logps: holds a number above 0"},
+           {", \"old_logps\": [-1, -2, -3], \"advantage\": 1}",
+            "old_logps: 3 of them for 2 input_ids, 1 with a loss"},
+           {", \"old_logps\": [-1], \"advantage\": \"1\"}",
+            "advantage: expected a number, found a string"}}) {
+    const std::string text = refusal(good + row + "\n");
+    EXPECT_EQ(text.find("rows.jsonl:2: " + message), 0u) << row << ": " << text;
+  }
+}
+
 // A step's divisor is the sum of its weights, of all micro-batches; without weights it is the
 // number of trained tokens.
 TEST_F(Columns, AStepKnowsTheSumOfItsWeights) {

@@ -190,6 +190,53 @@ TEST_F(Head, WeightsOfOneChangeNoBit) {
   }
 }
 
+// The loss of a policy and its gradients agree with all logits at once in fp64, over chunks, whole
+// and in pieces. Half of the positions are outside the bounds of the clip.
+TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
+  MicroBatch many = batch(2500, 1);
+  many.preference = PreferenceOptions{.loss = LossKind::kPolicy, .clip_low = 0.2, .clip_high = 0.3};
+  const at::Tensor x = at::randn({2500, arch_.hidden});
+  const at::Tensor exact = x.to(at::kDouble).requires_grad_(true);
+  const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);
+  const at::Tensor head = weights_.at("lm_head.weight").to(at::kDouble).requires_grad_(true);
+  const at::Tensor logits =
+      (exact * (exact.square().mean(-1, true) + 1e-6).rsqrt() * norm).mm(head.t());
+  const at::Tensor logps =
+      at::log_softmax(logits, 1).gather(1, many.targets.unsqueeze(1)).view({-1});
+  // Ratios of 0.65, 0.95, 1.2 and 1.6 in turn, with advantages of both signs.
+  const at::Tensor ratios = at::tensor({0.65, 0.95, 1.2, 1.6}, at::kDouble).repeat({625});
+  const at::Tensor old = (logps.detach() - ratios.log()).to(at::kFloat).contiguous();
+  const at::Tensor advantages = (at::arange(2500, at::kFloat) % 7 - 3) * 0.5;
+  const auto values = [](const at::Tensor& tensor) {
+    const auto* const data = tensor.const_data_ptr<float>();
+    return std::vector<float>(data, data + tensor.numel());
+  };
+  many.columns[kOldLogpColumn] = values(old);
+  many.columns[kAdvantageColumn] = values(advantages);
+  const at::Tensor ratio = (logps - old.to(at::kDouble)).exp();
+  const at::Tensor wide = advantages.to(at::kDouble);
+  const at::Tensor loss = -at::min(ratio * wide, ratio.clamp(0.8, 1.3) * wide).sum();
+  (loss * 0.5).backward();
+  std::map<std::string, at::Tensor> sums;
+  const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
+  NamedSink sink(model_.spec(), last, sums);
+  const auto result =
+      model_.loss_unit().loss_and_gradients(runner_->parameters(last), {x}, many, 0.5, true, sink);
+  const double size = (ratio * wide).abs().sum().item<double>();
+  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * size);
+  EXPECT_EQ(result.policy.tokens, 2500);
+  EXPECT_NEAR(result.policy.ratios, ratio.sum().item<double>(), 1e-5 * 2500);
+  const auto held = at::logical_or(at::logical_and(ratio < 0.8, wide < 0),
+                                   at::logical_and(ratio > 1.3, wide > 0));
+  EXPECT_EQ(result.policy.clipped, held.sum().item<int64_t>());
+  const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
+    return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+  };
+  EXPECT_LE(error(result.grad_in.at(0), exact.grad()), 1e-4);
+  EXPECT_LE(error(sums.at("model.norm.weight"), norm.grad()), 1e-4);
+  EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 1e-4);
+}
+
 // A head in pieces weights positions as the whole one does.
 TEST_F(Head, WeightsOfPositionsAgreeInPieces) {
   MicroBatch weighted = batch(64, 3);

@@ -5,14 +5,15 @@ Needs scripts/dev/venv. Usage: make_weighted_golden.py [case ...]; without argum
 Every case is a directory:
 
   rows.jsonl          rows of token ids with their numbers
-  golden.json         the model, the loss and its settings, those of the optimizer, and loss, gradient
-                      norm and metrics of each of 20 steps
+  golden.json         the model, the loss and its settings, those of the optimizer, and the loss,
+                      gradient norm and metrics of each of 20 steps
   golden.safetensors  final.<name>  weights after the run, rounded to fp32
 
 A step's loss is, over its rows of one sequence each:
   sft     sum(weight * nll) / sum(weight)
   policy  sum(-min(r * A, clip(r, 1 - low, 1 + high) * A)) / tokens, r = exp(logp - old_logp)
-A run that starts 1e-7 away must end within 1e-5: no token may be so near a clip that chance decides.
+A run that starts 1e-7 away must end within 1e-5: no token may be so near a clip that rounding
+decides.
 """
 import json
 import random
@@ -32,13 +33,17 @@ ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-4, "weight_decay": 0.0}
 CASES = {
     "sft": {"base": "llama", "loss": "sft", "seed": 1, "sequences_per_step": 3},
     "policy": {"base": "llama", "loss": "policy", "seed": 2, "sequences_per_step": 3,
-               "policy": {"clip_low": 0.2, "clip_high": 0.3}},
+               "lr": 5e-4, "policy": {"clip_low": 0.2, "clip_high": 0.3}},
 }
 
 
 def load(case):
     return AutoModelForCausalLM.from_pretrained(
         make_golden.ROOT / case["base"], dtype=torch.float32, attn_implementation="eager").double()
+
+
+def adamw_of(case):
+    return {**ADAMW, "lr": case.get("lr", ADAMW["lr"])}
 
 
 def targets_of(row):
@@ -120,8 +125,9 @@ def train(case, rows, shift=0.0):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += shift * torch.randn(parameter.shape, generator=generator).double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=ADAMW["lr"], betas=ADAMW["betas"],
-                                  eps=ADAMW["eps"], weight_decay=ADAMW["weight_decay"])
+    adamw = adamw_of(case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=adamw["lr"], betas=adamw["betas"],
+                                  eps=adamw["eps"], weight_decay=adamw["weight_decay"])
     steps = []
     for step in range(STEPS):
         first = step * case["sequences_per_step"]
@@ -151,7 +157,7 @@ def make_case(name):
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     save_file(final, directory / "golden.safetensors")
     facts = {"base": case["base"], "loss": case["loss"], "policy": case.get("policy", {}),
-             "adamw": ADAMW, "sequences_per_step": case["sequences_per_step"],
+             "adamw": adamw_of(case), "sequences_per_step": case["sequences_per_step"],
              "steps": {key: [step[key] for step in steps] for key in steps[0]}}
     (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
     print(f"{name}: loss {steps[0]['loss']:.5f} -> {steps[-1]['loss']:.5f}, off by {worst:.1e}",

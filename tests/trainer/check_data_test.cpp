@@ -93,6 +93,25 @@ TEST(CheckData, ShowsTheLabelOfAnAnswer) {
   EXPECT_NE(pairs.find("of up to 64 tokens"), std::string::npos) << pairs;
 }
 
+// A row of JSON has the weights of its tokens, and a row with the weight 0 says that it is left
+// out.
+TEST(CheckData, ShowsWeights) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  std::ofstream(at + "/rows.jsonl") << R"({"input_ids": [5, 6, 7], "weights": [1, 0.5, 2]})"
+                                    << "\n"
+                                    << R"({"input_ids": [5, 6], "weight": 0})"
+                                    << "\n";
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at
+                                  << "/rows.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\n";
+  const std::string rows = printed({"check", "data", at + "/run.toml", "--json"});
+  EXPECT_NE(rows.find("\"weights\":[0.0,0.5,2.0]"), std::string::npos) << rows;
+  EXPECT_NE(rows.find("left out: its weight is 0"), std::string::npos) << rows;
+}
+
 // `prepare` prints for each file what was added, where, and how many samples.
 TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   const TemporaryDirectory directory;

@@ -61,6 +61,11 @@ Json to_json(const LoadedRun& run, const Evaluation& result) {
   Json object = {{"model", run.origin},       {"step", run.step.value},
                  {"loss", result.loss},       {"tokens", result.tokens},
                  {"seconds", result.seconds}, {"trained_tokens", result.trained_tokens}};
+  if (const std::optional<PolicyMeans> policy = means_of_policy(result)) {
+    object["policy/ratio"] = policy->ratio;
+    object["policy/clip_fraction"] = policy->clip_fraction;
+    return object;
+  }
   const std::optional<PreferenceMeans> means = means_of_pairs(result);
   if (!means) {
     object["perplexity"] = result.perplexity;
@@ -102,6 +107,9 @@ int run_eval(const EvalOptions& options) {
               describe_quality(result).c_str(),
               static_cast<long long>(paired ? sums.pairs : sums.chosen + sums.rejected),
               paired ? "pairs" : "rows");
+  } else if (result.policy.tokens > 0) {
+    print_out("%s  loss %.6f  %s  %lld trained tokens\n", run.origin.c_str(), result.loss,
+              describe_quality(result).c_str(), static_cast<long long>(result.trained_tokens));
   } else {
     print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
               result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));

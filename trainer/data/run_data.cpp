@@ -26,7 +26,16 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
 // answer of a pair as a row.
 void check_loss(const RunConfig& config, const DataReport& report) {
   const LossKind loss = config.train.loss;
+  const bool policy = loss == LossKind::kPolicy;
   for (const FileReport& file : report.files) {
+    if ((file.format == "policy") != policy) {
+      throw ConfigError(file.path + ": train.loss = \"policy\" and rows of token ids with " +
+                        "\"old_logps\" and advantages go together, but train.loss is " +
+                        (policy ? "\"policy\" and the rows are of format \"" + file.format +
+                                      "\"; give such rows, or set train.loss = \"sft\""
+                                : "another; set it to \"policy\", or data.format = \"tokens\" to " +
+                                      std::string("train all rows alike")));
+    }
     const bool pairs = file.format == name_of(DataSection::Format::kPreference);
     const bool rows = file.format == name_of(DataSection::Format::kUnpaired);
     if (is_preference(loss) ? pairs || (rows && !is_paired(loss)) : !pairs && !rows) continue;
@@ -196,14 +205,16 @@ double TrainingData::epochs_after(Step step) const {
 }
 
 std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
-  if (!is_preference(config.train.loss)) return std::nullopt;
+  if (config.train.loss == LossKind::kSft) return std::nullopt;
   PreferenceOptions options = config.preference;
   options.loss = config.train.loss;
+  options.clip_low = config.policy.clip_low;
+  options.clip_high = config.policy.clip_high;
   return options;
 }
 
 double loss_terms(const StepBatches& batches, const PairObjective* objective) {
-  if (objective == nullptr) return batches.weight;
+  if (objective == nullptr || !is_preference(objective->options.loss)) return batches.weight;
   int64_t documents = 0;
   for (const TokenBatch& batch : batches.micro_batches) documents += std::ssize(batch.documents);
   return static_cast<double>(documents / answers_of(objective->options.loss));
@@ -222,7 +233,7 @@ std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
                      .columns = &batch.columns});
     if (objective == nullptr) continue;
     views.back().preference = objective->options;
-    if (!is_paired(objective->options.loss)) views.back().desirable = batch.desirable;
+    if (objective->options.loss == LossKind::kKto) views.back().desirable = batch.desirable;
     if (objective->references.empty()) continue;
     for (const int64_t document : batch.documents) {
       views.back().reference_logps.push_back(

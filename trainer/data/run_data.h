@@ -100,14 +100,14 @@ class TrainingData {
   int64_t base_samples_ = 0;  // samples before base_step_
 };
 
-// PairObjective: a preference loss of one data set. Plain value.
+// PairObjective: a preference loss of one data set, or kPolicy. Plain value.
 struct PairObjective {
   PreferenceOptions options;
   // By document, then with KTO by mismatched document; empty for a loss without a reference.
   std::vector<double> references = {};
 };
 
-// Returns the preference loss that the run file asks for; empty with another loss.
+// Returns the loss that the run file asks for; empty with train.loss = "sft".
 std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 
 // Returns the divisor of a loss over these batches: their pairs or rows with an objective, else the

@@ -100,7 +100,7 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   std::error_code ignored;
   const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
   // Rows of token ids need no tokenizer, so its directory may lack one.
-  if (format == DataSection::Format::kTokens) return;
+  if (format == DataSection::Format::kTokens || format == DataSection::Format::kPolicy) return;
   const bool may_be_ids = format == DataSection::Format::kAuto ||
                           format == DataSection::Format::kPreference ||
                           format == DataSection::Format::kUnpaired;

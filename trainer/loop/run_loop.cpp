@@ -192,7 +192,8 @@ void RunLoop::evaluate_now() {
                               .perplexity = result.perplexity,
                               .tokens = result.tokens,
                               .seconds = result.seconds,
-                              .preference = means_of_pairs(result)});
+                              .preference = means_of_pairs(result),
+                              .policy = means_of_policy(result)});
     reporter.clear_display();
     const std::string text = formatted("step %lld  eval loss %.4f  ",
                                        static_cast<long long>(step().value), result.loss) +

@@ -164,8 +164,7 @@ void take_other_references(StartedRun& run) {
   std::vector<std::vector<double>> values;
   try {
     for (size_t i = 0; i < data.size(); ++i) {
-      values.push_back(
-          read_reference(paths[i], keys[i], reference_count(*data[i]), run.ranks()));
+      values.push_back(read_reference(paths[i], keys[i], reference_count(*data[i]), run.ranks()));
     }
   } catch (const CheckpointError&) {
     // No file, or one of other data or another model: the values can be computed at any time.

@@ -155,9 +155,9 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
   const CombinedDataset all(std::move(sets), {}, {});
   const bool pairs = config.train.loss != LossKind::kKto &&
- std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
-    return file.format == name_of(DataSection::Format::kPreference);
-  });
+                     std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
+                       return file.format == name_of(DataSection::Format::kPreference);
+                     });
   PackingOptions packing = packing_options(config.data, pairs ? 2 : 1);
   packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   statistics.sequence_tokens = packing.max_tokens;

@@ -107,6 +107,12 @@ constexpr MetricRow<Record> preference_row() {
           }};
 }
 
+// A mean over the tokens of the record, with train.loss = "policy".
+template <typename Record, auto kMean>
+std::optional<Json> policy(const Record& record) {
+  return record.policy ? std::optional<Json>((*record.policy).*kMean) : std::nullopt;
+}
+
 std::optional<Json> allocator_retries(const StepRecord& record) {
   return Json(record.memory.allocator_retries);
 }
@@ -169,6 +175,14 @@ constexpr std::array kStep = {
     StepRow{{"aux_loss", kReal, "The loss that balances experts, without its coefficient.",
              "train/aux_loss", false},
             member<&StepRecord::aux_loss>},
+    StepRow{{"policy/ratio", kReal,
+             "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
+             "\"policy\".",
+             "train/policy/ratio", false},
+            policy<StepRecord, &PolicyMeans::ratio>},
+    StepRow{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
+             "train/policy/clip_fraction", false},
+            policy<StepRecord, &PolicyMeans::clip_fraction>},
     StepRow{
         {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
         member<&StepRecord::router>},
@@ -187,7 +201,8 @@ constexpr std::array kStep = {
 };
 
 std::optional<Json> perplexity(const EvalRecord& record) {
-  return record.preference ? std::nullopt : std::optional<Json>(record.perplexity);
+  const bool none = record.preference || record.policy;
+  return none ? std::nullopt : std::optional<Json>(record.perplexity);
 }
 
 using Eval = MetricRow<EvalRecord>;
@@ -195,9 +210,17 @@ constexpr std::array kEval = {
     Eval{{"step", kWhole, "The step after which the evaluation ran."}, member<&EvalRecord::step>},
     Eval{{"loss", kReal, "The mean loss of the evaluation's trained tokens or pairs.", "eval/loss"},
          member<&EvalRecord::loss>},
-    Eval{{"perplexity", kReal, "The exponential of the loss; not with a preference loss.",
+    Eval{{"perplexity", kReal, "The exponential of the loss, with train.loss = \"sft\".",
           "eval/perplexity", false},
          perplexity},
+    Eval{{"policy/ratio", kReal,
+          "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
+          "\"policy\".",
+          "eval/policy/ratio", false},
+         policy<EvalRecord, &PolicyMeans::ratio>},
+    Eval{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
+          "eval/policy/clip_fraction", false},
+         policy<EvalRecord, &PolicyMeans::clip_fraction>},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
     preference_row<EvalRecord, 0>(),

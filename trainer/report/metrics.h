@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
+#include "model/policy_loss.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
 #include "offload/engine/step_totals.h"
@@ -61,6 +62,7 @@ struct StepRecord {
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
   std::optional<RouterStatistics> router = {};
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
+  std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
   bool skipped = false;
   int64_t skipped_total = 0;
 };
@@ -72,6 +74,7 @@ struct EvalRecord {
   int64_t tokens = 0;
   double seconds = 0.0;
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
+  std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
 };
 
 struct CheckpointRecord {

@@ -59,6 +59,7 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
     if (shape.watched) record.router = figures;
   }
   if (!outcome.preference.empty()) record.preference = means_of(outcome.preference);
+  if (outcome.policy.tokens > 0) record.policy = means_of(outcome.policy);
   record.skipped = outcome.skipped;
   record.skipped_total = ended.skipped_total;
   return record;

@@ -73,6 +73,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     mine.loss += sum.loss;
     mine.trained += sum.trained;
     mine.preference += sum.preference;
+    mine.policy += sum.policy;
   });
   const LossSum all = sum_over_ranks(engine.groups(), mine);
   Evaluation result;
@@ -80,6 +81,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   result.trained_tokens = batches.trained_tokens;
   result.loss = all.loss / loss_terms(batches, objective);
   result.preference = all.preference;
+  result.policy = all.policy;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
@@ -90,7 +92,15 @@ std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation) {
   return means_of(evaluation.preference);
 }
 
+std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation) {
+  if (evaluation.policy.tokens == 0) return std::nullopt;
+  return means_of(evaluation.policy);
+}
+
 std::string describe_quality(const Evaluation& evaluation) {
+  if (const std::optional<PolicyMeans> policy = means_of_policy(evaluation)) {
+    return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
+  }
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
   if (!means) return formatted("perplexity %.2f", evaluation.perplexity);
   if (evaluation.preference.pairs == 0) {
