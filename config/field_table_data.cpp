@@ -42,6 +42,14 @@ void add_upkeep_keys(Rows<DataSection>& rows) {
       {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
       {.description = "action for a row that cannot be used: error: end the run; skip: leave the "
                       "row out and count it"});
+  rows.choice<Data::SpecialTokens>(
+      "special_tokens", &Data::special_tokens,
+      {{"keep", Data::SpecialTokens::kKeep},
+       {"text", Data::SpecialTokens::kText},
+       {"error", Data::SpecialTokens::kError}},
+      {.description = "special tokens that a row's own text spells, such as <|im_end|> in a "
+                      "message: keep: they are the tokens; text: ordinary text; error: the row is "
+                      "a bad row"});
   rows.add("add_eos", KeyType::kBool, &Data::add_eos,
            {.description = "append the end-of-sequence token to every text and every completion"});
   rows.add("cache", KeyType::kPath, &Data::cache,

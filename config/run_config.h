@@ -70,6 +70,7 @@ struct DataSection {
   enum class Mask : uint8_t { kAuto, kAssistant, kCompletion, kLast, kAll };
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
   enum class BadRows : uint8_t { kError, kSkip };
+  enum class SpecialTokens : uint8_t { kKeep, kText, kError };
   std::vector<std::string> train;
   std::vector<std::string> eval;
   Format format = Format::kAuto;
@@ -85,6 +86,7 @@ struct DataSection {
   bool shuffle = true;
   Overlength overlength = Overlength::kError;
   BadRows bad_rows = BadRows::kError;
+  SpecialTokens special_tokens = SpecialTokens::kKeep;
   bool add_eos = true;
   std::string cache = "auto";  // auto, or a directory
   Bytes cache_limit = 100 * kGiB;

@@ -6,6 +6,7 @@
 #include "data/dataset.h"
 #include "data/row_format.h"
 #include "text/chat_encoder.h"
+#include "text/spelled_tokens.h"
 
 namespace longshore {
 namespace {
@@ -56,12 +57,21 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   for (const auto& [name, value] : conversation.arguments.items()) {
     variables.arguments[name] = value;
   }
+  Json messages = conversation.messages;
+  for (size_t m = 0; m < messages.size(); ++m) {
+    for_each_text(messages[m], [&](std::string& text) {
+      text = row_text(std::move(text), place_of("messages", m), options, notes);
+    });
+  }
+  for_each_text(variables.tools, [&](std::string& text) {
+    text = row_text(std::move(text), "tools", options, notes);
+  });
   std::vector<Document> documents;
   try {
-    const ChatEncoder encoder(options.tokenizer, options.chat);
+    const ChatEncoder encoder(options.tokenizer, options.chat,
+                              options.special_tokens == DataSection::SpecialTokens::kText);
     ChatNotes unwritten;
-    std::vector<EncodedChat> samples =
-        encoder.encode(conversation.messages, variables, mask, &unwritten);
+    std::vector<EncodedChat> samples = encoder.encode(messages, variables, mask, &unwritten);
     if (!unwritten.emptied.empty()) {
       throw RowProblem(place_of("messages", unwritten.emptied.front()) +
                        ": the chat template writes nothing of this answer, neither its content "
@@ -167,11 +177,16 @@ class PromptFormat : public RowFormat {
     note_unread(
         row, {read.prompt_key, read.completion_key, read.context_key, options_.name_of("weight")},
         "", notes);
-    const std::string& prompt = required_text(*read.prompt, read.prompt_key);
-    const std::string& completion = required_text(*read.completion, read.completion_key);
+    const auto text = [&](const std::string& given, const std::string& key) {
+      return row_text(given, key, options_, notes);
+    };
+    const std::string prompt = text(required_text(*read.prompt, read.prompt_key), read.prompt_key);
+    const std::string completion =
+        text(required_text(*read.completion, read.completion_key), read.completion_key);
+    const std::string context = text(read.context, read.context_key);
     return with_row_weight(
         row, options_,
-        {encode(fill_prompt(prompt, read.context, read.instruction, options_), completion)});
+        {encode(fill_prompt(prompt, context, read.instruction, options_), completion)});
   }
 
  private:
@@ -230,25 +245,19 @@ class PromptFormat : public RowFormat {
 
   Document encode(const std::string& prompt, const std::string& completion) const {
     Document document;
-    EncodedText encoded;
-    try {
-      encoded = options_.tokenizer->encode_with_spans(prompt + completion, SpecialTokens::kAdd);
-    } catch (const DataError& error) {
-      throw RowProblem(error.what());
-    }
-    if (begins_twice(encoded.ids, *options_.tokenizer)) {
-      encoded.ids.erase(encoded.ids.begin());
-      encoded.spans.erase(encoded.spans.begin());
-    }
+    const bool as_text = options_.special_tokens == DataSection::SpecialTokens::kText;
+    const size_t asked = as_text ? without_breaks(prompt).text.size() : prompt.size();
+    std::string text = prompt + completion;
+    EncodedText encoded = encode_row_text(text, options_);
     document.tokens = std::move(encoded.ids);
     document.labels.assign(document.tokens.size(), kNotTrained);
     for (size_t t = 0; t < document.tokens.size(); ++t) {
-      const bool answer = encoded.spans[t].end > prompt.size();
+      const bool answer = encoded.spans[t].end > asked;
       if (answer || options_.mask == Mask::kAll) document.labels[t] = document.tokens[t];
     }
     end_with_eos(document);
     check_ids_of_text(document.tokens, options_);
-    if (options_.keep_text) document.text = prompt + completion;
+    if (options_.keep_text) document.text = std::move(text);
     return document;
   }
 

@@ -24,7 +24,7 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
 
 // These are written only if they are not 0. The report is part of the data's fingerprint, so data
 // prepared by earlier versions keep theirs.
-constexpr std::array<Counts, 8> kLaterCounts = {
+constexpr std::array<Counts, 9> kLaterCounts = {
     {{"weightless", &FileReport::weightless},
      {"resampled_rows", &FileReport::resampled_rows},
      {"resampled_tokens", &FileReport::resampled_tokens},
@@ -32,7 +32,8 @@ constexpr std::array<Counts, 8> kLaterCounts = {
      {"unwritten_thoughts", &FileReport::unwritten_thoughts},
      {"unwritten_instructions", &FileReport::unwritten_instructions},
      {"unwritten_texts", &FileReport::unwritten_texts},
-     {"unwritten_tools", &FileReport::unwritten_tools}}};
+     {"unwritten_tools", &FileReport::unwritten_tools},
+     {"special_tokens", &FileReport::special_tokens}}};
 
 constexpr std::array<Counts, 5> kUnwritten = {
     {{"calls of tools (tool_calls)", &FileReport::unwritten_calls},
@@ -116,6 +117,11 @@ std::vector<std::string> lines_of(const FileReport& report) {
         " conversations are several samples each, with " + std::to_string(report.resampled_tokens) +
         " tokens more: the chat template writes earlier answers differently when messages follow, "
         "and each answer is trained after the text that the model sees when it generates it");
+  }
+  if (report.special_tokens > 0) {
+    lines.push_back(report.path + ": the rows' own texts spell " +
+                    std::to_string(report.special_tokens) +
+                    " special tokens; data.special_tokens says how they are read");
   }
   if (!report.unread.empty()) {
     std::string names;

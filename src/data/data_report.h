@@ -32,6 +32,7 @@ struct FileReport {
   int64_t unwritten_instructions = 0;
   int64_t unwritten_texts = 0;
   int64_t unwritten_tools = 0;
+  int64_t special_tokens = 0;  // that the rows' own texts spell
   // Counts of the row members that are not read, by name. Names after the first 32 are counted
   // together.
   std::map<std::string, int64_t> unread;
@@ -48,8 +49,8 @@ struct FileReport {
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
-// Returns log lines: one for the counts, one if conversations became several samples, and one if
-// members of rows are not read.
+// Returns log lines: one for the counts, one if conversations became several samples, one if texts
+// spell special tokens, and one if members of rows are not read.
 std::vector<std::string> lines_of(const FileReport& report);
 // Returns one warning for each kind of part that the chat template does not write.
 std::vector<std::string> warnings_of(const FileReport& report);

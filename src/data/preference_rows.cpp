@@ -110,6 +110,7 @@ void add_notes(const RowNotes& other, RowNotes& notes) {
   notes.unwritten.instructions += other.unwritten.instructions;
   notes.unwritten.texts += other.unwritten.texts;
   notes.unwritten.tools += other.unwritten.tools;
+  notes.special_tokens += other.special_tokens;
   for (const auto& [name, count] : other.unread) {
     int64_t& noted = notes.unread[name];
     noted = std::max(noted, count);
@@ -223,6 +224,10 @@ class PreferenceFormat : public RowFormat {
       if (!question.empty()) return read_columns(row, question, notes);
     }
     note_others(row, {prompt_key, context_key}, answers_, notes);
+    for (size_t side = 0; side < answers.size(); ++side) {
+      const std::string key = key_of(answers_[side]);
+      answers[side] = row_text(std::move(answers[side]), key, options_, notes);
+    }
     if (!has(row, prompt_key) && paired_) {
       const Answers split = split_texts(answers[0], answers[1]);
       return encode_texts(split.prompt, {split.answers[0], split.answers[1]});
@@ -233,9 +238,12 @@ class PreferenceFormat : public RowFormat {
                        " is a text; give the answers as messages too");
     }
     std::string context;
-    if (has(row, context_key)) context = required_text(row[context_key], context_key, true);
+    const auto text = [&](const Json& value, const std::string& key, bool may_be_empty) {
+      return row_text(required_text(value, key, may_be_empty), key, options_, notes);
+    };
+    if (has(row, context_key)) context = text(row[context_key], context_key, true);
     return encode_texts(
-        fill_prompt(required_text(prompt, prompt_key), context, instruction, options_), answers);
+        fill_prompt(text(prompt, prompt_key, false), context, instruction, options_), answers);
   }
 
   // Returns the name of the column with the question, or "".
@@ -353,34 +361,25 @@ class PreferenceFormat : public RowFormat {
   // the prompt alone, at the same position for both of a pair.
   std::vector<Document> encode_texts(const std::string& prompt,
                                      const std::vector<std::string>& answers) const {
-    const std::vector<TokenId> asked = encode(prompt);
+    std::string question = prompt;
+    const std::vector<TokenId> asked = encode_row_text(question, options_).ids;
     std::vector<Document> documents(answers.size());
     size_t shared = asked.size();
     for (size_t side = 0; side < answers.size(); ++side) {
       Document& document = documents[side];
-      document.tokens = encode(prompt + answers[side]);
+      std::string text = prompt + answers[side];
+      document.tokens = encode_row_text(text, options_).ids;
       end_with_eos(document.tokens);
       check_ids_of_text(document.tokens, options_);
       const auto fork = std::ranges::mismatch(asked, document.tokens).in1;
       shared = std::min(shared, static_cast<size_t>(fork - asked.begin()));
-      if (options_.keep_text) document.text = prompt + answers[side];
+      if (options_.keep_text) document.text = std::move(text);
     }
     for (Document& document : documents) {
       document.labels = document.tokens;
       std::fill_n(document.labels.begin(), std::min(shared, document.labels.size()), kNotTrained);
     }
     return documents;
-  }
-
-  std::vector<TokenId> encode(const std::string& text) const {
-    std::vector<TokenId> ids;
-    try {
-      ids = options_.tokenizer->encode(text, SpecialTokens::kAdd);
-    } catch (const DataError& error) {
-      throw RowProblem(error.what());
-    }
-    if (begins_twice(ids, *options_.tokenizer)) ids.erase(ids.begin());
-    return ids;
   }
 
   void end_with_eos(std::vector<TokenId>& ids) const {

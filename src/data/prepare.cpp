@@ -157,7 +157,7 @@ class FilePreparer {
   // Returns the hash of the file's bytes and of all settings that affect the tokens.
   uint64_t key_of() const {
     const DataSection& data = options_.data;
-    const Json settings = {
+    Json settings = {
         {"rules", kRulesVersion},
         {"file", kTokenFileVersion},
         {"content", hash_text(content_)},
@@ -175,6 +175,10 @@ class FilePreparer {
         {"overlength", static_cast<int>(data.overlength)},
         {"bad_rows", static_cast<int>(data.bad_rows)},
         {"add_eos", data.add_eos}};
+    // Data prepared by versions without the key stay valid.
+    if (data.special_tokens != DataSection::SpecialTokens::kKeep) {
+      settings["special_tokens"] = static_cast<int>(data.special_tokens);
+    }
     return hash64(settings.dump());
   }
 
@@ -223,10 +227,12 @@ class FilePreparer {
     refused.counts.rows = 1;
     try {
       if (!bad) {
-        stream_text(text, rows_, [&](std::span<const TokenId> ids) {
+        RowNotes notes;
+        stream_text(text, rows_, &notes, [&](std::span<const TokenId> ids) {
           document.add(ids);
           tell();
         });
+        report_.special_tokens += notes.special_tokens;
         return document.finish();
       }
       tokenizer.bad_row(bad->line, bad->text, refused);
@@ -396,6 +402,7 @@ RowFormatOptions row_format_options(const PrepareOptions& options) {
   rows.add_eos = options.data.add_eos;
   rows.mask = options.data.mask;
   rows.prompt_template = options.data.prompt_template;
+  rows.special_tokens = options.data.special_tokens;
   for (const std::string& entry : options.data.keys) {
     const auto [member, name] = table_entry(entry);
     if (!name.is_string()) throw ConfigError("data.keys: " + member + ": expected a string");

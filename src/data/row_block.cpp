@@ -77,6 +77,7 @@ FileReport report_of(RowNotes& notes) {
   report.unwritten_instructions = notes.unwritten.instructions;
   report.unwritten_texts = notes.unwritten.texts;
   report.unwritten_tools = notes.unwritten.tools;
+  report.special_tokens = notes.special_tokens;
   report.unread = std::move(notes.unread);
   return report;
 }

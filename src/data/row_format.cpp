@@ -12,6 +12,7 @@
 #include "data/preference_rows.h"
 #include "data/row_block.h"
 #include "data/row_source.h"
+#include "text/spelled_tokens.h"
 
 namespace longshore {
 namespace {
@@ -80,6 +81,23 @@ std::vector<float> read_column(const Json& values, const std::string& key, const
 const Json* member_of(const Json& row, const std::string& key) {
   const auto member = row.find(key);
   return member == row.end() || member->is_null() ? nullptr : &*member;
+}
+
+// Counts the special tokens that a text spells, or refuses them. Returns true if it has any.
+bool note_special_tokens(std::string_view text, const std::string& place,
+                         const RowFormatOptions& options, RowNotes* notes) {
+  const std::vector<TextSpan> spans = special_tokens_of(*options.tokenizer, text);
+  if (spans.empty()) return false;
+  if (options.special_tokens == DataSection::SpecialTokens::kError) {
+    const TextSpan& first = spans.front();
+    throw RowProblem(
+        place + ": the text spells the special token " +
+        printable(text.substr(first.begin, first.end - first.begin), kMaxNameBytes) +
+        "; remove it, or set data.special_tokens to \"text\" (it is read as ordinary text) or "
+        "\"keep\" (it is the token)");
+  }
+  if (notes != nullptr) notes->special_tokens += static_cast<int64_t>(spans.size());
+  return true;
 }
 
 class TokensFormat : public RowFormat {
@@ -170,8 +188,9 @@ class TextFormat : public RowFormat {
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const std::string key = options_.name_of("text");
     note_unread(row, {key, options_.name_of("weight")}, "", notes);
-    return with_row_weight(row, options_,
-                           {read_text(required_text(required_member(row, key), key), options_)});
+    return with_row_weight(
+        row, options_,
+        {read_text(required_text(required_member(row, key), key), options_, notes)});
   }
 
  private:
@@ -201,11 +220,13 @@ bool looks_like_table(std::string_view line) {
 
 }  // namespace
 
-void stream_text(std::string_view text, const RowFormatOptions& options,
+void stream_text(std::string_view text, const RowFormatOptions& options, RowNotes* notes,
                  const std::function<void(std::span<const TokenId>)>& use) {
   if (text.empty()) throw RowProblem("text: the string is empty");
   if (text.find('\0') != std::string_view::npos) throw RowProblem("text: holds a NUL character");
   refuse_mask_without_answers(options);
+  note_special_tokens(text, "text", options, notes);
+  const bool as_text = options.special_tokens == DataSection::SpecialTokens::kText;
   std::optional<TokenId> last;
   const auto take = [&](std::span<const TokenId> ids) {
     check_ids_of_text(ids, options);
@@ -214,7 +235,8 @@ void stream_text(std::string_view text, const RowFormatOptions& options,
     use(ids);
   };
   try {
-    options.tokenizer->encode_pieces(text, SpecialTokens::kAdd, take);
+    options.tokenizer->encode_pieces(text, SpecialTokens::kAdd, take,
+                                     as_text ? SpelledTokens::kText : SpelledTokens::kTokens);
   } catch (const DataError& error) {
     throw RowProblem(error.what());
   }
@@ -223,9 +245,9 @@ void stream_text(std::string_view text, const RowFormatOptions& options,
   if (last != eos) take(std::span(&eos, 1));
 }
 
-Document read_text(std::string_view text, const RowFormatOptions& options) {
+Document read_text(std::string_view text, const RowFormatOptions& options, RowNotes* notes) {
   Document document;
-  stream_text(text, options, [&document](std::span<const TokenId> ids) {
+  stream_text(text, options, notes, [&document](std::span<const TokenId> ids) {
     document.tokens.insert(document.tokens.end(), ids.begin(), ids.end());
   });
   document.labels = document.tokens;
@@ -436,6 +458,37 @@ void note_unread(const Json& object, const std::vector<std::string>& read,
 bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer) {
   const std::optional<TokenId> bos = tokenizer.bos();
   return bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos;
+}
+
+std::string row_text(std::string text, const std::string& place, const RowFormatOptions& options,
+                     RowNotes* notes) {
+  const bool as_text = options.special_tokens == DataSection::SpecialTokens::kText;
+  if (as_text && !without_breaks(text).breaks.empty()) {
+    throw RowProblem(place +
+                     ": has the noncharacter U+FDDA; remove it, or set "
+                     "data.special_tokens to \"keep\" or \"error\"");
+  }
+  if (!note_special_tokens(text, place, options, notes) || !as_text) return text;
+  return with_breaks(*options.tokenizer, text);
+}
+
+EncodedText encode_row_text(std::string& text, const RowFormatOptions& options) {
+  TextWithoutBreaks plain{std::move(text), {}};
+  if (options.special_tokens == DataSection::SpecialTokens::kText) {
+    plain = without_breaks(std::move(plain.text));
+  }
+  EncodedText encoded;
+  try {
+    encoded = plain.encode(*options.tokenizer, SpecialTokens::kAdd);
+  } catch (const DataError& error) {
+    throw RowProblem(error.what());
+  }
+  if (begins_twice(encoded.ids, *options.tokenizer)) {
+    encoded.ids.erase(encoded.ids.begin());
+    encoded.spans.erase(encoded.spans.begin());
+  }
+  text = std::move(plain.text);
+  return encoded;
 }
 
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options) {

@@ -45,6 +45,7 @@ struct RowFormatOptions {
   std::map<std::string, std::string> keys{};  // member -> its name in the rows
   std::string prompt_template = "auto";       // data.prompt_template
   Json template_arguments = Json::object();
+  DataSection::SpecialTokens special_tokens = DataSection::SpecialTokens::kKeep;
   bool keep_text = false;
 
   std::string name_of(const std::string& member) const;
@@ -54,6 +55,7 @@ struct RowFormatOptions {
 struct RowNotes {
   ChatNotes unwritten;                    // by the chat template
   std::map<std::string, int64_t> unread;  // members by name, "messages[].name" in messages
+  int64_t special_tokens = 0;             // spelled by the row's texts
 };
 
 class RowFormat {
@@ -77,10 +79,11 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
                                            const RowFormatOptions& options);
 
 // Reads a whole text as one document by the rules of the text format.
-Document read_text(std::string_view text, const RowFormatOptions& options);
+Document read_text(std::string_view text, const RowFormatOptions& options,
+                   RowNotes* notes = nullptr);
 
 // Passes the tokens of such a document to `use`, one piece at a time.
-void stream_text(std::string_view text, const RowFormatOptions& options,
+void stream_text(std::string_view text, const RowFormatOptions& options, RowNotes* notes,
                  const std::function<void(std::span<const TokenId>)>& use);
 
 // Returns the format that the row's keys indicate. Throws RowProblem if they indicate none.
@@ -125,6 +128,13 @@ void note_unread(const Json& object, const std::vector<std::string>& read,
 // Returns true if the ids begin with the begin token twice: a text that was rendered before has
 // one, and the tokenizer added another. The first is left out then.
 bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer);
+// Applies data.special_tokens to the special tokens that a row's text spells: notes them, refuses
+// them, or breaks them up so that encode_row_text reads them as text.
+std::string row_text(std::string text, const std::string& place, const RowFormatOptions& options,
+                     RowNotes* notes);
+// Encodes texts from row_text, joined with others, and removes their breaks from `text`. A begin
+// token that the text has already is not added. Throws RowProblem.
+EncodedText encode_row_text(std::string& text, const RowFormatOptions& options);
 // Throws RowProblem if the model lacks an id.
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "text/answer_finder.h"
+#include "text/spelled_tokens.h"
 
 namespace longshore {
 namespace {
@@ -82,8 +83,8 @@ Json with_joined_parts(Json messages) {
 
 }  // namespace
 
-ChatEncoder::ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat)
-    : tokenizer_(tokenizer), chat_(chat) {
+ChatEncoder::ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat, bool broken)
+    : tokenizer_(tokenizer), chat_(chat), broken_(broken) {
   if (tokenizer->eos()) eos_text_ = tokenizer->token_of(*tokenizer->eos()).value_or("");
 }
 
@@ -119,9 +120,16 @@ void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_sp
 
 EncodedChat ChatEncoder::encode_sample(ChatSample sample, bool end_at_special,
                                        const std::vector<float>& weights) const {
-  EncodedText encoded = tokenizer_->encode_with_spans(sample.text, SpecialTokens::kNone);
+  TextWithoutBreaks plain{std::move(sample.text), {}};
+  if (broken_) {
+    plain = without_breaks(std::move(plain.text));
+    for (AnswerSpan& span : sample.spans) {
+      span.text = {plain.offset(span.text.begin), plain.offset(span.text.end)};
+    }
+  }
+  EncodedText encoded = plain.encode(*tokenizer_, SpecialTokens::kNone);
   EncodedChat chat;
-  chat.text = std::move(sample.text);
+  chat.text = std::move(plain.text);
   chat.trained.assign(encoded.ids.size(), false);
   if (!weights.empty()) chat.weights.assign(encoded.ids.size(), 1.0f);
   for (const AnswerSpan& span : sample.spans) {

@@ -48,8 +48,9 @@ struct ChatSample;
 
 class ChatEncoder {
  public:
-  // Both arguments must outlive the encoder.
-  ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat);
+  // Both pointers must outlive the encoder. `broken`: special tokens in the messages are broken up
+  // (spelled_tokens.h).
+  ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat, bool broken = false);
 
   // Returns one sample, or several if the template changes an answer when more messages follow. In
   // that case consecutive answers that are rendered alike share a sample, which ends with the last
@@ -70,6 +71,7 @@ class ChatEncoder {
 
   const Tokenizer* tokenizer_;
   const ChatTemplate* chat_;
+  bool broken_;
   std::string eos_text_;
 };
 

@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <initializer_list>
 #include <utility>
@@ -86,6 +87,7 @@ struct Asked {
   SpecialTokens special = SpecialTokens::kNone;
   bool with_spans = false;
   bool continues = false;  // a later piece of a longer text
+  uint32_t reading = TOKC_TOKENS;
 };
 
 OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text,
@@ -96,11 +98,17 @@ OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text
   tokc_encoding encoding{};
   tokc_string error{};
   if (tokc_encode(tokenizer, slice_of(text), asked.special == SpecialTokens::kAdd, asked.with_spans,
-                  asked.continues, &encoding, &error) != 0) {
+                  asked.continues, asked.reading, &encoding, &error) != 0) {
     throw DataError(origin + ": cannot encode a text of " + std::to_string(text.size()) +
                     " bytes: " + take(error));
   }
   return OwnedEncoding(encoding);
+}
+
+// Appends tokens; their spans begin at the offset `at`.
+void append(const EncodedText& part, size_t at, EncodedText& all) {
+  all.ids.insert(all.ids.end(), part.ids.begin(), part.ids.end());
+  for (const TextSpan& span : part.spans) all.spans.push_back({at + span.begin, at + span.end});
 }
 
 std::vector<TokenId> ids_of(const uint32_t* ids, size_t count) {
@@ -172,7 +180,7 @@ void Tokenizer::check_ids(std::span<const TokenId> ids) const {
   }
 }
 
-void Tokenizer::for_each_piece(std::string_view text, bool with_ends,
+void Tokenizer::for_each_piece(std::string_view text, bool with_ends, uint32_t reading,
                                const std::function<void(std::string_view, size_t)>& use) const {
   if (text.size() <= kShortText) return use(text, 0);
   if (const auto bad = first_invalid_utf8(text)) {
@@ -188,7 +196,7 @@ void Tokenizer::for_each_piece(std::string_view text, bool with_ends,
   for (size_t begin = 0; begin < text.size();) {
     size_t end = 0;
     tokc_string error{};
-    if (tokc_piece_end(handle_.get(), slice_of(text), begin, &end, &error) != 0) {
+    if (tokc_piece_end(handle_.get(), slice_of(text), begin, reading, &end, &error) != 0) {
       throw DataError(origin_ + ": cannot encode a text of " + std::to_string(text.size()) +
                       " bytes: from byte " + std::to_string(begin) + " on " + take(error));
     }
@@ -198,20 +206,24 @@ void Tokenizer::for_each_piece(std::string_view text, bool with_ends,
 }
 
 void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool with_spans,
+                             uint32_t reading,
                              const std::function<void(const EncodedText&)>& use) const {
   const auto use_added = [&](const std::vector<TokenId>& ids) {
     use({.ids = ids, .spans = std::vector<TextSpan>(ids.size())});
   };
-  for_each_piece(text, special == SpecialTokens::kAdd, [&](std::string_view piece, size_t begin) {
+  const bool adds = special == SpecialTokens::kAdd;
+  for_each_piece(text, adds, reading, [&](std::string_view piece, size_t begin) {
     // The library adds special tokens to whole texts; for pieces this function adds them.
     const bool whole = piece.size() == text.size();
-    const bool with_ends = special == SpecialTokens::kAdd && !whole;
+    const bool with_ends = adds && !whole;
     if (with_ends && begin == 0) use_added(ends_->first);
-    const OwnedEncoding encoding = encode_text(handle_.get(), piece,
-                                               {.special = whole ? special : SpecialTokens::kNone,
-                                                .with_spans = with_spans,
-                                                .continues = begin > 0},
-                                               origin_);
+    const OwnedEncoding encoding =
+        encode_text(handle_.get(), piece,
+                    {.special = whole ? special : SpecialTokens::kNone,
+                     .with_spans = with_spans,
+                     .continues = begin > 0,
+                     .reading = begin > 0 && reading != TOKC_TOKENS ? TOKC_TEXT : reading},
+                    origin_);
     EncodedText part{.ids = encoding.ids(), .spans = {}};
     check_ids(part.ids);
     if (with_spans) part.spans = encoding.spans();
@@ -222,8 +234,10 @@ void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool 
 }
 
 void Tokenizer::encode_pieces(std::string_view text, SpecialTokens special,
-                              const std::function<void(std::span<const TokenId>)>& use) const {
-  encode_parts(text, special, false, [&use](const EncodedText& part) { use(part.ids); });
+                              const std::function<void(std::span<const TokenId>)>& use,
+                              SpelledTokens spelled) const {
+  const uint32_t reading = spelled == SpelledTokens::kText ? TOKC_TEXT : TOKC_TOKENS;
+  encode_parts(text, special, false, reading, [&use](const EncodedText& part) { use(part.ids); });
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
@@ -236,11 +250,62 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
 
 EncodedText Tokenizer::encode_with_spans(std::string_view text, SpecialTokens special) const {
   EncodedText all;
-  encode_parts(text, special, true, [&all](const EncodedText& part) {
-    all.ids.insert(all.ids.end(), part.ids.begin(), part.ids.end());
-    all.spans.insert(all.spans.end(), part.spans.begin(), part.spans.end());
-  });
+  encode_parts(text, special, true, TOKC_TOKENS,
+               [&all](const EncodedText& part) { append(part, 0, all); });
   return all;
+}
+
+EncodedText Tokenizer::encode_with_spans(std::string_view text, SpecialTokens special,
+                                         std::span<const TextSpan> as_text) const {
+  if (as_text.empty()) return encode_with_spans(text, special);
+  const bool adds = special == SpecialTokens::kAdd;
+  if (adds && !ends_) {
+    throw DataError(origin_ +
+                    ": this tokenizer's post_processor does more than adding tokens at the ends of "
+                    "a text, so that special tokens in it cannot be read as text; set "
+                    "data.special_tokens to \"keep\" or \"error\"");
+  }
+  const auto is_text = [&](size_t begin, size_t end) {
+    return std::ranges::any_of(
+        as_text, [&](const TextSpan& span) { return span.begin < end && span.end > begin; });
+  };
+  EncodedText all;
+  if (adds) append({ends_->first, std::vector<TextSpan>(ends_->first.size())}, 0, all);
+  const EncodedText plain = encode_with_spans(text, SpecialTokens::kNone);
+  // The text between two special tokens is a stretch, which is encoded again if it has a span.
+  size_t first = 0, begin = 0;
+  const auto end_stretch = [&](size_t last, size_t end) {
+    if (is_text(begin, end)) {
+      const uint32_t reading = begin == 0 ? TOKC_TEXT : TOKC_TEXT_BEHIND_TOKEN;
+      encode_parts(text.substr(begin, end - begin), SpecialTokens::kNone, true, reading,
+                   [&](const EncodedText& part) { append(part, begin, all); });
+      return;
+    }
+    const auto from = static_cast<ptrdiff_t>(first), to = static_cast<ptrdiff_t>(last);
+    append({{plain.ids.begin() + from, plain.ids.begin() + to},
+            {plain.spans.begin() + from, plain.spans.begin() + to}},
+           0, all);
+  };
+  for (size_t t = 0; t < plain.ids.size(); ++t) {
+    const TextSpan& span = plain.spans[t];
+    if (!is_special(plain.ids[t]) || is_text(span.begin, span.end)) continue;
+    end_stretch(t, span.begin);
+    append({{plain.ids[t]}, {span}}, 0, all);
+    first = t + 1;
+    begin = span.end;
+  }
+  end_stretch(plain.ids.size(), text.size());
+  if (adds) append({ends_->second, std::vector<TextSpan>(ends_->second.size())}, 0, all);
+  return all;
+}
+
+std::vector<TextSpan> Tokenizer::spelled_in(std::string_view text) const {
+  tokc_encoding encoding{};
+  tokc_string error{};
+  if (tokc_spelled(handle_.get(), slice_of(text), &encoding, &error) != 0) {
+    throw DataError(origin_ + ": cannot search a text for special tokens: " + take(error));
+  }
+  return OwnedEncoding(encoding).spans();
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {

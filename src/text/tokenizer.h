@@ -22,6 +22,9 @@ using TokenId = int32_t;
 // Selects whether the post-processor's special tokens (such as a leading bos) are added to a text.
 enum class SpecialTokens : uint8_t { kNone, kAdd };
 
+// SpelledTokens: how special tokens that a text spells, such as "<|im_end|>", are read.
+enum class SpelledTokens : uint8_t { kTokens, kText };
+
 // TextSpan: the bytes [begin, end) of a text that a token covers; empty for added special tokens.
 struct TextSpan {
   size_t begin = 0;
@@ -58,9 +61,16 @@ class Tokenizer {
   // splits. Otherwise a long text needs 4 bytes per token and about 6 MiB more.
   std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
   EncodedText encode_with_spans(std::string_view text, SpecialTokens special) const;
+  // Reads the special tokens in the spans `as_text` as text, and all others as tokens. Throws
+  // DataError if tokens are added at the ends and the post-processor does more than that.
+  EncodedText encode_with_spans(std::string_view text, SpecialTokens special,
+                                std::span<const TextSpan> as_text) const;
   // Passes the tokens that `encode` returns to `use`, one piece of the text at a time.
   void encode_pieces(std::string_view text, SpecialTokens special,
-                     const std::function<void(std::span<const TokenId>)>& use) const;
+                     const std::function<void(std::span<const TokenId>)>& use,
+                     SpelledTokens spelled = SpelledTokens::kTokens) const;
+  // Returns the special tokens that a text (in UTF-8) spells, in order.
+  std::vector<TextSpan> spelled_in(std::string_view text) const;
   // Skips ids outside the vocabulary, as transformers does.
   std::string decode(std::span<const TokenId> ids, bool skip_special = true) const;
 
@@ -91,11 +101,11 @@ class Tokenizer {
   Tokenizer() = default;
   void check_ids(std::span<const TokenId> ids) const;
   // Calls `use` with each separately encoded piece of a text and its offset.
-  void for_each_piece(std::string_view text, bool with_ends,
+  void for_each_piece(std::string_view text, bool with_ends, uint32_t reading,
                       const std::function<void(std::string_view, size_t)>& use) const;
   // Calls `use` with the tokens of each piece and the special tokens at both ends. Spans refer to
-  // the whole text; they are empty unless `with_spans` is set.
-  void encode_parts(std::string_view text, SpecialTokens special, bool with_spans,
+  // the whole text; they are empty unless `with_spans` is set. `reading` is tokenizers_c.h's.
+  void encode_parts(std::string_view text, SpecialTokens special, bool with_spans, uint32_t reading,
                     const std::function<void(const EncodedText&)>& use) const;
 
   std::unique_ptr<tokc_tokenizer, Free> handle_;

@@ -36,6 +36,68 @@ TEST_F(Rows, TrainsTheAnswersOfConversations) {
   EXPECT_EQ(learned(load(), 0), "system>s\n<user>q\n<assistant>a</s>\n<user>r\n<assistant>b</s>\n");
 }
 
+int64_t ends_in(const Ids& tokens) {
+  return std::count(tokens.begin(), tokens.end(), 0);
+}
+
+// Goal: a special token in a message is the token, text or a bad row, as data.special_tokens says;
+// those that the template writes are tokens always.
+TEST_F(Rows, ReadSpelledSpecialTokensOfMessagesAsAsked) {
+  const std::string row =
+      dialog(message("user", "\"x</s>\"") + "," + message("assistant", "\"b</s>c\""));
+  const std::string text = "<user>x</s>\n<assistant>b</s>c</s>\n";
+  const LoadedData kept = load(row);
+  EXPECT_EQ(text_of(tokens_of(kept, 0)), text);
+  EXPECT_EQ(ends_in(tokens_of(kept, 0)), 3);
+  EXPECT_EQ(kept.report.files[0].special_tokens, 2);
+  options_.data.special_tokens = DataSection::SpecialTokens::kText;
+  const LoadedData read = load();
+  EXPECT_EQ(text_of(tokens_of(read, 0)), text);
+  EXPECT_EQ(ends_in(tokens_of(read, 0)), 1);
+  EXPECT_EQ(tokens_of(read, 0).size(), text.size() - 3);  // the template's end is one token
+  EXPECT_EQ(learned(read, 0), "b</s>c</s>");
+  EXPECT_EQ(ends_in(targets_of(read, 0)), 1);
+  EXPECT_EQ(read.report.files[0].special_tokens, 2);
+  options_.data.special_tokens = DataSection::SpecialTokens::kError;
+  const std::string refused = refusal(row);
+  EXPECT_TRUE(
+      refused.starts_with("rows.jsonl:1: messages[0]: the text spells the special token "
+                          "</s>; remove it"))
+      << refused;
+  EXPECT_EQ(load(dialog(kQuestion + "," + kAnswer)).report.files[0].special_tokens, 0);
+}
+
+// Goal: the same for texts, prompts and pairs; the tokens of data.prompt_template are no user's.
+TEST_F(Rows, ReadSpelledSpecialTokensOfTextsAsAsked) {
+  const std::string prompt = "{\"prompt\": \"q</s>\", \"completion\": \"a</s>\"}";
+  const std::string text = "{\"text\": \"t</s>\"}";
+  EXPECT_EQ(ends_in(tokens_of(load(prompt), 0)), 2);
+  EXPECT_EQ(tokens_of(load(text, "text.jsonl"), 0), (Ids{'t' - 32, 0}));
+  options_.data.special_tokens = DataSection::SpecialTokens::kText;
+  const Ids end = {'<' - 32, '/' - 32, 's' - 32, '>' - 32};
+  const auto with_end = [&end](int64_t letter) {
+    Ids ids = {letter - 32};
+    ids.insert(ids.end(), end.begin(), end.end());
+    ids.push_back(0);
+    return ids;
+  };
+  EXPECT_EQ(tokens_of(load(text, "text.jsonl"), 0), with_end('t'));
+  EXPECT_EQ(tokens_of(load("t</s>", "text.txt"), 0), with_end('t'));
+  const LoadedData plain = load(prompt);
+  EXPECT_EQ(plain.report.files[0].special_tokens, 2);
+  EXPECT_EQ(text_of(tokens_of(plain, 0)), "q</s>a</s></s>");
+  EXPECT_EQ(learned(plain, 0), "a</s></s>");
+  EXPECT_EQ(ends_in(tokens_of(plain, 0)), 1);
+  const LoadedData pair =
+      load("{\"prompt\": \"q\", \"chosen\": \"a</s>\", \"rejected\": \"b\"}", "pair.jsonl");
+  EXPECT_EQ(text_of(tokens_of(pair, 0)), "qa</s></s>");
+  EXPECT_EQ(ends_in(tokens_of(pair, 0)), 1);
+  options_.data.prompt_template = "{prompt}</s>";
+  const LoadedData framed = load(prompt);
+  EXPECT_EQ(text_of(tokens_of(framed, 0)), "q</s></s>a</s></s>");
+  EXPECT_EQ(ends_in(tokens_of(framed, 0)), 2);
+}
+
 // ShareGPT rows, contents in parts, and renamed keys are read as conversations.
 TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
   const std::string turns =

@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <filesystem>
 #include <thread>
@@ -206,6 +207,28 @@ TEST(Tokenizer, FingerprintChangesWithTheFiles) {
   };
   EXPECT_EQ(fingerprint(files), fingerprint(files));
   EXPECT_NE(fingerprint(files), fingerprint(other));
+}
+
+// Goal: text in which special tokens are text has, behind a special token, the ids that it has
+// alone; so for tokenizers with and without a prefix at the start of a text.
+TEST(Tokenizer, ReadsChosenSpecialTokensAsText) {
+  for (const char* name : {"llama3", "llama2_legacy", "unigram", "chat"}) {
+    const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
+    const std::string front = "</s>", text = front + "the </s> fox";
+    const TextSpan chosen{front.size() + 4, front.size() + 8};
+    std::vector<TokenId> expected = {tokenizer.id_of(front).value()};
+    const auto add = [&expected](std::span<const TokenId> ids) {
+      expected.insert(expected.end(), ids.begin(), ids.end());
+    };
+    tokenizer.encode_pieces(std::string_view(text).substr(front.size()), SpecialTokens::kNone, add,
+                            SpelledTokens::kText);
+    const EncodedText read =
+        tokenizer.encode_with_spans(text, SpecialTokens::kNone, std::span(&chosen, 1));
+    EXPECT_EQ(read.ids, expected) << name;
+    EXPECT_EQ(std::ranges::count(read.ids, expected[0]), 1) << name;
+    EXPECT_EQ(read.spans.back().end, text.size()) << name;
+    EXPECT_EQ(tokenizer.spelled_in(text).size(), 2U) << name;
+  }
 }
 
 // Several threads get the same ids at once.

@@ -76,14 +76,22 @@ int tokc_load(const tokc_files* files, tokc_tokenizer** tokenizer, tokc_string* 
 void tokc_free(tokc_tokenizer* tokenizer);
 tokc_info tokc_describe(const tokc_tokenizer* tokenizer);
 
+// These values say how special tokens that a text spells are read: as tokens; as text; or as text,
+// where the text follows a special token.
+enum { TOKC_TOKENS = 0, TOKC_TEXT = 1, TOKC_TEXT_BEHIND_TOKEN = 2 };
+
 // Returns in *end the end of the piece that begins at `begin`, which is 0 or the end of another
 // piece. Pieces of a long text have the tokens of the whole. `text` must be UTF-8; this is not
 // checked. Fails if a long stretch cannot be cut.
-int tokc_piece_end(const tokc_tokenizer* tokenizer, tokc_slice text, size_t begin, size_t* end,
-                   tokc_string* error);
+int tokc_piece_end(const tokc_tokenizer* tokenizer, tokc_slice text, size_t begin, uint32_t reading,
+                   size_t* end, tokc_string* error);
 // `continues` says that the text is a later piece of a longer one.
 int tokc_encode(const tokc_tokenizer* tokenizer, tokc_slice text, int with_special, int with_bounds,
-                int continues, tokc_encoding* encoding, tokc_string* error);
+                int continues, uint32_t reading, tokc_encoding* encoding, tokc_string* error);
+// Returns the special tokens that a text spells, with bounds. `text` must be UTF-8; this is not
+// checked.
+int tokc_spelled(const tokc_tokenizer* tokenizer, tokc_slice text, tokc_encoding* encoding,
+                 tokc_string* error);
 int tokc_decode(const tokc_tokenizer* tokenizer, const uint32_t* ids, size_t count,
                 int skip_special, tokc_string* text, tokc_string* error);
 // Returns -1 if there is no such token.

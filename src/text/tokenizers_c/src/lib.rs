@@ -13,6 +13,7 @@ mod load;
 mod pieces;
 mod python;
 mod special;
+mod spelled;
 mod train;
 
 use chat::Chat;
@@ -148,13 +149,35 @@ pub unsafe extern "C" fn tokc_piece_end(
     tokenizer: *const Loaded,
     text: Slice,
     begin: usize,
+    reading: u32,
     end: *mut usize,
     error: *mut OwnedString,
 ) -> i32 {
     answer(end, error, || {
         let loaded = &*tokenizer;
         let text = text.known_text();
-        loaded.cuts.end_of_piece(&loaded.tokenizer, text, begin)
+        let tokenizer = loaded.spelled.reader(&loaded.tokenizer, reading)?;
+        loaded.cuts.end_of_piece(tokenizer, text, begin)
+    })
+}
+
+/// Finds the special tokens that a text spells.
+#[no_mangle]
+pub unsafe extern "C" fn tokc_spelled(
+    tokenizer: *const Loaded,
+    text: Slice,
+    encoding: *mut EncodingOut,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(encoding, error, || {
+        let found = (*tokenizer).spelled.find(text.known_text());
+        let ids: Vec<u32> = found.iter().map(|(id, _, _)| *id).collect();
+        let bounds: Vec<usize> = found.iter().flat_map(|(_, begin, end)| [*begin, *end]).collect();
+        Ok(EncodingOut {
+            count: ids.len(),
+            ids: leak(ids),
+            bounds: leak(bounds),
+        })
     })
 }
 
@@ -180,12 +203,22 @@ pub unsafe extern "C" fn tokc_encode(
     with_special: i32,
     with_bounds: i32,
     continues: i32,
+    reading: u32,
     encoding: *mut EncodingOut,
     error: *mut OwnedString,
 ) -> i32 {
     answer(encoding, error, || {
-        let tokenizer = &(*tokenizer).tokenizer;
+        let loaded = &*tokenizer;
+        let tokenizer = loaded.spelled.reader(&loaded.tokenizer, reading)?;
         let text = text.text()?;
+        if reading == spelled::TEXT_BEHIND_TOKEN {
+            let (ids, bounds) = spelled::encode_behind(tokenizer, text)?;
+            return Ok(EncodingOut {
+                count: ids.len(),
+                ids: leak(ids),
+                bounds: leak(bounds),
+            });
+        }
         if with_bounds == 0 {
             let encoded = tokenizer.encode_fast(text, with_special != 0)?;
             let ids = encoded.get_ids().to_vec();

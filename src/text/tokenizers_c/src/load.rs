@@ -5,6 +5,7 @@ use crate::classes::{add_default_names, class_of, reading_of, rebuild, Class};
 use crate::guard::{attempt, Failure};
 use crate::pieces::Cuts;
 use crate::special::{Configs, SpecialIds};
+use crate::spelled::Spelled;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
@@ -23,6 +24,7 @@ pub struct Loaded {
     /// The special tokens by their names in chat templates, such as bos_token.
     pub token_names: Map<String, Value>,
     pub cuts: Cuts,
+    pub spelled: Spelled,
     /// The ids that the post-processor adds before and behind every text; None if it does more.
     pub ends: Option<(Vec<u32>, Vec<u32>)>,
     pub reading: u32,
@@ -163,6 +165,7 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     let token_names = configs.token_names();
     Ok(Loaded {
         cuts: Cuts::new(&tokenizer),
+        spelled: Spelled::new(&tokenizer),
         ends: special_ends(&tokenizer),
         reading,
         tokenizer,
