@@ -31,10 +31,6 @@ Section model_section() {
       {{"pretrained", ModelSection::Init::kPretrained}, {"random", ModelSection::Init::kRandom}},
       {.description =
            "initial weights: pretrained: read from model.path; random: initialized with run.seed"});
-  rows.choice<ModelSection::Dropout>("dropout", &ModelSection::dropout,
-                                     {{"off", ModelSection::Dropout::kOff}},
-                                     {.description = "dropout is always off, even if the model's "
-                                                     "config.json sets a rate"});
   return section;
 }
 

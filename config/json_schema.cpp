@@ -61,7 +61,9 @@ Json type_schema(const Key& key) {
       return list_schema(number_schema(key));
     case KeyType::kTable:
       return {{"type", "object"},
-              {"additionalProperties", {{"type", Json::array({"string", "number", "boolean"})}}}};
+              {"additionalProperties",
+               {{"type", Json::array({"string", "number", "boolean", "array"})},
+                {"items", {{"type", "string"}}}}}};
     case KeyType::kString:
     case KeyType::kPath:
       return {{"type", "string"}, {"minLength", 1}};

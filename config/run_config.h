@@ -25,10 +25,8 @@ struct RunSection {
 
 struct ModelSection {
   enum class Init : uint8_t { kPretrained, kRandom };
-  enum class Dropout : uint8_t { kOff };
   std::string path;  // a Hugging Face directory
   Init init = Init::kPretrained;
-  Dropout dropout = Dropout::kOff;
   bool operator==(const ModelSection&) const = default;
 };
 
@@ -237,9 +235,10 @@ struct CheckpointSection {
 
 struct EvalSection {
   enum class PromptFormat : uint8_t { kAuto, kText, kMessages };
-  int64_t every_steps = 0;  // 0 = only at the end
-  int64_t sequences = 0;    // maximum per evaluation; 0 = all
-  double split = 0.0;       // fraction of data.train that is held out
+  std::vector<std::string> sets;  // "math = [\"math.jsonl\"]"; see KeyType::kTable
+  int64_t every_steps = 0;        // 0 = only at the end
+  int64_t sequences = 0;          // maximum per evaluation; 0 = all
+  double split = 0.0;             // fraction of data.train that is held out
   bool keep_best = false;
   int64_t patience = 0;  // evaluations without a lower loss; 0 = never stop early
   std::vector<std::string> prompts;

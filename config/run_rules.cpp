@@ -185,9 +185,10 @@ class Rules {
 
   void check_eval() {
     if (!usable({"eval.every_steps", "data.eval"})) return;
-    if (config_.eval.every_steps > 0 && config_.data.eval.empty() && config_.eval.split == 0.0) {
+    if (config_.eval.every_steps > 0 && config_.data.eval.empty() && config_.eval.split == 0.0 &&
+        config_.eval.sets.empty()) {
       report("eval.every_steps", "data.eval", "needs files to evaluate on, but",
-             ": name some, or set eval.split");
+             ": name some, or set eval.sets or eval.split");
     }
     if (config_.eval.split > 0.0 && !config_.data.eval.empty()) {
       report("eval.split", "data.eval", "holds out a part of data.train, but",

@@ -90,6 +90,14 @@ std::optional<std::string> plain_value(const TomlValue& value) {
       return std::to_string(value.integer);
     case Kind::kString:
       return quote_toml(value.string);
+    case Kind::kArray: {
+      std::string list;
+      for (const TomlValue& element : value.elements) {
+        if (element.kind != Kind::kString) return std::nullopt;
+        list += (list.empty() ? "" : ", ") + quote_toml(element.string);
+      }
+      return "[" + list + "]";
+    }
     default:
       return std::nullopt;
   }
@@ -103,7 +111,8 @@ ReadValue read_table(const Key& key, const TomlValue& found) {
   for (const TomlMember& member : found.members) {
     const std::optional<std::string> value = plain_value(member.value);
     if (!value) {
-      return expected(key, "strings, integers, true and false in the table", member.value);
+      return expected(key, "strings, lists of strings, integers, true and false in the table",
+                      member.value);
     }
     const bool bare = member.name.find_first_not_of(
                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==

@@ -385,14 +385,13 @@ std::string nothing_left(const DataReport& report) {
          " too long ones dropped)";
 }
 
-// Splits "name = value", an entry of a table in the run file.
+}  // namespace
+
 std::pair<std::string, Json> table_entry(const std::string& entry) {
   const size_t sign = entry.find(" = ");
   LONGSHORE_CHECK(sign != std::string::npos) << entry;
   return {entry.substr(0, sign), parse_json(entry.substr(sign + 3), {}, "run file")};
 }
-
-}  // namespace
 
 RowFormatOptions row_format_options(const PrepareOptions& options) {
   RowFormatOptions rows;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/run_config.h"
@@ -52,6 +53,9 @@ std::optional<DataReport> report_of_prepared(const PrepareOptions& options);
 
 // Returns the options for reading rows of these files.
 RowFormatOptions row_format_options(const PrepareOptions& options);
+
+// Splits an entry of a table, such as "name = \"value\"", into its name and value.
+std::pair<std::string, Json> table_entry(const std::string& entry);
 
 // Returns true if the whole file is one document: .txt, also compressed.
 bool is_text_file(const std::string& path);

@@ -222,7 +222,7 @@ void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool 
                     {.special = whole ? special : SpecialTokens::kNone,
                      .with_spans = with_spans,
                      .continues = begin > 0,
-                     .reading = begin > 0 && reading != TOKC_TOKENS ? TOKC_TEXT : reading},
+                     .reading = begin > 0 ? std::min<uint32_t>(reading, TOKC_TEXT) : reading},
                     origin_);
     EncodedText part{.ids = encoding.ids(), .spans = {}};
     check_ids(part.ids);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "tests/parity/run_driver.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -123,6 +124,46 @@ TEST(Evaluation, KeepsTheCheckpointOfTheLowestLoss) {
   ASSERT_EQ(exit_code, 0);
   EXPECT_EQ(again.at("step"), lowest->at("step"));
   EXPECT_EQ(again.at("loss"), lowest->at("loss"));
+}
+
+Json evaluated(Arguments arguments) {
+  testing::internal::CaptureStdout();
+  arguments.insert(arguments.begin(), {"eval", "--json"});
+  const int exit_code = run_command_line(arguments);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, 0) << text;
+  return exit_code == 0 ? Json::parse(text) : Json();
+}
+
+// Goal: each set of eval.sets has the loss that it has alone; without data.eval the run is judged
+// by the mean over the tokens of all sets.
+TEST(Evaluation, GivesEachNamedSetALossOfItsOwn) {
+  const RunDriver run("evaluation-sets");
+  const std::string rows = run.directory() + "/rows.jsonl",
+                    other = run.directory() + "/other.jsonl";
+  ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-llama", run.directory() + "/model"}),
+            0);
+  const Arguments list = joined(
+      arguments(run.directory()),
+      {"--data.eval=[]", "--eval.sets={ near = \"" + rows + "\", far = [\"" + other + "\"] }",
+       "--train.steps=2", "--eval.patience=0", "--eval.keep_best=false", "--eval.prompts=[]"});
+  ASSERT_EQ(run.train(list), 0);
+  ASSERT_EQ(run.metrics("eval").size(), 1u);
+  const Json line = run.metrics("eval").front();
+  const std::string config = run.directory() + "/config.toml";
+  double sum = 0.0, tokens = 0.0;
+  for (const auto& [name, file] : {std::pair{"near", rows}, std::pair{"far", other}}) {
+    const Json alone = evaluated({config, "--eval.sets={}", "--data.eval=[\"" + file + "\"]"});
+    EXPECT_EQ(line.at("sets").at(std::string(name) + "/loss"), alone.at("loss")) << name;
+    sum += alone.at("loss").get<double>() * alone.at("trained_tokens").get<double>();
+    tokens += alone.at("trained_tokens").get<double>();
+  }
+  EXPECT_NEAR(line.at("loss").get<double>(), sum / tokens, 1e-9);
+  const Json both = evaluated({config});
+  EXPECT_EQ(both.at("loss"), line.at("loss"));
+  EXPECT_EQ(both.at("sets").at("far").at("loss"), line.at("sets").at("far/loss"));
+  const Json beside = evaluated({config, "--data.eval=[\"" + rows + "\"]"});
+  EXPECT_EQ(beside.at("loss"), line.at("sets").at("near/loss"));
 }
 
 }  // namespace

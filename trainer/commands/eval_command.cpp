@@ -1,6 +1,7 @@
-// The `eval` command computes the loss of a model on data.eval.
+// The `eval` command computes the loss of a model on data.eval and eval.sets.
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -22,29 +23,27 @@ struct EvalOptions {
   bool json = false;
 };
 
-// Data and loss of the evaluation. The reference's values are those of the run's start.
-struct EvalData {
-  std::optional<SequenceData> data = {};
-  std::optional<PairObjective> objective = {};
-};
-
-// `start` is the run with the weights of its start; null if it is not loaded, or if `own` is false
-// because --from replaces them.
-EvalData read_data(const MeasuredRun& setup, Engine* start) {
+// Loads the sets and their losses. The reference's values are those of the run's start, which
+// `start` has the weights of; null if it is not loaded, or if --from replaces its weights.
+std::vector<EvaluationSet> read_sets(const MeasuredRun& setup, Engine* start) {
   const RunConfig& config = setup.config;
   if (!has_evaluation_data(config)) {
-    throw ConfigError("data.eval is empty and eval.split is 0: there is nothing to do");
+    throw ConfigError(
+        "data.eval and eval.sets are empty and eval.split is 0: there is nothing to do");
   }
   const StopCheck no_stop = [] {};
-  EvalData read{.data = load_sequences(config, *setup.source, SequenceUse::kEvaluate, no_stop)};
+  std::vector<EvaluationSet> sets = load_evaluation_sets(config, *setup.source, no_stop);
   const std::optional<PreferenceOptions> options = preference_options(config);
-  if (!options) return read;
-  read.objective = PairObjective{.options = *options};
-  if (!has_reference(options->loss)) return read;
+  if (!options) return sets;
+  for (EvaluationSet& set : sets) set.objective = PairObjective{.options = *options};
+  if (!has_reference(options->loss)) return sets;
   if (has_other_reference(config)) {
-    read.objective->references =
-        compute_other_reference(other_reference(setup), {&*read.data}, no_stop).front();
-    return read;
+    std::vector<const SequenceData*> data;
+    for (const EvaluationSet& set : sets) data.push_back(&set.data);
+    std::vector<std::vector<double>> values =
+        compute_other_reference(other_reference(setup), data, no_stop);
+    for (size_t i = 0; i < sets.size(); ++i) sets[i].objective->references = std::move(values[i]);
+    return sets;
   }
   if (start == nullptr) {
     throw ConfigError(
@@ -52,15 +51,18 @@ EvalData read_data(const MeasuredRun& setup, Engine* start) {
         "run starts from; give a checkpoint, --preference.reference=DIRECTORY, or "
         "--train.loss=simpo or orpo, which compare with none");
   }
-  read.objective->references =
-      compute_reference(*start, *read.data, *options, config.train.micro_batch.value(), no_stop);
-  return read;
+  for (EvaluationSet& set : sets) {
+    set.objective->references =
+        compute_reference(*start, set.data, *options, config.train.micro_batch.value(), no_stop);
+  }
+  return sets;
 }
 
-Json to_json(const LoadedRun& run, const Evaluation& result) {
-  Json object = {{"model", run.origin},       {"step", run.step.value},
-                 {"loss", result.loss},       {"tokens", result.tokens},
-                 {"seconds", result.seconds}, {"trained_tokens", result.trained_tokens}};
+Json to_json(const Evaluation& result) {
+  Json object = {{"loss", result.loss},
+                 {"tokens", result.tokens},
+                 {"seconds", result.seconds},
+                 {"trained_tokens", result.trained_tokens}};
   if (const std::optional<PolicyMeans> policy = means_of_policy(result)) {
     object["policy/ratio"] = policy->ratio;
     object["policy/clip_fraction"] = policy->clip_fraction;
@@ -84,36 +86,46 @@ Json to_json(const LoadedRun& run, const Evaluation& result) {
   return object;
 }
 
-int run_eval(const EvalOptions& options) {
-  EvalData read;
-  ReadRun asked = read_run(options.run, {}, SetupFor::kComputing);
-  if (has_other_reference(asked.config)) {
-    // The reference leaves the memory before the run's model takes it.
-    read = read_data(MeasuredRun(OpenedRun(std::move(asked))), nullptr);
-  }
-  const LoadedRun run =
-      load_run(options.run, options.source, [&read](const LoadedRun& start, bool own) {
-        if (!read.data) read = read_data(start.setup, own ? start.engine.get() : nullptr);
-      });
-  const RunConfig& config = run.setup.config;
-  const Evaluation result = evaluate(
-      *run.engine, *read.data, config.eval.sequences, config.train.micro_batch.value(), [] {},
-      read.objective ? &*read.objective : nullptr);
-  if (options.json) {
-    print_json_line(to_json(run, result));
-  } else if (const PreferenceSums& sums = result.preference; !sums.empty()) {
+void print_result(const std::string& name, const Evaluation& result) {
+  if (const PreferenceSums& sums = result.preference; !sums.empty()) {
     const bool paired = sums.pairs > 0;
-    print_out("%s  loss %.6f  %s  %lld %s\n", run.origin.c_str(), result.loss,
+    print_out("%s  loss %.6f  %s  %lld %s\n", name.c_str(), result.loss,
               describe_quality(result).c_str(),
               static_cast<long long>(paired ? sums.pairs : sums.chosen + sums.rejected),
               paired ? "pairs" : "rows");
   } else if (result.policy.tokens > 0) {
-    print_out("%s  loss %.6f  %s  %lld trained tokens\n", run.origin.c_str(), result.loss,
+    print_out("%s  loss %.6f  %s  %lld trained tokens\n", name.c_str(), result.loss,
               describe_quality(result).c_str(), static_cast<long long>(result.trained_tokens));
   } else {
-    print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
-              result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));
+    print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", name.c_str(), result.loss,
+              result.perplexity, static_cast<long long>(result.trained_tokens));
   }
+}
+
+int run_eval(const EvalOptions& options) {
+  std::vector<EvaluationSet> sets;
+  ReadRun asked = read_run(options.run, {}, SetupFor::kComputing);
+  if (has_other_reference(asked.config)) {
+    // The reference leaves the memory before the run's model takes it.
+    sets = read_sets(MeasuredRun(OpenedRun(std::move(asked))), nullptr);
+  }
+  const LoadedRun run =
+      load_run(options.run, options.source, [&sets](const LoadedRun& start, bool own) {
+        if (sets.empty()) sets = read_sets(start.setup, own ? start.engine.get() : nullptr);
+      });
+  const RunConfig& config = run.setup.config;
+  const Evaluations results = evaluate_sets(*run.engine, sets, config.eval.sequences,
+                                            config.train.micro_batch.value(), [] {});
+  if (options.json) {
+    Json object = to_json(results.whole);
+    object["model"] = run.origin;
+    object["step"] = run.step.value;
+    for (const auto& [name, result] : results.named) object["sets"][name] = to_json(result);
+    print_json_line(object);
+    return 0;
+  }
+  print_result(run.origin, results.whole);
+  for (const auto& [name, result] : results.named) print_result("  " + name, result);
   return 0;
 }
 
@@ -128,7 +140,7 @@ void add_eval(CommandArguments command, CommandLine& line) {
 
 extern const Command kEvalCommand = {.group = CommandGroup::kUse,
                                      .name = "eval",
-                                     .description = "compute the loss on data.eval",
+                                     .description = "compute the loss on data.eval and eval.sets",
                                      .add = add_eval};
 
 }  // namespace longshore

@@ -9,6 +9,7 @@
 
 #include "config/field_table.h"
 #include "data/row_block.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"
 #include "trainer/model/trained_text.h"
@@ -38,6 +39,13 @@ class InputCheck {
     }
     for (const std::string& path : named.train) check_file(path, /*trained=*/true);
     for (const std::string& path : named.eval) check_file(path, /*trained=*/false);
+    attempt([&] {
+      for (const auto& [name, set] : evaluation_sets(config_)) {
+        if (name.empty()) continue;
+        const DataSection files = with_data_files(set.data);
+        for (const std::string& path : files.eval) check_file(path, /*trained=*/false);
+      }
+    });
     if (checked_.source && ends_) {
       checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
     }

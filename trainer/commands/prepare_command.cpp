@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"
 #include "trainer/run/signal_flag.h"
@@ -46,10 +47,13 @@ int run_prepare(const PrepareCommandOptions& options) {
     }
   };
   std::vector<PreparedData> in_use;  // held open until the cleanup
-  const DataSection named = with_data_files(config.data);
-  for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
-    if (files->empty()) continue;
-    print_prepared(in_use.emplace_back(preparation.run(*files, stop)), options.json);
+  const auto prepare_files = [&](const std::vector<std::string>& files) {
+    if (files.empty()) return;
+    print_prepared(in_use.emplace_back(preparation.run(files, stop)), options.json);
+  };
+  prepare_files(with_data_files(config.data).train);
+  for (const auto& [name, set] : evaluation_sets(config)) {
+    prepare_files(with_data_files(set.data).eval);
   }
   if (options.clean) clean_run_cache(config, 0);
   return 0;

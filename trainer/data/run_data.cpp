@@ -67,7 +67,27 @@ void check_loss(const RunConfig& config, const DataReport& report) {
 }  // namespace
 
 bool has_evaluation_data(const RunConfig& config) {
-  return !config.data.eval.empty() || config.eval.split > 0.0;
+  return !config.data.eval.empty() || config.eval.split > 0.0 || !config.eval.sets.empty();
+}
+
+std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& config) {
+  std::vector<std::pair<std::string, RunConfig>> sets;
+  if (!config.data.eval.empty() || config.eval.split > 0.0) sets.emplace_back("", config);
+  for (const std::string& entry : config.eval.sets) {
+    auto [name, files] = table_entry(entry);
+    if (files.is_string()) files = Json::array({files});
+    RunConfig& set = sets.emplace_back(name, config).second;
+    set.eval.split = 0.0;
+    set.data.eval.clear();
+    for (const Json& file : files) {
+      if (!files.is_array() || !file.is_string()) {
+        throw ConfigError("eval.sets: " + name + ": expected a file or a list of files");
+      }
+      set.data.eval.push_back(file.get<std::string>());
+    }
+    if (set.data.eval.empty()) throw ConfigError("eval.sets: " + name + ": names no file");
+  }
+  return sets;
 }
 
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
@@ -115,6 +135,15 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   for (const std::string& line : data.report.lines()) log_info(line);
   for (const std::string& warning : data.report.warnings()) log_warning(warning);
   return data;
+}
+
+std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,
+                                                const StopCheck& stop) {
+  std::vector<EvaluationSet> sets;
+  for (const auto& [name, set] : evaluation_sets(config)) {
+    sets.push_back({name, load_sequences(set, source, SequenceUse::kEvaluate, stop)});
+  }
+  return sets;
 }
 
 Json to_json(const SequenceData& data) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -55,13 +56,35 @@ Json to_json(const SequenceData& data);
 // Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
-// Returns whether data.eval is set or eval.split holds out a part of data.train.
+// PairObjective: a preference loss of one data set, or kPolicy. Plain value.
+struct PairObjective {
+  PreferenceOptions options;
+  // By document, then with KTO by mismatched document; empty for a loss without a reference.
+  std::vector<double> references = {};
+};
+
+// EvaluationSet: data that an evaluation gives one loss for.
+struct EvaluationSet {
+  std::string name;  // "" for data.eval or the part that eval.split holds out
+  SequenceData data;
+  std::optional<PairObjective> objective = {};  // empty with train.loss = "sft"
+};
+
+// Returns whether data.eval or eval.sets is set or eval.split holds out a part of data.train.
 bool has_evaluation_data(const RunConfig& config);
+
+// Returns a run file's section for each evaluation set, by name: `data.eval` has its files. The
+// unnamed set comes first. Throws ConfigError for files of eval.sets that are no paths.
+std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& config);
 
 // Loads the documents for this use from the cache of prepared data, after preparing missing ones.
 // Safe in several processes at once.
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
                             const StopCheck& stop);
+
+// Loads all evaluation sets; empty without any.
+std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,
+                                                const StopCheck& stop);
 
 // TrainingData provides the batches of each step of a run.
 class TrainingData {
@@ -98,13 +121,6 @@ class TrainingData {
   int64_t total_steps_;
   Step base_step_;            // step at which this process started
   int64_t base_samples_ = 0;  // samples before base_step_
-};
-
-// PairObjective: a preference loss of one data set, or kPolicy. Plain value.
-struct PairObjective {
-  PreferenceOptions options;
-  // By document, then with KTO by mismatched document; empty for a loss without a reference.
-  std::vector<double> references = {};
 };
 
 // Returns the loss that the run file asks for; empty with train.loss = "sft".

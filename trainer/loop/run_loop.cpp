@@ -3,6 +3,8 @@
 #include <malloc.h>
 
 #include <csignal>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/errors.h"
@@ -151,7 +153,8 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   give_back_heap();
   // The last step stays on the terminal, above what is said of the run's end.
   if (last || stopping_) run_.reporter.finish_display();
-  if (run_.eval_data && !stopping_ && (last || due(config_.eval.every_steps))) evaluate_now();
+  if (!run_.eval_sets.empty() && !stopping_ && (last || due(config_.eval.every_steps)))
+    evaluate_now();
   if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) {
     save();
     if (!last && run_.ranks().first()) {
@@ -183,9 +186,11 @@ void RunLoop::evaluate_now() {
   const StopCheck stop =
       run_.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run_.signals);
   try {
-    const Evaluation result = evaluate(run_.engine, *run_.eval_data, config_.eval.sequences,
-                                       config_.train.micro_batch.value(), stop,
-                                       run_.eval_objective ? &*run_.eval_objective : nullptr);
+    const Evaluations results = evaluate_sets(run_.engine, run_.eval_sets, config_.eval.sequences,
+                                              config_.train.micro_batch.value(), stop);
+    const Evaluation& result = results.whole;
+    std::map<std::string, double> sets;
+    for (const auto& [name, set] : results.named) sets[name + "/loss"] = set.loss;
     const bool best = run_.evaluations.record(result.loss);
     reporter.write(EvalRecord{.step = step(),
                               .loss = result.loss,
@@ -193,12 +198,17 @@ void RunLoop::evaluate_now() {
                               .tokens = result.tokens,
                               .seconds = result.seconds,
                               .preference = means_of_pairs(result),
-                              .policy = means_of_policy(result)});
+                              .policy = means_of_policy(result),
+                              .sets = sets});
     reporter.clear_display();
     const std::string text = formatted("step %lld  eval loss %.4f  ",
                                        static_cast<long long>(step().value), result.loss) +
                              describe_quality(result) + (best ? "  the best so far" : "");
     if (first) log_info(text);
+    for (const auto& [name, set] : results.named) {
+      if (first)
+        log_info("  " + name + formatted("  loss %.4f  ", set.loss) + describe_quality(set));
+    }
     if (run_.prompts) show_samples();
     if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);
     if (out_of_patience() && first) {

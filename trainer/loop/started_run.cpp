@@ -27,10 +27,15 @@ namespace {
 constexpr double kStatusSeconds = 1.0;
 
 // Prepares the data; a stop signal may interrupt it at any moment.
-SequenceData load_until_stopped(const MeasuredRun& setup, SequenceUse use,
-                                const SignalFlag& signals) {
+SequenceData load_until_stopped(const MeasuredRun& setup, const SignalFlag& signals) {
   const HurriedStop hurried(signals);
-  return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
+  return load_sequences(setup.config, *setup.source, SequenceUse::kTrain, stop_check_of(signals));
+}
+
+std::vector<EvaluationSet> load_sets_until_stopped(const MeasuredRun& setup,
+                                                   const SignalFlag& signals) {
+  const HurriedStop hurried(signals);
+  return load_evaluation_sets(setup.config, *setup.source, stop_check_of(signals));
 }
 
 // Writes eval.prompts. Throws if they do not fit, instead of at the first evaluation.
@@ -67,8 +72,11 @@ void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
   // Plans may differ between machines: a rank with a smaller GPU keeps fewer units.
   world.agree("the order of collectives", describe_collectives(plan.step.schedules));
   world.agree("the training data", hash_text(run.data.fingerprint()) + "\n");
-  if (!run.eval_data) return;
-  world.agree("the evaluation data", hash_text(run.eval_data->dataset->fingerprint()) + "\n");
+  std::string sets;
+  for (const EvaluationSet& set : run.eval_sets) {
+    sets += set.name + " " + hash_text(set.data.dataset->fingerprint()) + "\n";
+  }
+  if (!sets.empty()) world.agree("the evaluation data", sets);
 }
 
 // Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Warns
@@ -146,6 +154,11 @@ StopCheck stop_of_pass(const StartedRun& run) {
   return run.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run.signals);
 }
 
+// Returns the name of the file with the values of an evaluation set.
+std::string reference_file(const EvaluationSet& set) {
+  return "reference_eval" + (set.name.empty() ? "" : "_" + set.name);
+}
+
 // Takes the values of a model that is not the run's start: from the run's directory, or computed
 // and kept there. Its memory is free again on return. Collective.
 void take_other_references(StartedRun& run) {
@@ -154,13 +167,14 @@ void take_other_references(StartedRun& run) {
   const MeasuredRun reference = other_reference(run.setup);
   const bool first = run.ranks().first();
   std::vector<const SequenceData*> data = {&run.data.data()};
-  if (run.eval_data) data.push_back(&*run.eval_data);
-  std::vector<std::string> keys;
+  std::vector<std::string> paths = {run.directory.file("other_reference_train")}, keys;
+  for (const EvaluationSet& set : run.eval_sets) {
+    data.push_back(&set.data);
+    paths.push_back(run.directory.file("other_" + reference_file(set)));
+  }
   for (const SequenceData* const one : data) {
     keys.push_back(other_reference_key(reference, *one));
   }
-  const std::array paths = {run.directory.file("other_reference_train"),
-                            run.directory.file("other_reference_eval")};
   std::vector<std::vector<double>> values;
   try {
     for (size_t i = 0; i < data.size(); ++i) {
@@ -174,8 +188,10 @@ void take_other_references(StartedRun& run) {
   }
   const PreferenceOptions options = *preference_options(config);
   run.objective = PairObjective{.options = options, .references = std::move(values[0])};
-  if (!run.eval_data) return;
-  run.eval_objective = PairObjective{.options = options, .references = std::move(values[1])};
+  for (size_t i = 0; i < run.eval_sets.size(); ++i) {
+    run.eval_sets[i].objective =
+        PairObjective{.options = options, .references = std::move(values[i + 1])};
+  }
 }
 
 // Makes all checks before the engine allocates, and returns the key of the state files on drives;
@@ -194,7 +210,7 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   }
   const std::string adapter_note = source.adapter_note();
   if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
-  if (run.eval_data && !config.eval.prompts.empty()) {
+  if (!run.eval_sets.empty() && !config.eval.prompts.empty()) {
     run.prompts.emplace(config, source, sample_form(config, trained), "eval.prompt_format");
     run.samples = sample_request(config, *run.prompts, plan.step.positions);
   }
@@ -286,7 +302,9 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
     log_warning("a newer checkpoint, of an abandoned history of this run, is now in " + path);
   }
   Json files = {{"train", to_json(run.data.data())}};
-  if (run.eval_data) files["eval"] = to_json(*run.eval_data);
+  for (const EvaluationSet& set : run.eval_sets) {
+    files[set.name.empty() ? "eval" : "eval/" + set.name] = to_json(set.data);
+  }
   run.directory.write_data(files);
   run.directory.write_chat_template(run.data.data().chat_template);
 }
@@ -418,10 +436,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       directory(directory),
       signals(signals),
       ledger(&directory, setup.ranks->first()),
-      data(setup.config, load_until_stopped(setup, SequenceUse::kTrain, signals)),
-      eval_data(has_evaluation_data(setup.config)
-                    ? std::optional(load_until_stopped(setup, SequenceUse::kEvaluate, signals))
-                    : std::nullopt),
+      data(setup.config, load_until_stopped(setup, signals)),
+      eval_sets(load_sets_until_stopped(setup, signals)),
       frozen(setup.source->frozen() == nullptr
                  ? nullptr
                  : std::make_unique<FrozenSums>(setup.source->frozen())),
@@ -464,8 +480,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
                              .resumed_from = progress.step});
   ledger.note_status(reporter, signals);
   if (!objective) objective = objective_of(*this, data.data(), "reference_train");
-  if (eval_data && !eval_objective) {
-    eval_objective = objective_of(*this, *eval_data, "reference_eval");
+  for (EvaluationSet& set : eval_sets) {
+    if (!set.objective) set.objective = objective_of(*this, set.data, reference_file(set));
   }
   reporter.begin_steps();
 }

@@ -94,11 +94,10 @@ struct StartedRun {
   SignalFlag& signals;
   RunLedger ledger;
   TrainingData data;
-  std::optional<SequenceData> eval_data;
-  // Set with a preference loss.
-  std::optional<PairObjective> objective, eval_objective;
-  std::optional<PromptWriter> prompts;  // set if eval.prompts are given
-  GenerateRequest samples;              // of eval.prompts
+  std::vector<EvaluationSet> eval_sets;
+  std::optional<PairObjective> objective;  // empty with train.loss = "sft"
+  std::optional<PromptWriter> prompts;     // set if eval.prompts are given
+  GenerateRequest samples;                 // of eval.prompts
   EvalTracker evaluations;
   // Checks the frozen model where tiers read it from its files; else null. The engine reads from
   // it.

@@ -200,6 +200,10 @@ constexpr std::array kStep = {
             member<&StepRecord::skipped_total>},
 };
 
+std::optional<Json> sets(const EvalRecord& record) {
+  return record.sets.empty() ? std::nullopt : std::optional<Json>(record.sets);
+}
+
 std::optional<Json> perplexity(const EvalRecord& record) {
   const bool none = record.preference || record.policy;
   return none ? std::nullopt : std::optional<Json>(record.perplexity);
@@ -223,6 +227,9 @@ constexpr std::array kEval = {
          policy<EvalRecord, &PolicyMeans::clip_fraction>},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
+    Eval{{"sets", kRealByName, "The mean loss of each set of eval.sets, under its name and /loss.",
+          "eval", false},
+         sets},
     preference_row<EvalRecord, 0>(),
     preference_row<EvalRecord, 1>(),
     preference_row<EvalRecord, 2>(),
@@ -288,6 +295,8 @@ Json schema_of(MetricType type) {
       return by_name(seconds);
     case kBytesByName:
       return by_name(whole);
+    case kRealByName:
+      return by_name({{"type", Json::array({"number", "null"})}});
     case kSecondsByRank:
       return {{"type", "array"}, {"items", seconds}};
     case kSlowestRank:

@@ -24,6 +24,7 @@ enum class MetricType : uint8_t {
   kFlag,
   kSecondsByName,
   kBytesByName,
+  kRealByName,  // members are null where they are not finite
   kSecondsByRank,
   kSlowestRank,
   kRouter,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -75,6 +76,7 @@ struct EvalRecord {
   double seconds = 0.0;
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
   std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
+  std::map<std::string, double> sets = {};         // "<name>/loss" of each set of eval.sets
 };
 
 struct CheckpointRecord {

@@ -131,7 +131,7 @@ std::string data_of(const RunRecord& run) {
                       member("trained_tokens"), member("xxh3")});
     }
     const RecordedPart part = part_of_files(set);
-    const std::string done = use == "eval" ? "\nEvaluated on" : "\nTrained on";
+    const std::string done = use.starts_with("eval") ? "\nEvaluated on" : "\nTrained on";
     // With a held-out part, listing whole files would suggest training on the evaluation data.
     if (part.held_out) {
       text += done + " " + part.words + ".\n";

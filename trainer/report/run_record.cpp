@@ -82,7 +82,8 @@ void take_numbers(const MetricsLine& line, const Rows& rows, const std::string& 
     const auto found = line.object.find(field.key);
     if (found == line.object.end()) continue;
     const std::string key = prefix + field.key;
-    if (field.type == MetricType::kSecondsByName || field.type == MetricType::kBytesByName) {
+    if (field.type == MetricType::kSecondsByName || field.type == MetricType::kBytesByName ||
+        field.type == MetricType::kRealByName) {
       if (!found->is_object()) continue;
       for (const auto& [name, value] : found->items()) {
         record.series[key + "/" + name].push_back({step, number_or_none(value)});

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -230,7 +231,7 @@ std::string draw_curve(const std::vector<RunRecord>& runs, const Curve& curve) {
 
 std::string curves(const std::vector<RunRecord>& runs) {
   const auto bytes = Chart::Unit::kBytes;
-  const std::vector<Curve> all = {
+  std::vector<Curve> all = {
       {.key = "loss", .title = "loss", .smooth = true},
       {.key = "eval/loss", .title = "evaluation loss"},
       {.key = "rewards/margins", .title = "margin of rewards", .smooth = true},
@@ -254,6 +255,18 @@ std::string curves(const std::vector<RunRecord>& runs) {
        .title = "host memory: resident",
        .unit = bytes,
        .from_zero = true}};
+  constexpr std::string_view kSets = "eval/sets/", kLoss = "/loss";
+  std::map<std::string, std::string> names;  // of eval.sets, by key
+  for (const RunRecord& run : runs) {
+    for (const auto& [key, points] : run.series) {
+      if (!key.starts_with(kSets) || !key.ends_with(kLoss)) continue;
+      const size_t size = key.size() - kSets.size() - kLoss.size();
+      names[key] = key.substr(kSets.size(), size);
+    }
+  }
+  for (const auto& [key, name] : names) {
+    all.push_back({.key = key, .title = "evaluation loss of " + name});
+  }
   std::string html;
   for (const Curve& curve : all) html += draw_curve(runs, curve);
   return html.empty() ? "<p>No step has finished yet.</p>"

@@ -35,7 +35,7 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   RunLength length;
   length.steps = config.train.steps;
   length.checkpoint_steps = config.checkpoint.every_steps;
-  length.evaluates = !config.data.eval.empty() || config.eval.split > 0.0;
+  length.evaluates = has_evaluation_data(config);
   length.evaluation_steps = config.eval.every_steps;
   length.evaluation_sequences = config.eval.sequences;
   length.sequences_per_step = config.train.sequences_per_step;

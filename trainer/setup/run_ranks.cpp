@@ -45,6 +45,16 @@ std::string describe_groups(const ShardTopology& topology) {
          "\nranks that share a copy of the model: " + std::to_string(topology.shard_ranks) + "\n";
 }
 
+// Throws if the library of dist.backend cannot take the buffers of the run's device.
+void check_backend(const WorldOptions& options) {
+  const bool gpu = options.device == DeviceKind::kCuda;
+  if (options.backend != (gpu ? CommBackend::kGloo : CommBackend::kNccl)) return;
+  throw ConfigError(gpu ? "dist.backend = \"gloo\" is for runs on the CPU, and this one is on a "
+                          "GPU; set \"auto\" or \"nccl\""
+                        : "dist.backend = \"nccl\" is for runs on GPUs, and this one is on the "
+                          "CPU; set \"auto\" or \"gloo\"");
+}
+
 }  // namespace
 
 RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
@@ -53,6 +63,7 @@ RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
   options.backend = config.dist.backend;
   options.device = device_kind(config);
+  check_backend(options);
   RankInfo found = discover_ranks();
   if (found.size > 1) read_secret(config.dist, found);
   world_ = World::connect(found, options);

@@ -9,6 +9,7 @@
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_from_config.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/device/gpu_check.h"
@@ -20,19 +21,22 @@ namespace {
 
 // Estimates the memory of the data, because its tokens are counted only after planning. A token is
 // about four bytes of text and eight bytes of memory (token and target).
-Bytes estimate_data_bytes(DataSection data) {
+Bytes estimate_data_bytes(const RunConfig& config) {
   Bytes text = 0;
-  try {
-    data = with_data_files(std::move(data));
-  } catch (const DataError&) {
-    // Reading the data reports the error later; a plan is possible without it.
-  }
-  for (const auto* files : {&data.train, &data.eval}) {
-    for (const std::string& path : *files) {
+  const auto add_files = [&text](const std::vector<std::string>& files) {
+    for (const std::string& path : files) {
       std::error_code error;
       const auto bytes = std::filesystem::file_size(path, error);
       if (!error) text += static_cast<Bytes>(bytes);
     }
+  };
+  try {
+    add_files(with_data_files(config.data).train);
+    for (const auto& [name, set] : evaluation_sets(config)) {
+      add_files(with_data_files(set.data).eval);
+    }
+  } catch (const Error&) {
+    // Reading the data reports the error later; a plan is possible without it.
   }
   return text * 2;
 }
@@ -172,7 +176,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs = plan_inputs(config, source->spec(), machine);
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
-  inputs.data_bytes = estimate_data_bytes(config.data);
+  inputs.data_bytes = estimate_data_bytes(config);
   if (config.adapter.on() || !config.train.freeze.empty()) {
     if (!source->random() && !source->directory().mxfp4()) {
       inputs.model_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
@@ -202,6 +206,7 @@ MeasuredRun join_run(const RunArguments& arguments) {
   ReadRun run;
   run.config = load_run_config(arguments.files, arguments.overrides);
   with_data_files(run.config.data);  // throws before anything is created
+  for (const auto& [name, set] : evaluation_sets(run.config)) with_data_files(set.data);
   const FoundGpus found = find_gpus();
   settle_device(run.config, found);
   const auto ranks = run.ranks = std::make_shared<RunRanks>(run.config, found.usable.size());

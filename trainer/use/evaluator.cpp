@@ -79,12 +79,40 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   Evaluation result;
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.loss = all.loss / loss_terms(batches, objective);
+  result.terms = loss_terms(batches, objective);
+  result.loss = all.loss / result.terms;
   result.preference = all.preference;
   result.policy = all.policy;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
+}
+
+Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets,
+                          int64_t max_sequences, int64_t micro_batch, const StopCheck& stop) {
+  Evaluations results;
+  Evaluation sums;
+  double terms = 0.0;
+  for (const EvaluationSet& set : sets) {
+    const Evaluation result = evaluate(engine, set.data, max_sequences, micro_batch, stop,
+                                       set.objective ? &*set.objective : nullptr);
+    terms += result.terms;
+    sums.loss += result.loss * result.terms;
+    sums.tokens += result.tokens;
+    sums.trained_tokens += result.trained_tokens;
+    sums.preference += result.preference;
+    sums.policy += result.policy;
+    sums.seconds += result.seconds;
+    set.name.empty() ? results.whole = result : results.named.emplace_back(set.name, result).second;
+  }
+  if (!sets.empty() && sets.front().name.empty()) {
+    results.whole.seconds = sums.seconds;
+    return results;
+  }
+  sums.loss /= terms;
+  sums.perplexity = std::exp(sums.loss);
+  results.whole = sums;
+  return results;
 }
 
 std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation) {

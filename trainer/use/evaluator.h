@@ -6,6 +6,8 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "offload/engine/engine.h"
 #include "trainer/data/run_data.h"
@@ -17,6 +19,7 @@ struct Evaluation {
   double perplexity = 1.0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
+  double terms = 0.0;  // the divisor of the loss
   double seconds = 0.0;
   PreferenceSums preference = {};  // empty without a preference loss
   PolicySums policy = {};          // no tokens: the loss is another one
@@ -42,6 +45,15 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
 // an evaluation. Applies pending updates first. Calls `stop` as evaluate does.
 double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
                   const StopCheck& stop);
+
+// The results of several sets, and the result that a run is judged by: that of the unnamed set,
+// else the means over all sets.
+struct Evaluations {
+  Evaluation whole;
+  std::vector<std::pair<std::string, Evaluation>> named;
+};
+Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets,
+                          int64_t max_sequences, int64_t micro_batch, const StopCheck& stop);
 
 // The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run
 // restores it from metrics.jsonl, which is cut at the step that the run resumes from.
