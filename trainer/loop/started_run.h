@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "offload/engine/engine.h"
 #include "trainer/checkpoint/run_progress.h"

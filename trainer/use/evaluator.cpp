@@ -103,7 +103,11 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
     sums.preference += result.preference;
     sums.policy += result.policy;
     sums.seconds += result.seconds;
-    set.name.empty() ? results.whole = result : results.named.emplace_back(set.name, result).second;
+    if (set.name.empty()) {
+      results.whole = result;
+    } else {
+      results.named.emplace_back(set.name, result);
+    }
   }
   if (!sets.empty() && sets.front().name.empty()) {
     results.whole.seconds = sums.seconds;
