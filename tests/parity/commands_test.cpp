@@ -546,6 +546,8 @@ TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
   const Ended ended = run_command({"trian", path("run.toml")});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "unknown command 'trian', did you mean 'train'?")) << ended.err;
+  const Ended list = run_command({"ckpt", "list", "runs/x"});
+  EXPECT_TRUE(has(list.err, "unknown command 'list', did you mean 'ls'?")) << list.err;
   EXPECT_TRUE(has(run_command({"config", "kyes"}).err, "did you mean 'keys'?"));
   EXPECT_TRUE(has(run_command({"chekc", "run"}).err, "did you mean 'check'?"));
   EXPECT_TRUE(has(run_command({"check", "modle"}).err, "did you mean 'model'?"));

@@ -107,12 +107,25 @@ const OldCommand* replace_old_command(std::vector<std::string>& words) {
   return nullptr;
 }
 
+// Returns true if the letters of `name` are in `word`, in order, from the first on: "ls" of "list".
+bool abbreviates(const std::string& name, const std::string& word) {
+  if (name.empty() || word.empty() || name[0] != word[0]) return false;
+  size_t found = 0;
+  for (const char letter : word) found += found < name.size() && letter == name[found] ? 1 : 0;
+  return found == name.size();
+}
+
 // Returns the nearest command of `names`, or what replaced it if an earlier name is nearer.
 std::string meant_command(const std::string& word, std::vector<std::string> names, bool top_level) {
   if (top_level) {
     for (const OldCommand& old : kOldCommands) names.emplace_back(old.name);
   }
-  const std::string nearest = nearest_name(word, names);
+  std::string nearest = nearest_name(word, names);
+  if (nearest.empty()) {
+    const auto shorter = std::ranges::find_if(
+        names, [&word](const std::string& name) { return abbreviates(name, word); });
+    if (shorter != names.end()) nearest = *shorter;
+  }
   const auto old = std::ranges::find(kOldCommands, nearest, &OldCommand::name);
   return old == kOldCommands.end() ? nearest : std::string(old->words);
 }
