@@ -153,8 +153,8 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   give_back_heap();
   // The last step stays on the terminal, above what is said of the run's end.
   if (last || stopping_) run_.reporter.finish_display();
-  if (!run_.eval_sets.empty() && !stopping_ && (last || due(config_.eval.every_steps)))
-    evaluate_now();
+  const bool evaluates = !run_.eval_sets.empty() && (last || due(config_.eval.every_steps));
+  if (evaluates && !stopping_) evaluate_now();
   if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) {
     save();
     if (!last && run_.ranks().first()) {
@@ -206,8 +206,9 @@ void RunLoop::evaluate_now() {
                              describe_quality(result) + (best ? "  the best so far" : "");
     if (first) log_info(text);
     for (const auto& [name, set] : results.named) {
-      if (first)
-        log_info("  " + name + formatted("  loss %.4f  ", set.loss) + describe_quality(set));
+      const std::string line =
+          "  " + name + formatted("  loss %.4f  ", set.loss) + describe_quality(set);
+      if (first) log_info(line);
     }
     if (run_.prompts) show_samples();
     if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);
