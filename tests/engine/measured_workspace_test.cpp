@@ -288,8 +288,8 @@ TEST(MeasuredWorkspace, TakesTheLargestOfAllRanks) {
   EXPECT_GE(after[1].saved, 10 * kGiB);
 }
 
-// For a device that this machine does not have, costs are marked as estimates. Every block has
-// attention by a kernel, and the scores have no cap.
+// For a device that this machine does not have, costs are marked as estimates, and are measured
+// without matrix products. Every block has attention by a kernel, and the scores have no cap.
 TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   uint64_t seed = 4;
   while (draw_case(seed, 0.02).config.at("model_type") != "llama") ++seed;
@@ -303,7 +303,11 @@ TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   for (size_t i = 0; i < there.size(); ++i) {
     EXPECT_EQ(there[i].source, CostSource::kEstimated);
     EXPECT_EQ(there[i].backward > here[i].backward, i > 0) << i;
+    EXPECT_EQ(there[i].saved, here[i].saved) << i;
+    if (i + 1 < there.size()) EXPECT_EQ(there[i].forward, here[i].forward) << i;
   }
+  // The probe skipped matrix products; afterwards they are computed.
+  EXPECT_EQ(at::mm(at::ones({1, 3}), at::ones({3, 1})).item<float>(), 3.0F);
   // The logits of the head's chunk on that device, in the compute dtype.
   const int64_t rows = std::min<int64_t>(one.run.positions, 1024);
   const Bytes chunk = rows * model->arch().vocabulary * width_of(one.compute);

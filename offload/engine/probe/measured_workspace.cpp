@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/processor.h"
 #include "device/cuda_runtime.h"
+#include "offload/engine/probe/skipped_products.h"
 
 namespace longshore {
 namespace {
@@ -141,7 +142,7 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
   std::string key = options_.program + "\nLibTorch " TORCH_VERSION "\n" +
                     device_name(options_.device) + "\nthreads " + std::to_string(options_.threads) +
                     "\ndtype " + std::to_string(static_cast<int>(options_.device.compute)) + "\n" +
-                    identity;
+                    (options_.elsewhere ? "without products\n" : "") + identity;
   for (const ProbeInput& input : inputs) {
     key += "\n" + std::to_string(input.kind) + " " + std::to_string(input.positions) + " " +
            std::to_string(input.document) + " " + std::to_string(input.trained);
@@ -153,7 +154,11 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
   // LibTorch's memory counter covers the whole process.
   static Mutex one_at_a_time;
   const MutexLock lock(one_at_a_time);
-  on_own_thread([&] { distinct.samples = samples_of(alone, options_.device, inputs); });
+  on_own_thread([&] {
+    std::optional<SkippedProducts> skipped;
+    if (options_.elsewhere) skipped.emplace();
+    distinct.samples = samples_of(alone, options_.device, inputs);
+  });
   units_run_ += 1;
   // Other users of the GPU's memory may leave, so samples that are too large are not cached.
   const auto too_large = [](const ProbeSample& sample) { return sample.trace.too_large; };
