@@ -26,6 +26,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
+constexpr std::string_view kGateUpPattern = R"(.*\.gate_up_proj)";
 constexpr const char* kMerge =
     "; merge the adapter into its model with PEFT's merge_and_unload, and train a new one on that";
 
@@ -36,7 +37,8 @@ constexpr std::array kNotes = {"auto_mapping",   "corda_config",   "eva_config",
                                "megatron_core",  "peft_version",   "qalora_group_size",
                                "revision",       "runtime_config"};
 // Keys that SettingsReader reads one by one.
-constexpr std::array kRead = {"base_model_name_or_path",
+constexpr std::array kRead = {"alpha_pattern",
+                              "base_model_name_or_path",
                               "bias",
                               "exclude_modules",
                               "fan_in_fan_out",
@@ -47,7 +49,9 @@ constexpr std::array kRead = {"base_model_name_or_path",
                               "modules_to_save",
                               "peft_type",
                               "r",
+                              "rank_pattern",
                               "target_modules",
+                              "target_parameters",
                               "task_type",
                               "use_dora",
                               "use_rslora"};
@@ -59,7 +63,6 @@ struct Unsupported {
 // Known keys that are only accepted as null, false or empty.
 constexpr Unsupported kUnsupported[] = {
     {"alora_invocation_tokens", "the adapter would act on a part of each text only"},
-    {"alpha_pattern", "modules would have an alpha of their own"},
     {"arrow_config", "a router would choose between adapters"},
     {"ensure_weight_tying", "adapters of tied weights would be tied"},
     {"kasa_config", "singular values of the model's weights would be cut off"},
@@ -68,8 +71,6 @@ constexpr Unsupported kUnsupported[] = {
     {"lora_bias", "B would have a bias"},
     {"megatron_config", "it describes a model of Megatron"},
     {"monteclora_config", "noise would be added to the adapter"},
-    {"rank_pattern", "modules would have a rank of their own"},
-    {"target_parameters", "parameters that are no module's weight would have adapters"},
     {"trainable_token_indices", "single rows of the embedding would be trained"},
     {"use_bdlora", "A or B would be block-diagonal"},
     {"use_qalora", "inputs would be pooled in groups"},
@@ -91,6 +92,8 @@ class SettingsReader {
     read_kind();
     read_numbers();
     read_targets();
+    settings_.parameters = texts("target_parameters");
+    read_patterns();
     settings_.trained = texts("modules_to_save");
     if (settings_.trained.size() > kMaxWholeModules) {
       refuse("modules_to_save", "names more than " + std::to_string(kMaxWholeModules) + " modules");
@@ -208,6 +211,31 @@ class SettingsReader {
     }
   }
 
+  // PEFT doubles rank and alpha of gate and up of experts, one parameter.
+  void read_patterns() {
+    const Json* const ranks = find("rank_pattern");
+    const Json* const alphas = find("alpha_pattern");
+    const auto given = [](const Json* value) { return value != nullptr && !is_neutral(*value); };
+    if (!given(ranks) && !given(alphas)) return;
+    settings_.gate_up_doubled = true;
+    const auto doubled = [&](const Json* value, double own) {
+      return given(value) && value->is_object() && value->size() == 1 &&
+             value->begin().key() == kGateUpPattern && value->begin()->is_number() &&
+             value->begin()->get<double>() == 2.0 * own;
+    };
+    const bool rank_fits = doubled(ranks, static_cast<double>(settings_.rank));
+    const bool alpha_fits = doubled(alphas, settings_.alpha);
+    const std::string only =
+        " of their own are not supported, but for that of experts' "
+        "gate_up_proj, which PEFT doubles";
+    if (!rank_fits && (given(ranks) || alpha_fits)) {
+      refuse("rank_pattern", "modules with a rank" + only + kMerge);
+    }
+    if (!alpha_fits && (given(alphas) || rank_fits)) {
+      refuse("alpha_pattern", "modules with an alpha" + only + kMerge);
+    }
+  }
+
   std::vector<std::string> texts(const char* key) {
     std::vector<std::string> list;
     const Json* const value = find(key);
@@ -251,7 +279,15 @@ class TensorCheck {
   TensorCheck(const SafetensorsFile& file, const AdapterSettings& settings)
       : file_(file),
         settings_(settings),
-        targets_(settings.targets.begin(), settings.targets.end()) {}
+        targets_(settings.targets.begin(), settings.targets.end()) {
+    for (const std::string& name : settings.parameters) {
+      if (name.ends_with(".weight")) {
+        targets_.insert(name.substr(0, name.rfind('.')));
+      } else {
+        has_experts_ = true;  // their adapters have the names of the module of all experts
+      }
+    }
+  }
 
   // Throws one DataError with all problems.
   void run() {
@@ -305,13 +341,17 @@ class TensorCheck {
     const std::string other = std::string(path) + std::string(is_a ? kB : kA);
     expect(tensor, other);
     if (settings_.dora && is_a) expect(tensor, std::string(path) + std::string(kMagnitude));
+    const bool of_experts =
+        has_experts_ && (path.ends_with(".experts") || path.ends_with(".experts.base_layer"));
     if (path.size() <= kAdapterNamePrefix.size() ||
-        !is_target(path.substr(kAdapterNamePrefix.size()))) {
+        (!of_experts && !is_target(path.substr(kAdapterNamePrefix.size())))) {
       add(tensor, "target_modules of " + std::string(kAdapterConfigName) + " has no such module");
     }
     const std::vector<int64_t>& shape = tensor.shape;
     const bool matrix = shape.size() == 2 && shape[0] > 0 && shape[1] > 0;
-    if (!matrix || shape[is_a ? 0 : 1] != settings_.rank) {
+    const int64_t of_rank = matrix ? shape[is_a ? 0 : 1] : 0;
+    // The number of experts is the model's.
+    if (!matrix || (of_experts ? of_rank % settings_.rank != 0 : of_rank != settings_.rank)) {
       const std::string rank = std::to_string(settings_.rank);
       add(tensor, "shape " + format_shape(shape) + ", but r of " + std::string(kAdapterConfigName) +
                       " makes it " + (is_a ? "[" + rank + ", inputs]" : "[outputs, " + rank + "]"));
@@ -358,6 +398,7 @@ class TensorCheck {
   const SafetensorsFile& file_;
   const AdapterSettings& settings_;
   std::set<std::string, std::less<>> targets_;
+  bool has_experts_ = false;
   std::set<std::string> found_;  // those of modules_to_save
   ProblemList problems_;
 };
@@ -447,9 +488,17 @@ std::string adapter_config_text(const AdapterSettings& settings) {
   const bool integer = settings.alpha == std::floor(settings.alpha) && settings.alpha < 1e15;
   const bool all = settings.targets == std::vector<std::string>{std::string(kAllLinear)};
   const Json none = nullptr, empty = Json::object();
+  const auto number = [integer](double value) {
+    return integer ? Json(static_cast<int64_t>(value)) : Json(value);
+  };
+  Json ranks = empty, alphas = empty;
+  if (settings.gate_up_doubled) {
+    ranks[kGateUpPattern] = 2 * settings.rank;
+    alphas[kGateUpPattern] = number(2.0 * settings.alpha);
+  }
   const Json config = {
       {"alora_invocation_tokens", none},
-      {"alpha_pattern", empty},
+      {"alpha_pattern", alphas},
       {"arrow_config", none},
       {"auto_mapping", none},
       {"base_model_name_or_path", settings.base.empty() ? none : Json(settings.base)},
@@ -466,7 +515,7 @@ std::string adapter_config_text(const AdapterSettings& settings) {
       {"layers_pattern", none},
       {"layers_to_transform", none},
       {"loftq_config", empty},
-      {"lora_alpha", integer ? Json(static_cast<int64_t>(settings.alpha)) : Json(settings.alpha)},
+      {"lora_alpha", number(settings.alpha)},
       {"lora_bias", false},
       {"lora_dropout", settings.dropout},
       {"lora_ga_config", none},
@@ -478,10 +527,10 @@ std::string adapter_config_text(const AdapterSettings& settings) {
       {"peft_version", "0.21.2"},
       {"qalora_group_size", 16},
       {"r", settings.rank},
-      {"rank_pattern", empty},
+      {"rank_pattern", ranks},
       {"revision", none},
       {"target_modules", all ? Json(kAllLinear) : Json(settings.targets)},
-      {"target_parameters", none},
+      {"target_parameters", settings.parameters.empty() ? none : Json(settings.parameters)},
       {"task_type", "CAUSAL_LM"},
       {"trainable_token_indices", none},
       {"use_bdlora", none},

@@ -29,6 +29,10 @@ struct AdapterSettings {
   // A module is a target if its name is an element, or ends with "." and an element. The single
   // element "all-linear" stands for all matrices except the head.
   std::vector<std::string> targets = {};
+  // PEFT's target_parameters, in the same sense: experts ("experts.down_proj") and routers
+  // ("gate.weight"). Experts' gate_up_proj may have twice the rank and alpha.
+  std::vector<std::string> parameters = {};
+  bool gate_up_doubled = false;
   // Modules whose name ends with an element are trained as a whole, and in the adapter's file.
   std::vector<std::string> trained = {};
   std::string base = {};  // the model: a hub id or a path; may be empty

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/errors.h"
@@ -22,13 +23,27 @@ constexpr std::array kAttentionModules = {
     Module::kDeltaDecay, Module::kDeltaQkvGate, Module::kDeltaBetaDecay, Module::kDeltaOutput,
     Module::kQueryDown,  Module::kQueryUp,      Module::kLatentDown,     Module::kLatentUp};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
+constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
+// The families with experts whose all-linear includes them in PEFT.
+constexpr std::array<std::string_view, 3> kExpertFamilies = {"mixtral", "olmoe", "qwen3_moe"};
+constexpr std::string_view kWeight = ".weight";
+
+bool experts_adaptable(const ArchSpec& arch) {
+  return std::ranges::find(kExpertFamilies, arch.family) != kExpertFamilies.end();
+}
 
 bool is_one_of(std::span<const Module> modules, Module module) {
   return std::ranges::find(modules, module) != modules.end();
 }
 
-bool can_be_adapted(Module module) {
-  return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module);
+// Experts and the router are parameters of their modules in transformers, not modules themselves.
+bool is_sparse_part(Module module) {
+  return is_one_of(kExpertModules, module) || module == Module::kRouter;
+}
+
+bool can_be_adapted(const ArchSpec& arch, Module module) {
+  return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
+         (experts_adaptable(arch) && is_sparse_part(module));
 }
 
 bool ends_with_part(std::string_view name, std::string_view end) {
@@ -40,22 +55,38 @@ bool ends_with_part(std::string_view name, std::string_view end) {
 class Target {
  public:
   Target(const ArchSpec& arch, const std::string& text)
-      : prefixes_(name_table(arch.family).prefixes), text_(text) {}
+      : arch_(arch), prefixes_(name_table(arch.family).prefixes), text_(text) {}
 
   // `name` lacks the prefix of the model's files.
   bool matches(Module module, const std::string& name) const {
     if (text_ == "attention") return is_one_of(kAttentionModules, module);
-    if (text_ == "mlp") return is_one_of(kMlpModules, module);
-    if (text_ == "all-linear") return can_be_adapted(module);
-    return std::ranges::any_of(prefixes_, [&](const NameTable::Prefix& prefix) {
-      const std::string whole = std::string(prefix.body) + name;
-      return ends_with_part(whole, text_) || glob_matches(text_, whole);
-    });
+    if (text_ == "mlp") {
+      return is_one_of(kMlpModules, module) || is_one_of(kExpertModules, module);
+    }
+    if (text_ == "all-linear") return can_be_adapted(arch_, module);
+    return std::ranges::any_of(prefixes_,
+                               [&](const NameTable::Prefix& prefix) {
+                                 const std::string whole = std::string(prefix.body) + name;
+                                 if (ends_with_part(whole, text_) || glob_matches(text_, whole))
+                                   return true;
+                                 // PEFT's target_parameters name the router's weight.
+                                 return module == Module::kRouter &&
+                                        ends_with_part(whole + std::string(kWeight), text_);
+                               }) ||
+           is_older_name(module);
   }
   // Returns whether the target means matrices that a layer of experts has instead of an MLP.
   bool means_mlp() const { return text_ == "mlp" || text_ == "all-linear"; }
 
  private:
+  // Adapters that were made with transformers 4 name the matrices of single experts.
+  bool is_older_name(Module module) const {
+    constexpr std::array<std::string_view, 4> kGateUp = {"gate_proj", "up_proj", "w1", "w3"};
+    if (module == Module::kExpertsDown) return text_ == "w2";
+    return module == Module::kExpertsGateUp && std::ranges::find(kGateUp, text_) != kGateUp.end();
+  }
+
+  const ArchSpec& arch_;
   const std::vector<NameTable::Prefix>& prefixes_;
   const std::string& text_;
 };
@@ -68,11 +99,15 @@ struct Candidate {
   std::string name;  // of the module, without the prefix of the model's files
 };
 
-std::vector<Candidate> candidates(const ArchSpec& arch) {
+std::vector<Candidate> candidates(const ArchSpec& family) {
+  ArchSpec arch = family;
+  const bool sparse = experts_adaptable(arch);
+  if (sparse) arch.moe.fused = true;  // the names of transformers
   std::vector<Candidate> list;
-  const auto add = [&list](int64_t layer, const std::vector<ModuleParameter>& parameters) {
+  const auto add = [&](int64_t layer, const std::vector<ModuleParameter>& parameters) {
     for (const ModuleParameter& parameter : parameters) {
       if (parameter.role != ParameterRole::kWeight || parameter.spec.shape.size() < 2) continue;
+      if (sparse && is_one_of(kMlpModules, parameter.module)) continue;
       list.push_back({layer, parameter.module, module_of(parameter.spec.name)});
     }
   };
@@ -85,10 +120,10 @@ std::vector<Candidate> candidates(const ArchSpec& arch) {
 }
 
 // Returns "down_proj, gate_proj, k_proj": the last parts of the names that can be targets.
-std::string known_targets(const std::vector<Candidate>& list) {
+std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& list) {
   std::set<std::string> names;
   for (const Candidate& one : list) {
-    if (!can_be_adapted(one.module)) continue;
+    if (!can_be_adapted(arch, one.module)) continue;
     names.insert(one.name.substr(one.name.rfind('.') + 1));
   }
   std::string text;
@@ -96,20 +131,73 @@ std::string known_targets(const std::vector<Candidate>& list) {
   return text;
 }
 
+// PEFT nests the adapters of a layer's experts and refuses dropout and DoRA for parameters.
+void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
+                        const std::string& where) {
+  const bool any = std::ranges::any_of(
+      adapter.targets, [](const auto& target) { return is_sparse_part(target.second); });
+  if (any && (adapter.magnitudes || adapter.dropout > 0.0)) {
+    throw ConfigError(where + ": adapters of experts and routers have neither DoRA nor dropout, " +
+                      "as in PEFT; use \"attention\", or LoRA without dropout");
+  }
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    if (adapter.adapts(layer, Module::kExpertsGateUp) !=
+        adapter.adapts(layer, Module::kExpertsDown)) {
+      throw ConfigError(where + ": name gate_up_proj and down_proj of experts together");
+    }
+  }
+}
+
+// The shape of a stacked B: [experts, outputs, rank]. PEFT's index of an element is (output * rank
+// + k) * experts + expert.
+template <typename Use>
+void for_stacked_b(const ParamSpec& parameter, const Use& use) {
+  const auto experts = static_cast<size_t>(parameter.shape.at(0));
+  const size_t matrix = static_cast<size_t>(parameter.elements()) / experts;
+  for (size_t expert = 0; expert < experts; ++expert) {
+    for (size_t i = 0; i < matrix; ++i) use(expert * matrix + i, i * experts + expert);
+  }
+}
+
+bool is_b(const ParamSpec& parameter) {
+  return parameter.adapter && parameter.name.ends_with(".lora_B.weight");
+}
+
 }  // namespace
 
 std::string module_of(std::string_view parameter) {
-  for (const std::string_view end : {".weight", ".bias"}) {
+  for (const std::string_view end : {kWeight, std::string_view(".bias")}) {
     if (parameter.ends_with(end)) parameter.remove_suffix(end.size());
   }
   return std::string(parameter);
 }
 
-std::optional<AdapterNames> adapter_names(std::string_view parameter) {
-  if (!parameter.ends_with(".weight")) return std::nullopt;
-  const std::string module = module_of(parameter);
-  return AdapterNames{module + ".lora_A.weight", module + ".lora_B.weight",
-                      module + std::string(kMagnitude)};
+AdapterNames adapter_names(const std::string& module) {
+  return {module + ".lora_A.weight", module + ".lora_B.weight", module + std::string(kMagnitude)};
+}
+
+std::vector<int64_t> peft_shape(const ParamSpec& parameter) {
+  if (!parameter.adapter || !parameter.stacked) return parameter.shape;
+  const int64_t experts = parameter.shape.at(0), rows = parameter.shape.at(1);
+  const int64_t columns = parameter.shape.at(2);
+  if (is_b(parameter)) return {rows, columns * experts};
+  return {experts * rows, columns};
+}
+
+bool peft_reorders(const ParamSpec& parameter) {
+  return parameter.stacked && is_b(parameter);
+}
+
+std::vector<float> from_peft(const ParamSpec& parameter, std::span<const float> values) {
+  std::vector<float> own(values.size());
+  for_stacked_b(parameter, [&](size_t mine, size_t peft) { own[mine] = values[peft]; });
+  return own;
+}
+
+std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> values) {
+  std::vector<float> peft(values.size());
+  for_stacked_b(parameter, [&](size_t mine, size_t place) { peft[place] = values[mine]; });
+  return peft;
 }
 
 std::string weight_of_magnitude(std::string_view parameter) {
@@ -126,30 +214,35 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
       .scaling = choice.alpha / (choice.rslora ? std::sqrt(static_cast<double>(choice.rank))
                                                : static_cast<double>(choice.rank)),
       .magnitudes = choice.dora,
+      .rslora = choice.rslora,
+      .gate_up_doubled = choice.gate_up_doubled,
       .dropout = choice.dropout,
       .targets = {}};
   const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
   for (const std::string& text : choice.targets) {
     const Target target(arch, text);
-    if (sparse && target.means_mlp()) {
+    if (sparse && !experts_adaptable(arch) && target.means_mlp()) {
       throw ConfigError(where + ": \"" + text +
-                        "\" includes experts, which cannot have adapters; use \"attention\"");
+                        "\" includes experts, which cannot have adapters in " + arch.family +
+                        "; use \"attention\"");
     }
     bool found = false;
     for (const Candidate& one : list) {
       if (!target.matches(one.module, one.name)) continue;
-      if (!can_be_adapted(one.module)) {
+      if (!can_be_adapted(arch, one.module)) {
         throw ConfigError(where + ": \"" + printable(text) + "\" is " + one.name +
-                          ", which cannot have an adapter; possible are " + known_targets(list));
+                          ", which cannot have an adapter; possible are " +
+                          known_targets(arch, list));
       }
       adapter.targets.insert({one.layer, one.module});
       found = true;
     }
     if (!found) {
       throw ConfigError(where + ": \"" + printable(text) + "\" is no module of " + arch.origin +
-                        "; possible are attention, mlp, all-linear, " + known_targets(list));
+                        "; possible are attention, mlp, all-linear, " + known_targets(arch, list));
     }
   }
+  check_sparse_parts(arch, adapter, where);
   return adapter;
 }
 
@@ -179,21 +272,42 @@ void freeze_base(ModelSpec& model, std::span<const std::string> trained, const s
 }
 
 std::vector<std::string> target_names(const ArchSpec& arch) {
-  const std::string_view prefix = name_table(arch.family).prefixes.front().body;
+  const NameTable& names = name_table(arch.family);
   std::set<std::string> last_parts, whole;
   std::set<std::string> others;  // the last parts of modules without an adapter
   for (const Candidate& one : candidates(arch)) {
     const std::string last = one.name.substr(one.name.rfind('.') + 1);
+    if (is_sparse_part(one.module)) continue;
     if (one.layer >= 0 && arch.adapter.adapts(one.layer, one.module)) {
       last_parts.insert(last);
-      whole.insert(std::string(prefix) + one.name);
+      whole.insert(std::string(names.published_body()) + one.name);
     } else {
       others.insert(last);
     }
   }
-  const bool plain = std::ranges::none_of(
-      last_parts, [&others](const std::string& name) { return others.contains(name); });
-  const std::set<std::string>& names = plain ? last_parts : whole;
+  // The other towers of a wrapper may have modules of any name.
+  const bool plain = names.other_towers.empty() &&
+                     std::ranges::none_of(last_parts, [&others](const std::string& name) {
+                       return others.contains(name);
+                     });
+  const std::set<std::string>& list = plain ? last_parts : whole;
+  return {list.begin(), list.end()};
+}
+
+std::vector<std::string> target_parameters(const ArchSpec& arch) {
+  const std::string_view prefix = name_table(arch.family).published_body();
+  std::set<std::string> names;
+  const std::vector<Candidate> list = candidates(arch);
+  for (const Candidate& one : list) {
+    if (!is_sparse_part(one.module) || !arch.adapter.adapts(one.layer, one.module)) continue;
+    const bool everywhere = std::ranges::all_of(list, [&](const Candidate& other) {
+      return other.module != one.module || arch.adapter.adapts(other.layer, other.module);
+    });
+    const bool router = one.module == Module::kRouter;
+    std::string name =
+        everywhere ? one.name.substr(one.name.rfind('.') + 1) : std::string(prefix) + one.name;
+    names.insert(router ? name + std::string(kWeight) : name);
+  }
   return {names.begin(), names.end()};
 }
 
@@ -207,17 +321,13 @@ std::vector<std::string> trained_modules(const ModelSpec& model) {
   return {names.begin(), names.end()};
 }
 
-ModelSpec merged_spec(const ModelSpec& model) {
+ModelSpec merged_spec(const ArchSpec& arch, const ModelSpec& model) {
+  const std::map<std::string, AdaptedPart> adapted = adapted_matrices(arch, model);
   ModelSpec merged = model;
   for (UnitSpec& unit : merged.units) {
-    std::set<std::string> adapted;
-    for (const ParamSpec& parameter : unit.parameters) {
-      if (parameter.adapter) adapted.insert(parameter.name);
-    }
     std::erase_if(unit.parameters, &ParamSpec::adapter);
     for (ParamSpec& parameter : unit.parameters) {
-      const std::optional<AdapterNames> names = adapter_names(parameter.name);
-      if (names && adapted.contains(names->a)) parameter.frozen = false;
+      if (adapted.contains(parameter.name)) parameter.frozen = false;
     }
   }
   return merged;

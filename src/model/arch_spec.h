@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <set>
 #include <string>
@@ -202,15 +203,25 @@ inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 // The low-rank adapters of a model (LoRA, arXiv:2106.09685). The output of a target is W x +
 // scaling * B (A x), with A [rank, in] and B [out, rank], whatever the layout of W. With magnitudes
 // (DoRA, arXiv:2402.09353) each output is also multiplied by its trained magnitude divided by the
-// norm of its weights in W + scaling * B A.
+// norm of its weights in W + scaling * B A. The adapter of all experts' matrices of a layer is one
+// parameter, A [experts, rank, in] and B [experts, out, rank]; it has gate and up as one matrix.
 struct AdapterSpec {
   int64_t rank = 0;  // 0: the model has no adapters
   double scaling = 1.0;
   bool magnitudes = false;
-  double dropout = 0.0;  // the share of x that training drops before A (InputDropout)
+  bool rslora = false;           // the scaling is divided by the root of the rank
+  bool gate_up_doubled = false;  // experts' gate and up have twice the rank and alpha of others
+  double dropout = 0.0;          // the share of x that training drops before A (InputDropout)
   std::set<std::pair<int64_t, Module>> targets;  // the layer and the module of each adapted matrix
 
   bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }
+  int64_t rank_of(Module module) const {
+    return gate_up_doubled && module == Module::kExpertsGateUp ? 2 * rank : rank;
+  }
+  double scaling_of(Module module) const {
+    const bool grows = rslora && gate_up_doubled && module == Module::kExpertsGateUp;
+    return grows ? scaling * std::numbers::sqrt2 : scaling;
+  }
 };
 
 struct ArchSpec {

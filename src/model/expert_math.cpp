@@ -50,7 +50,9 @@ ExpertMath::ExpertMath(const ArchSpec& arch, int64_t width)
       transposed_(arch.moe.transposed),
       interleaved_(arch.moe.interleaved),
       clamp_(arch.moe.clamp),
-      gate_gain_(arch.moe.gate_gain) {}
+      gate_gain_(arch.moe.gate_gain),
+      gate_up_scaling_(arch.adapter.scaling_of(Module::kExpertsGateUp)),
+      down_scaling_(arch.adapter.scaling) {}
 
 at::Tensor ExpertMath::part(UnitParameters parameters, int32_t index, int64_t row) const {
   if (index < 0) return {};
@@ -66,6 +68,28 @@ at::Tensor ExpertMath::up_of(const at::Tensor& inner) const {
   return interleaved_ ? inner.slice(1, 1, 2 * width_, 2) : inner.narrow(1, width_, width_);
 }
 
+void ExpertMath::add_adapted(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
+                             int64_t row, double scaling, const at::Tensor& in,
+                             const at::Tensor& out) const {
+  if (adapter.a < 0) return;
+  const at::Tensor inner = at::mm(in, part(parameters, adapter.a, row).t());
+  out.addmm_(inner, part(parameters, adapter.b, row).t(), /*beta=*/1.0, /*alpha=*/scaling);
+}
+
+void ExpertMath::adapter_backward(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
+                                  int64_t row, double scaling, const at::Tensor& out_grad,
+                                  const at::Tensor& in, const at::Tensor& in_grad,
+                                  GradientSink& sink) const {
+  if (adapter.a < 0) return;
+  const at::Tensor a = part(parameters, adapter.a, row);
+  const at::Tensor inner_grad = at::mm(out_grad, part(parameters, adapter.b, row)).mul_(scaling);
+  if (sink.wants(adapter.a)) sink.add_product_at(adapter.a, row, inner_grad, in);
+  if (sink.wants(adapter.b)) {
+    sink.add_product_at(adapter.b, row, out_grad, at::mm(in, a.t()).mul_(scaling));
+  }
+  if (in_grad.defined()) in_grad.addmm_(inner_grad, a);
+}
+
 at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& places,
                              const at::Tensor& x) const {
   at::Tensor out = at::empty({x.size(0), 2 * width_}, x.options());
@@ -73,10 +97,11 @@ at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& plac
     at::Tensor gate = gate_of(out), up = up_of(out);
     at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
     at::mm_out(up, x, part(parameters, places.up, places.row).t());
-    return out;
+  } else {
+    const at::Tensor matrix = part(parameters, places.gate_up, places.row);
+    at::mm_out(out, x, transposed_ ? matrix : matrix.t());
   }
-  const at::Tensor matrix = part(parameters, places.gate_up, places.row);
-  at::mm_out(out, x, transposed_ ? matrix : matrix.t());
+  add_adapted(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_, x, out);
   if (places.gate_up_bias >= 0) out.add_(part(parameters, places.gate_up_bias, places.row));
   return out;
 }
@@ -119,6 +144,7 @@ at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& pl
   const at::Tensor value = value_of(inner(parameters, places, rows.x));
   const at::Tensor down = part(parameters, places.down, places.row);
   at::Tensor out = at::mm(value, transposed_ ? down : down.t());
+  add_adapted(parameters, places.down_adapter, places.adapter_row, down_scaling_, value, out);
   if (places.down_bias >= 0) out.add_(part(parameters, places.down_bias, places.row));
   return out.to(at::kFloat).mul_(rows.weights);
 }
@@ -143,6 +169,12 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
   const at::Tensor down = part(parameters, places.down, places.row);
   // The gradient of the value before the weight; its product with the value gives the weight's.
   at::Tensor grad_value = at::mm(grad, transposed_ ? down.t() : down);
+  const ExpertPlaces::Adapter& of_down = places.down_adapter;
+  if (of_down.a >= 0) {
+    const at::Tensor inner_grad = at::mm(grad, part(parameters, of_down.b, places.adapter_row));
+    grad_value.addmm_(inner_grad, part(parameters, of_down.a, places.adapter_row), 1.0,
+                      down_scaling_);
+  }
   Gradients result;
   result.weights = (value.to(at::kFloat) * grad_value).sum(1);
   if (places.down_bias >= 0) {
@@ -151,6 +183,7 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
     add_bias(sink, places.down_bias, places.row, grad.to(at::kFloat) * rows.weights);
   }
   add_matrix(sink, places.down, places.row, grad, value.mul_(rows.weights));
+  adapter_backward(parameters, of_down, places.adapter_row, down_scaling_, grad, value, {}, sink);
   value.reset();
   value_backward(grad_value.mul_(rows.weights), inner_values);
   grad_value.reset();
@@ -159,13 +192,15 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
     add_matrix(sink, places.gate_up, places.row, inner_values, rows.x);
     const at::Tensor matrix = part(parameters, places.gate_up, places.row);
     result.x = at::mm(inner_values, transposed_ ? matrix.t() : matrix);
-    return result;
+  } else {
+    const at::Tensor gate = gate_of(inner_values), up = up_of(inner_values);
+    add_matrix(sink, places.gate, places.row, gate, rows.x);
+    add_matrix(sink, places.up, places.row, up, rows.x);
+    result.x = at::mm(gate, part(parameters, places.gate, places.row));
+    result.x.addmm_(up, part(parameters, places.up, places.row));
   }
-  const at::Tensor gate = gate_of(inner_values), up = up_of(inner_values);
-  add_matrix(sink, places.gate, places.row, gate, rows.x);
-  add_matrix(sink, places.up, places.row, up, rows.x);
-  result.x = at::mm(gate, part(parameters, places.gate, places.row));
-  result.x.addmm_(up, part(parameters, places.up, places.row));
+  adapter_backward(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_,
+                   inner_values, rows.x, result.x, sink);
   return result;
 }
 

@@ -23,6 +23,12 @@ struct ExpertPlaces {
   int32_t gate = -1, up = -1, gate_up = -1, down = -1;
   int32_t gate_up_bias = -1, down_bias = -1;
   int64_t row = -1;  // row of this expert if the parameters hold many experts
+  // The adapters of gate and up and of down, and this expert's row in each; -1: none.
+  struct Adapter {
+    int32_t a = -1, b = -1;
+  };
+  Adapter gate_up_adapter = {}, down_adapter = {};
+  int64_t adapter_row = 0;
 };
 
 // The rows of tokens that are routed to one expert.
@@ -59,10 +65,20 @@ class ExpertMath {
   void add_matrix(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
                   const at::Tensor& in) const;
 
+  // Adds scaling * (in A^T) B^T to `out` if there is an adapter.
+  void add_adapted(UnitParameters parameters, const ExpertPlaces::Adapter& adapter, int64_t row,
+                   double scaling, const at::Tensor& in, const at::Tensor& out) const;
+  // Adds the gradients of A and B, and what flows to `in` through them to `in_grad` if it is
+  // defined.
+  void adapter_backward(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
+                        int64_t row, double scaling, const at::Tensor& out_grad,
+                        const at::Tensor& in, const at::Tensor& in_grad, GradientSink& sink) const;
+
   int64_t width_;
   Activation activation_;
   bool transposed_, interleaved_;
   double clamp_, gate_gain_;
+  double gate_up_scaling_, down_scaling_;  // of adapters
 };
 
 // expert_routing: selects each token's experts and their weights, and computes the gradient.

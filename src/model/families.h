@@ -33,6 +33,10 @@ struct NameTable {
   bool extra_layer = false;
   // Globs of tensors of a wrapper's other towers, which stay unchanged.
   std::vector<std::string_view> other_towers;
+  // Returns the prefix of the modules of transformers: a wrapper's last.
+  std::string_view published_body() const {
+    return (other_towers.empty() ? prefixes.front() : prefixes.back()).body;
+  }
 };
 
 // Reads config.json; messages name `path`. Throws ConfigError with every problem: an unknown

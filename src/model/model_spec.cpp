@@ -33,11 +33,12 @@ std::string with_number(std::string name, std::string_view place, int64_t number
   return name;
 }
 
-std::string parameter_name(const ArchSpec& arch, NameTable::Prefix prefix, Module module, bool bias,
-                           int64_t layer, int64_t expert) {
+// `fused` says how the files hold experts.
+std::string parameter_name(const ArchSpec& arch, bool fused, NameTable::Prefix prefix,
+                           Module module, bool bias, int64_t layer, int64_t expert) {
   const NameTable& names = name_table(arch.family);
   std::string name(names.modules[static_cast<size_t>(module)]);
-  if (module == Module::kRouter && arch.moe.fused && !names.fused_router.empty()) {
+  if (module == Module::kRouter && fused && !names.fused_router.empty()) {
     name = names.fused_router;
   }
   LONGSHORE_CHECK(!name.empty()) << arch.family << " has no part " << static_cast<int>(module);
@@ -60,6 +61,10 @@ class UnitBuilder {
     std::vector<int64_t> shape{out, in};
     if (arch_.transposed_weights) std::swap(shape[0], shape[1]);
     add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
+    if (arch_.adapter.adapts(layer_, module)) {
+      parameters_.back().adapted = {.module = adapter_module(module),
+                                    .scaling = arch_.adapter.scaling_of(module)};
+    }
     if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
     if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
   }
@@ -71,6 +76,13 @@ class UnitBuilder {
   // Adds an expert's matrix, always [out, in], even if dense matrices are transposed.
   void expert_matrix(Module module, int64_t expert, int64_t out, int64_t in, double scale = 1.0) {
     add(module, false, {out, in}, normal_init(arch_.initializer_range * scale), expert);
+    const Module of_all =
+        module == Module::kExpertDown ? Module::kExpertsDown : Module::kExpertsGateUp;
+    if (!arch_.adapter.adapts(layer_, of_all)) return;
+    parameters_.back().adapted = {.module = adapter_module(of_all),
+                                  .scaling = arch_.adapter.scaling_of(of_all),
+                                  .expert = expert,
+                                  .first_output = module == Module::kExpertUp ? out : 0};
   }
 
   // Adds the matrices of all experts, in the layout of the family.
@@ -80,9 +92,18 @@ class UnitBuilder {
     if (moe.transposed) std::swap(shape[1], shape[2]);
     add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
     parameters_.back().spec.stacked = true;
+    if (arch_.adapter.adapts(layer_, module)) {
+      parameters_.back().adapted = {.module = adapter_module(module),
+                                    .scaling = arch_.adapter.scaling_of(module)};
+    }
     if (!moe.expert_bias) return;
     add(module, true, {moe.experts, out}, {.kind = InitSpec::Kind::kZeros});
     parameters_.back().spec.stacked = true;
+  }
+
+  // Adds the adapter of all experts' matrices if they have one.
+  void expert_adapter(Module module, int64_t out, int64_t in) {
+    if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in, arch_.moe.experts);
   }
 
   // Adds a vector that is initialised like a matrix.
@@ -111,34 +132,47 @@ class UnitBuilder {
  private:
   void add(Module module, bool bias, std::vector<int64_t> shape, InitSpec init,
            int64_t expert = -1) {
-    ParamSpec spec{.name = parameter_name(arch_, prefix_, module, bias, layer_, expert),
-                   .shape = std::move(shape),
-                   .init = init};
+    ParamSpec spec{
+        .name = parameter_name(arch_, arch_.moe.fused, prefix_, module, bias, layer_, expert),
+        .shape = std::move(shape),
+        .init = init};
     parameters_.push_back({.module = module,
                            .role = bias ? ParameterRole::kBias : ParameterRole::kWeight,
                            .spec = std::move(spec),
                            .expert = expert});
   }
 
+  // Returns the name of PEFT's module, which is one in the names of transformers: there all experts
+  // of a layer are one module, and the adapter of gate and up is inside of that of down.
+  std::string adapter_module(Module module) const {
+    const std::string name =
+        module_of(parameter_name(arch_, /*fused=*/true, prefix_, module, false, layer_, -1));
+    const std::string experts = name.substr(0, name.rfind('.'));
+    if (module == Module::kExpertsGateUp) return experts + ".base_layer";
+    return module == Module::kExpertsDown ? experts : name;
+  }
+
   // Adds A and B as PEFT begins them: A is uniform with the bound of torch's kaiming_uniform_(a =
   // sqrt(5)), which is 1 / sqrt(in), and B is zero. A magnitude begins as a norm of the weights
   // (AdaptedMatrix::norms), which no InitSpec says.
-  void add_adapter(Module module, int64_t out, int64_t in) {
-    const auto [a, b, magnitude] =
-        adapter_names(parameter_name(arch_, prefix_, module, false, layer_, -1)).value();
+  void add_adapter(Module module, int64_t out, int64_t in, int64_t experts = 0) {
+    const auto [a, b, magnitude] = adapter_names(adapter_module(module));
     const double bound = 1.0 / std::sqrt(static_cast<double>(in));
+    const int64_t rank = arch_.adapter.rank_of(module);
     const auto push = [&](ParameterRole role, std::string name, std::vector<int64_t> shape,
                           InitSpec init) {
-      parameters_.push_back(
-          {.module = module,
-           .role = role,
-           .spec = {
-               .name = std::move(name), .shape = std::move(shape), .adapter = true, .init = init}});
+      if (experts > 0) shape.insert(shape.begin(), experts);
+      parameters_.push_back({.module = module,
+                             .role = role,
+                             .spec = {.name = std::move(name),
+                                      .shape = std::move(shape),
+                                      .stacked = experts > 0,
+                                      .adapter = true,
+                                      .init = init}});
     };
-    push(ParameterRole::kLoraA, a, {arch_.adapter.rank, in},
-         {.kind = InitSpec::Kind::kUniform, .bound = bound});
+    push(ParameterRole::kLoraA, a, {rank, in}, {.kind = InitSpec::Kind::kUniform, .bound = bound});
     parameters_.back().spec.dropout = arch_.adapter.dropout;
-    push(ParameterRole::kLoraB, b, {out, arch_.adapter.rank}, {.kind = InitSpec::Kind::kZeros});
+    push(ParameterRole::kLoraB, b, {out, rank}, {.kind = InitSpec::Kind::kZeros});
     if (!arch_.adapter.magnitudes) return;
     push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});
   }
@@ -239,13 +273,14 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   if (moe.fused) {
     builder.expert_matrices(Module::kExpertsGateUp, 2 * width, hidden);
     builder.expert_matrices(Module::kExpertsDown, hidden, width, arch.residual_init_scale);
-    return;
   }
-  for (int64_t expert = 0; expert < moe.experts; ++expert) {
+  for (int64_t expert = 0; !moe.fused && expert < moe.experts; ++expert) {
     builder.expert_matrix(Module::kExpertGate, expert, width, hidden);
     builder.expert_matrix(Module::kExpertUp, expert, width, hidden);
     builder.expert_matrix(Module::kExpertDown, expert, hidden, width, arch.residual_init_scale);
   }
+  builder.expert_adapter(Module::kExpertsGateUp, 2 * width, hidden);
+  builder.expert_adapter(Module::kExpertsDown, hidden, width);
 }
 
 void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
@@ -398,13 +433,26 @@ std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Pr
   return builder.take();
 }
 
+std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const ModelSpec& model) {
+  std::map<std::string, AdaptedPart> parts;
+  const FileTensor tokens{.name = model.units.front().parameters.front().name, .shape = {}};
+  const NameTable::Prefix prefix = find_prefix(arch, {&tokens, 1});
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    for (const ModuleParameter& parameter : block_parameters(arch, prefix, layer)) {
+      if (parameter.adapted) parts.emplace(parameter.spec.name, *parameter.adapted);
+    }
+  }
+  return parts;
+}
+
 ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files) {
   const auto first = std::ranges::find_if(arch.layers, &LayerSpec::sparse);
   const NameTable& names = name_table(arch.family);
   const bool one_form = names.modules[static_cast<size_t>(Module::kExpertGate)].empty();
   if (files.empty() || first == arch.layers.end() || one_form) return arch;
-  const std::string fused = parameter_name(arch, find_prefix(arch, files), Module::kExpertsGateUp,
-                                           false, first - arch.layers.begin(), -1);
+  const std::string fused =
+      parameter_name(arch, /*fused=*/true, find_prefix(arch, files), Module::kExpertsGateUp, false,
+                     first - arch.layers.begin(), -1);
   arch.moe.fused = std::ranges::find(files, fused, &FileTensor::name) != files.end();
   return arch;
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,12 +26,22 @@ struct FileTensor {
 enum class ParameterRole : uint8_t { kWeight, kBias, kLoraA, kLoraB, kLoraMagnitude };
 inline constexpr size_t kRoleCount = static_cast<size_t>(ParameterRole::kLoraMagnitude) + 1;
 
+// The adapter of a matrix: that of `module`, whose product with `scaling` is added. An expert's own
+// matrix has the outputs from `first_output` on of `expert` in the adapter of all experts.
+struct AdaptedPart {
+  std::string module;
+  double scaling = 1.0;
+  int64_t expert = 0;
+  int64_t first_output = 0;
+};
+
 // A parameter of a unit and its module.
 struct ModuleParameter {
   Module module = Module::kTokens;
   ParameterRole role = ParameterRole::kWeight;
   ParamSpec spec;
   int64_t expert = -1;  // -1 unless it belongs to a single expert
+  std::optional<AdaptedPart> adapted = {};
 };
 
 // A block is attention, or another mixer, with its norms and residual, followed by the MLP (or
@@ -43,6 +55,9 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
                                               int64_t layer, BlockPart part = BlockPart::kWhole);
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
+
+// Returns the adapted matrices of the blocks, by name. `model` has whole units.
+std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const ModelSpec& model);
 
 // Returns `arch` with MoeSpec::fused as in the files; without files it stays unchanged.
 ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files);

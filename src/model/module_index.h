@@ -36,12 +36,12 @@ class ModuleIndex {
   int32_t weight_index(Module module) const { return index(module, ParameterRole::kWeight); }
   int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
 
- private:
   int32_t index(Module module, ParameterRole role) const {
     return indices_[static_cast<size_t>(role)][static_cast<size_t>(module)];
   }
   at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
 
+ private:
   std::array<std::array<int32_t, kModuleCount>, kRoleCount> indices_;
   std::array<InputDropout, kModuleCount> dropouts_;  // without keys
   double lora_scaling_;

@@ -22,8 +22,15 @@ std::vector<ModuleParameter> parameters_of(const ArchSpec& arch, int64_t layer,
 std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& parameters,
                                     const ModuleIndex& index, const TableRows& experts) {
   std::vector<ExpertPlaces> places(static_cast<size_t>(experts.count));
+  const auto adapter_of = [&index](Module module) {
+    return ExpertPlaces::Adapter{.a = index.index(module, ParameterRole::kLoraA),
+                                 .b = index.index(module, ParameterRole::kLoraB)};
+  };
   for (int64_t i = 0; i < experts.count; ++i) {
     ExpertPlaces& one = places[static_cast<size_t>(i)];
+    one.gate_up_adapter = adapter_of(Module::kExpertsGateUp);
+    one.down_adapter = adapter_of(Module::kExpertsDown);
+    one.adapter_row = i;
     one.gate_up = index.weight_index(Module::kExpertsGateUp);
     if (one.gate_up < 0) continue;
     one.gate_up_bias = index.bias_index(Module::kExpertsGateUp);
@@ -119,7 +126,12 @@ std::string ExpertsUnit::signature() const {
 
 int64_t ExpertsUnit::idle_elements() const {
   const int64_t met = std::min(arch_.moe.top_k, experts_.count);
-  return (experts_.count - met) * 3 * arch_.hidden * arch_.moe.width;
+  int64_t of_one = 3 * arch_.hidden * arch_.moe.width;
+  if (arch_.adapter.adapts(layer_, Module::kExpertsDown)) {
+    of_one += arch_.adapter.rank_of(Module::kExpertsGateUp) * (arch_.hidden + 2 * arch_.moe.width) +
+              arch_.adapter.rank * (arch_.hidden + arch_.moe.width);
+  }
+  return (experts_.count - met) * of_one;
 }
 
 void ExpertsUnit::make_worst(Carry& in) const {
@@ -137,10 +149,20 @@ at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
 
 at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed) const {
   const at::Tensor x = normed.to(router_type(normed));
-  const at::Tensor matrix =
-      index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()).t();
   const at::Tensor bias = index_.bias(parameters, Module::kRouter);
-  return bias.defined() ? at::addmm(bias.detach(), x, matrix) : at::mm(x, matrix);
+  return adapted_product(x, index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()),
+                         bias.defined() ? bias.detach() : bias,
+                         router_adapter(parameters, x.scalar_type()),
+                         /*transposed=*/false);
+}
+
+Lora ExpertsUnit::router_adapter(UnitParameters parameters, at::ScalarType type) const {
+  Lora lora;
+  if (!arch_.adapter.adapts(layer_, Module::kRouter)) return lora;
+  lora.a = index_.tensor(parameters, Module::kRouter, ParameterRole::kLoraA).detach().to(type);
+  lora.b = index_.tensor(parameters, Module::kRouter, ParameterRole::kLoraB).detach().to(type);
+  lora.scaling = arch_.adapter.scaling;
+  return lora;
 }
 
 ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in) const {
@@ -247,6 +269,14 @@ void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
     sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
   }
   sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
+  const Lora lora = router_adapter(parameters, type);
+  if (!lora.a.defined()) return;
+  const at::Tensor x = state.x.to(type);
+  const at::Tensor inner_grad = at::mm(grad, lora.b).mul_(lora.scaling);
+  sink.add_product(index_.index(Module::kRouter, ParameterRole::kLoraA), inner_grad, x);
+  sink.add_product(index_.index(Module::kRouter, ParameterRole::kLoraB), grad,
+                   lora.inner_of(x).mul(lora.scaling));
+  sums.x.add_(at::mm(inner_grad, lora.a));
 }
 
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "model/adapted_product.h"
 #include "model/decoder_units.h"
 #include "model/expert_math.h"
 #include "model/unit_cut.h"
@@ -52,6 +53,8 @@ class ExpertsUnit : public Unit {
   // Returns the dtype in which the router computes.
   at::ScalarType router_type(const at::Tensor& x) const;
   at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
+  // Returns the router's adapter in this dtype; without tensors if it has none.
+  Lora router_adapter(UnitParameters parameters, at::ScalarType type) const;
   at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,

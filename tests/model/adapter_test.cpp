@@ -398,6 +398,88 @@ TEST(Adapter, AllLinearIncludesTheMatricesOfGatedDeltaNet) {
   EXPECT_THROW(with_targets(arch, {"conv1d"}), ConfigError);
 }
 
+ArchSpec qwen3_moe() {
+  return read_arch_spec({{"model_type", "qwen3_moe"},
+                         {"vocab_size", 32},
+                         {"hidden_size", 16},
+                         {"intermediate_size", 24},
+                         {"num_hidden_layers", 3},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"max_position_embeddings", 64},
+                         {"rms_norm_eps", 1e-6},
+                         {"hidden_act", "silu"},
+                         {"eos_token_id", 1},
+                         {"head_dim", 12},
+                         {"decoder_sparse_step", 1},
+                         {"mlp_only_layers", {1}},
+                         {"moe_intermediate_size", 12},
+                         {"num_experts", 6},
+                         {"num_experts_per_tok", 2},
+                         {"norm_topk_prob", true}},
+                        "config.json");
+}
+
+// What PEFT 0.21 adapts for "all-linear": experts and router, and of a dense layer the attention
+// alone. Gate and up of experts have twice the rank.
+TEST(AdapterTargets, OfExpertsAreThoseOfPeft) {
+  using Names = std::vector<std::string>;
+  using Shape = std::vector<int64_t>;
+  const ArchSpec arch = with_targets(qwen3_moe(), {"all-linear"});
+  const std::string mlp = "model.layers.0.mlp.";
+  const Names adapted = adapted_in(arch, 0);
+  EXPECT_EQ(Names(adapted.begin() + 4, adapted.end()),
+            (Names{mlp + "gate", mlp + "experts.base_layer", mlp + "experts"}));
+  EXPECT_EQ(adapted_in(arch, 1).size(), 4u);
+  EXPECT_EQ(target_names(arch), (Names{"k_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(target_parameters(arch), (Names{"down_proj", "gate.weight", "gate_up_proj"}));
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<ParamSpec>& parameters = model.units.at(1).parameters;
+  const std::span<const ParamSpec> last = std::span(parameters).last(4);
+  EXPECT_EQ(last[0].shape, (Shape{6, 8, 16}));
+  EXPECT_EQ(last[1].shape, (Shape{6, 24, 8}));
+  EXPECT_EQ(last[2].shape, (Shape{6, 4, 12}));
+  EXPECT_EQ(last[3].shape, (Shape{6, 16, 4}));
+  EXPECT_EQ(peft_shape(last[0]), (Shape{48, 16}));
+  EXPECT_EQ(peft_shape(last[1]), (Shape{24, 48}));
+  EXPECT_EQ(arch.adapter.scaling_of(Module::kExpertsGateUp), 2.0);
+  const ArchSpec one = with_targets(qwen3_moe(), {"model.layers.2.mlp.experts.*"});
+  EXPECT_EQ(target_parameters(one), (Names{"model.layers.2.mlp.experts.down_proj",
+                                           "model.layers.2.mlp.experts.gate_up_proj"}));
+}
+
+// With rsLoRA the doubled rank of gate and up is under the root: 16 / sqrt(8) beside 8 / sqrt(4).
+TEST(AdapterTargets, OfExpertsAreScaledByTheirOwnRank) {
+  const AdapterSpec adapter = choose_adapters(
+      qwen3_moe(), {.rank = 4, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "");
+  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsGateUp), 16.0 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsDown), 4.0);
+}
+
+// PEFT has neither dropout nor DoRA for experts and routers, and nests two adapters of experts.
+TEST(AdapterTargets, OfExpertsRefuseWhatPeftRefuses) {
+  EXPECT_THROW(choose_adapters(qwen3_moe(), {.dora = true, .targets = {"all-linear"}}, ""),
+               ConfigError);
+  EXPECT_THROW(choose_adapters(qwen3_moe(), {.dropout = 0.1, .targets = {"gate"}}, ""),
+               ConfigError);
+  EXPECT_NO_THROW(choose_adapters(qwen3_moe(), {.dropout = 0.1, .targets = {"attention"}}, ""));
+  EXPECT_THROW(with_targets(qwen3_moe(), {"gate_up_proj"}), ConfigError);
+}
+
+// Goal: B of two experts, two outputs and rank 3 by hand. PEFT's columns are by rank, then expert.
+TEST(AdapterTargets, OfExpertsAreStoredInTheOrderOfPeft) {
+  const ParamSpec b{.name = "experts.lora_B.weight",
+                    .shape = {2, 2, 3},
+                    .stacked = true,
+                    .adapter = true,
+                    .init = {}};
+  const std::vector<float> own = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const std::vector<float> peft = {1, 7, 2, 8, 3, 9, 4, 10, 5, 11, 6, 12};
+  EXPECT_TRUE(peft_reorders(b));
+  EXPECT_EQ(to_peft(b, own), peft);
+  EXPECT_EQ(from_peft(b, peft), own);
+}
+
 // An exported adapter names its targets by their last parts, or wholly where others share these.
 TEST(AdapterTargets, AreExportedAsPeftReadsThem) {
   using Names = std::vector<std::string>;
@@ -506,17 +588,16 @@ TEST(AdapterFreeze, LeavesAdaptersAndNamedModules) {
                ConfigError);
 }
 
-// A bias has no adapter of its own.
-TEST(AdapterFreeze, NamesAdaptersOfWeightsAlone) {
-  EXPECT_EQ(adapter_names("h.0.attn.c_attn.weight").value().a, "h.0.attn.c_attn.lora_A.weight");
-  EXPECT_FALSE(adapter_names("h.0.attn.c_attn.bias").has_value());
+// An adapter has the name of its module, as in PEFT's files.
+TEST(AdapterFreeze, NamesAdaptersByTheirModules) {
+  EXPECT_EQ(adapter_names("h.0.attn.c_attn").a, "h.0.attn.c_attn.lora_A.weight");
 }
 
 // The merged model has the parameters of the files, and those that change are not frozen.
 TEST(AdapterFreeze, MergedModelHasTheFilesParameters) {
   ModelSpec model = make_model_spec(with_targets(llama(), {"q_proj"}), {});
   freeze_base(model, {}, "adapter.train");
-  const ModelSpec merged = merged_spec(model);
+  const ModelSpec merged = merged_spec(with_targets(llama(), {"q_proj"}), model);
   const ModelSpec files = make_model_spec(llama(), {});
   ASSERT_EQ(merged.units.size(), files.units.size());
   for (size_t unit = 0; unit < files.units.size(); ++unit) {

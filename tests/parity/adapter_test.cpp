@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -11,6 +12,7 @@
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/gpu.h"
+#include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -22,6 +24,24 @@ const std::string kPeftPrefix = "base_model.model.";
 const std::string kA = ".lora_A.weight";
 const std::string kB = ".lora_B.weight";
 const std::string kMagnitude = ".lora_magnitude_vector";
+
+// Returns the name in transformers of a parameter of the files: mixtral's experts and router are
+// parts of the mlp there, and a wrapper's text tower is inside of its model.
+std::string published(std::string name) {
+  for (const auto& [old, now] : {std::pair("block_sparse_moe", "mlp"),
+                                 std::pair("language_model.model.", "model.language_model.")}) {
+    const size_t at = name.find(old);
+    if (at != name.npos) name.replace(at, std::strlen(old), now);
+  }
+  return name;
+}
+
+// Returns the checkpoint's state by the names of transformers.
+Tensors published_state(const RunDriver& run) {
+  Tensors state;
+  for (auto& [name, values] : run.state()) state[published(name)] = values;
+  return state;
+}
 
 // AdapterCase: one directory of golden_adapter: what the run starts from and what PEFT made of it.
 struct AdapterCase {
@@ -36,9 +56,26 @@ struct AdapterCase {
     return joined(RunDriver::golden_arguments(base),
                   {std::string("--adapter.kind=") + (dora() ? "dora" : "lora"),
                    "--adapter.path=\"" + directory + "/adapter\"",
-                   "--optimizer.lr=" + facts.at("adamw").at("lr").dump()});
+                   "--optimizer.lr=" + facts.at("adamw").at("lr").dump(),
+                   "--optimizer.eps=" + facts.at("adamw").at("eps").dump()});
   }
   bool dora() const { return facts.at("adapter").at("use_dora").get<bool>(); }
+  // Returns the number of experts of a layer; 0: the model has none.
+  size_t experts() const {
+    const Json config = read_json_file(golden_directory(base) + "/config.json", JsonLimits{});
+    return config.value("num_experts", config.value("num_local_experts", size_t{0}));
+  }
+  // A checkpoint has B of all experts by expert; PEFT's file has it by output, rank, then expert.
+  std::vector<float> as_in_checkpoint(const std::string& name, std::vector<float> values) const {
+    const bool of_all = name.find(".experts.") != std::string::npos && name.ends_with(kB);
+    if (!of_all) return values;
+    const std::vector<float> stored = values;
+    const size_t count = experts(), matrix = stored.size() / count;
+    for (size_t i = 0; i < stored.size(); ++i) {
+      values.at(i % count * matrix + i / count) = stored[i];
+    }
+    return values;
+  }
   // Returns the tensors of golden.safetensors whose names begin so, without that beginning.
   Tensors part(const std::string& beginning) const {
     Tensors found;
@@ -73,12 +110,13 @@ void expect_peft(const AdapterCase& golden, const RunDriver& run) {
     EXPECT_LE(std::abs(losses[i] - loss), 3e-5 * loss) << golden.directory << " step " << i + 1;
     EXPECT_LE(std::abs(norms[i] - norm), 1e-4 * norm) << golden.directory << " step " << i + 1;
   }
-  const auto state = run.state();
+  const Tensors state = published_state(run);
   const Tensors final_values = golden.part("final." + kPeftPrefix);
   for (const auto& [name, values] : final_values) {
     const auto mine = state.find(name + ".master");
     ASSERT_NE(mine, state.end()) << name;
-    EXPECT_LE(relative_error(mine->second, values), 1e-4) << golden.directory << " " << name;
+    EXPECT_LE(relative_error(mine->second, golden.as_in_checkpoint(name, values)), 1e-4)
+        << golden.directory << " " << name;
   }
   // Nothing else is trained.
   EXPECT_EQ(final_values.size() * 3, state.size());
@@ -94,9 +132,11 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   const std::string hf = run.directory() + "/hf", weights = "/adapter_model.safetensors";
   EXPECT_FALSE(std::filesystem::exists(hf + "/model.safetensors"));
   EXPECT_EQ(shapes_of(hf + weights), shapes_of(golden.directory + "/adapter" + weights));
-  const auto state = run.state();
+  const Tensors state = published_state(run);
   for (const auto& [name, values] : read_tensors(hf + weights)) {
-    EXPECT_EQ(values, state.at(name.substr(kPeftPrefix.size()) + ".master")) << name;
+    EXPECT_EQ(golden.as_in_checkpoint(name, values),
+              state.at(name.substr(kPeftPrefix.size()) + ".master"))
+        << name;
   }
   const Json mine = read_json_file(hf + "/adapter_config.json", JsonLimits{});
   const Json& settings = golden.facts.at("adapter");
@@ -105,8 +145,13 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   for (const char* key : {"r", "lora_alpha", "use_dora", "use_rslora", "fan_in_fan_out"}) {
     EXPECT_EQ(mine.at(key), settings.at(key)) << key;
   }
-  for (const char* key : {"target_modules", "modules_to_save"}) {
-    EXPECT_EQ(names_in(mine.at(key)), names_in(settings.at(key))) << key;
+  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
+    EXPECT_EQ(
+        mine.at(key),
+        read_json_file(golden.directory + "/adapter/adapter_config.json", JsonLimits{}).at(key));
+  }
+  for (const char* key : {"target_modules", "target_parameters", "modules_to_save"}) {
+    EXPECT_EQ(names_in(mine.at(key)), names_in(settings.value(key, Json()))) << key;
   }
   EXPECT_EQ(mine.at("base_model_name_or_path"), golden_directory(golden.base));
 }
@@ -123,15 +168,16 @@ double ulp_of(double value) {
 }
 
 // Adds scaling * B A to a weight, which is stored as [outputs, inputs], or transposed. If there are
-// magnitudes, each output then gets its own as its norm.
-void merge(const AdapterCase& golden, const std::vector<float>& a, const std::vector<float>& b,
-           const std::vector<float>& magnitudes, std::vector<double>& weight) {
+// magnitudes, each output then gets its own as its norm. Rank and alpha are multiplied by `factor`.
+void merge(const AdapterCase& golden, size_t factor, const std::vector<float>& a,
+           const std::vector<float>& b, const std::vector<float>& magnitudes,
+           std::vector<double>& weight) {
   const Json& settings = golden.facts.at("adapter");
-  const auto rank = settings.at("r").get<size_t>();
+  const size_t rank = settings.at("r").get<size_t>() * factor;
   const bool root = settings.at("use_rslora").get<bool>();
   const bool transposed = settings.at("fan_in_fan_out").get<bool>();
-  const double scaling =
-      settings.at("lora_alpha").get<double>() / (root ? std::sqrt(double(rank)) : double(rank));
+  const double scaling = settings.at("lora_alpha").get<double>() * double(factor) /
+                         (root ? std::sqrt(double(rank)) : double(rank));
   const size_t inputs = a.size() / rank, outputs = b.size() / rank;
   ASSERT_EQ(weight.size(), inputs * outputs);
   for (size_t out = 0; out < outputs; ++out) {
@@ -150,6 +196,42 @@ void merge(const AdapterCase& golden, const std::vector<float>& a, const std::ve
   }
 }
 
+// The adapter of a weight of the model's files, as PEFT has it.
+struct AdapterPart {
+  std::string module;
+  size_t factor = 1;  // of rank and alpha
+  std::vector<float> a, b;
+};
+
+// Gate and up of all experts of a layer have one adapter, inside of that of down.
+AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t elements,
+                    const Tensors& adapter) {
+  const std::string experts = ".experts.";
+  const std::string module = name.substr(0, name.rfind('.'));
+  const size_t at = name.find(experts);
+  const auto tensor = [&](const std::string& tensor_name) {
+    return adapter.contains(tensor_name) ? adapter.at(tensor_name) : std::vector<float>();
+  };
+  if (at == name.npos || !name.ends_with(".weight")) {
+    return {module, 1, tensor(module + kA), tensor(module + kB)};
+  }
+  const size_t expert = std::stoul(name.substr(at + experts.size()));
+  const bool down = name.ends_with("w2.weight") || name.ends_with("down_proj.weight");
+  const bool up = name.ends_with("w3.weight") || name.ends_with("up_proj.weight");
+  AdapterPart part{name.substr(0, at) + (down ? ".experts" : ".experts.base_layer"), 1, {}, {}};
+  part.factor = down ? 1 : 2;
+  const std::vector<float> a = tensor(part.module + kA), b = tensor(part.module + kB);
+  const size_t count = golden.experts();
+  const size_t rank = golden.facts.at("adapter").at("r").get<size_t>() * part.factor;
+  const size_t inputs = a.size() / count / rank, outputs = elements / inputs;
+  part.a.assign(a.begin() + static_cast<ptrdiff_t>(expert * rank * inputs),
+                a.begin() + static_cast<ptrdiff_t>((expert + 1) * rank * inputs));
+  for (size_t out = up ? outputs : 0, end = out + outputs; out < end; ++out) {
+    for (size_t k = 0; k < rank; ++k) part.b.push_back(b.at((out * rank + k) * count + expert));
+  }
+  return part;
+}
+
 // `longshore export --merged` writes the whole model: its weights are those of merge() with the
 // exported adapter within 2 units of the largest element's last place, parameters that are trained
 // as a whole have their new values, and all others the bytes of the model.
@@ -164,20 +246,20 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
   const Tensors model = read_tensors(golden_directory(golden.base) + "/model.safetensors");
   const Tensors adapter = read_tensors(run.directory() + "/hf/adapter_model.safetensors");
   ASSERT_EQ(merged.size(), model.size());
-  size_t used = 0;
+  std::set<std::string> used;
   for (const auto& [name, values] : model) {
     ASSERT_TRUE(merged.contains(name)) << name;
     const std::vector<float>& mine = merged.at(name);
-    const std::string in_adapter = kPeftPrefix + name;
-    const std::string module = in_adapter.substr(0, in_adapter.rfind('.'));
+    const std::string in_adapter = kPeftPrefix + published(name);
+    const AdapterPart part = part_of(golden, in_adapter, values.size(), adapter);
     if (adapter.contains(in_adapter)) {
       EXPECT_EQ(mine, adapter.at(in_adapter)) << name;
-      used += 1;
-    } else if (name.ends_with(".weight") && adapter.contains(module + kA)) {
+      used.insert(in_adapter);
+    } else if (name.ends_with(".weight") && !part.a.empty()) {
       std::vector<double> exact(values.begin(), values.end());
       const std::vector<float> magnitudes =
-          golden.dora() ? adapter.at(module + kMagnitude) : std::vector<float>();
-      merge(golden, adapter.at(module + kA), adapter.at(module + kB), magnitudes, exact);
+          golden.dora() ? adapter.at(part.module + kMagnitude) : std::vector<float>();
+      merge(golden, part.factor, part.a, part.b, magnitudes, exact);
       const double bound = 2.0 * ulp_of(largest_of(mine));
       double furthest = 0.0;
       ASSERT_EQ(mine.size(), exact.size()) << name;
@@ -185,12 +267,13 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
         furthest = std::max(furthest, std::abs(mine[i] - exact[i]));
       }
       EXPECT_LE(furthest, bound) << name;
-      used += golden.dora() ? 3 : 2;
+      used.insert({part.module + kA, part.module + kB});
+      if (golden.dora()) used.insert(part.module + kMagnitude);
     } else {
       EXPECT_EQ(mine, values) << name;
     }
   }
-  EXPECT_EQ(used, adapter.size());
+  EXPECT_EQ(used.size(), adapter.size());
   for (const auto& [name, values] : golden.part("merged.")) {
     EXPECT_LE(relative_error(merged.at(name), values), 1e-4) << name;
   }
@@ -219,6 +302,29 @@ TEST_P(AdapterTrajectory, FollowsPeftInOneMicroBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Adapters, AdapterTrajectory, testing::ValuesIn(adapter_golden_names()),
                          golden_test_name);
+
+// An adapter with matrices of single experts, as PEFT wrote it with transformers 4, starts the run
+// that the adapter starts which PEFT 0.21 makes of it.
+TEST(OlderAdapter, StartsTheRunOfWhatPeftMakesOfIt) {
+  std::map<std::string, std::vector<float>> states[2];
+  std::vector<double> losses[2];
+  int number = 0;
+  for (const std::string name : {"older", "adapter"}) {
+    const RunDriver run("older-adapter-" + name);
+    const std::string path = test_data() + "/parity/golden_adapter_older/" + name;
+    ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("mixtral"),
+                               {"--adapter.kind=lora", "--adapter.path=\"" + path + "\"",
+                                "--train.steps=2", "--checkpoint.export=end"})),
+              0);
+    losses[number] = run.steps("loss");
+    states[number++] = run.state();
+    EXPECT_EQ(
+        shapes_of(run.directory() + "/hf/adapter_model.safetensors"),
+        shapes_of(test_data() + "/parity/golden_adapter_older/adapter/adapter_model.safetensors"));
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_TRUE(states[0] == states[1]);
+}
 
 class GpuAdapterTrajectory : public testing::TestWithParam<std::string> {};
 

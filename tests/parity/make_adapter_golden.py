@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/parity/golden_adapter: LoRA and DoRA adapters of PEFT on models of golden/.
 
-Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ...]; without arguments all cases. The
+Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ... | older]; without arguments all. The
 models and their rows are those of make_golden.py. Every case is a directory:
 
   adapter/            the adapter that the run starts from, as PEFT's save_pretrained writes it. Its
@@ -9,7 +9,7 @@ models and their rows are those of make_golden.py. Every case is a directory:
   golden.json         the model, the adapter's settings, those of the optimizer, losses and gradient
                       norms of the run, and how far the same run in fp64 is from them
   golden.safetensors  init.<name>, final.<name>  values before and after the run, by PEFT's names
-                      merged.<name>  parameters of the model after merge_and_unload
+                      merged.<name>  parameters after merge_and_unload, by the names of the files
 
 All of it is fp32 on the CPU with eager attention and no dropout.
 
@@ -27,10 +27,11 @@ import sys
 
 sys.dont_write_bytecode = True
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 import make_golden
+from expert_cases import in_files
 from trajectory_spread import all_in_fp64, apart
 
 ROOT = make_golden.ROOT.parent / "golden_adapter"
@@ -85,6 +86,22 @@ CASES = {
                   "merged": ["transformer.h.0.attn.c_attn.weight",
                              "transformer.h.1.mlp.c_proj.weight",
                              "transformer.h.1.mlp.c_proj.bias"]},
+    # Experts and router are parameters of their modules. PEFT doubles rank and alpha of gate and
+    # up, one parameter, and leaves out the MLP of a dense layer. Its LoRA of experts needs
+    # rounding that Adam does not enlarge: an eps above it.
+    "qwen3_moe": {"base": "qwen3_moe", "lora": ALL_LINEAR, "eps": 1e-4,
+                  "merged": ["model.layers.0.mlp.experts.gate_up_proj",
+                             "model.layers.2.mlp.experts.down_proj",
+                             "model.layers.1.mlp.down_proj.weight"]},
+    "mixtral": {"base": "mixtral", "lora": {**ALL_LINEAR, "use_rslora": True}, "eps": 1e-4,
+                "merged": ["model.layers.0.mlp.experts.gate_up_proj",
+                           "model.layers.1.mlp.gate.weight"]},
+    # The text tower of a wrapper, whose names are those of the wrapper's modules.
+    "gemma3": {"base": "gemma3",
+               "lora": {"r": 4, "lora_alpha": 8, "target_modules": [
+                   f"model.language_model.layers.{layer}.{module}" for layer in range(2)
+                   for module in ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")]},
+               "merged": []},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 
@@ -108,10 +125,15 @@ def check_first_values(model):
             assert torch.allclose(parameter, weight.norm(dim=1), rtol=1e-6), name
 
 
+def directory_of(base):
+    experts = "idle" in make_golden.CASES[base]
+    return (make_golden.EXPERTS_ROOT if experts else make_golden.ROOT) / base
+
+
 def adapted(name):
     """A model with a new adapter whose B is not zero; PEFT's wrapper of it."""
     case = CASES[name]
-    base = make_golden.load(make_golden.CASES[case["base"]], make_golden.ROOT / case["base"])
+    base = make_golden.load(make_golden.CASES[case["base"]], directory_of(case["base"]))
     torch.manual_seed(SEEDS[name])
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0,
                                             **case["lora"]))
@@ -125,7 +147,8 @@ def adapted(name):
             elif ".modules_to_save." in parameter_name:  # differs from the model's own
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
     # As a run of the repository's root would name it.
-    model.peft_config["default"].base_model_name_or_path = f"tests/parity/golden/{case['base']}"
+    model.peft_config["default"].base_model_name_or_path = str(
+        directory_of(case["base"]).relative_to(make_golden.ROOT.parents[2]))
     return model.eval()
 
 
@@ -142,6 +165,8 @@ def write_adapter(model, directory):
     path = directory / "adapter_config.json"
     config = json.loads(path.read_text())
     config["target_modules"].sort()
+    if config["target_parameters"]:
+        config["target_parameters"].sort()
     path.write_text(json.dumps(config, indent=2, sort_keys=True))
 
 
@@ -166,8 +191,9 @@ def make_case(name):
     golden = {f"init.{key}": value for key, value in first.items()}
 
     rows = [json.loads(line) for line in
-            (make_golden.ROOT / case["base"] / "train.jsonl").open()]
+            (directory_of(case["base"]) / "train.jsonl").open()]
     adamw = {**make_golden.adamw_of(make_golden.CASES[case["base"]]), "lr": LEARNING_RATE}
+    adamw["eps"] = case.get("eps", adamw["eps"])
     exact_losses, exact_norms, exact = run_in_fp64(model, rows, adamw)
     losses, norms = make_golden.train(model, rows, 0.0, adamw)
     final = tensors_of(model)
@@ -175,8 +201,9 @@ def make_case(name):
 
     settings = model.peft_config["default"]
     merged = dict(copy.deepcopy(model).merge_and_unload().named_parameters())
-    golden.update({f"merged.{key}": merged[key].detach().clone().contiguous()
-                   for key in case["merged"]})
+    for key in case["merged"]:
+        golden.update({f"merged.{in_file}": value.detach().clone() for in_file, value in
+                       in_files(make_golden.CASES[case["base"]], key, merged[key])})
     save_file(golden, directory / "golden.safetensors")
     fp64 = {"loss": apart(losses, exact_losses), "grad_norm": apart(norms, exact_norms),
             "weights": max(((value - exact[key]).norm() / exact[key].norm()).item()
@@ -186,6 +213,7 @@ def make_case(name):
                          "use_dora": settings.use_dora, "use_rslora": settings.use_rslora,
                          "fan_in_fan_out": settings.fan_in_fan_out,
                          "target_modules": sorted(settings.target_modules),
+                         "target_parameters": sorted(settings.target_parameters or []),
                          "modules_to_save": settings.modules_to_save},
              "steps": make_golden.STEPS, "sequences_per_step": make_golden.SEQUENCES_PER_STEP,
              "adamw": adamw, "apart_from_fp64": fp64,
@@ -200,5 +228,36 @@ def make_case(name):
           f"weights {fp64['weights']:.1e}")
 
 
+def make_older():
+    """tests/parity/golden_adapter_older: an adapter with matrices of single experts, as PEFT wrote
+    it with transformers 4 (older/), and what PEFT 0.21 makes of it (adapter/)."""
+    directory = ROOT.parent / "golden_adapter_older"
+    shutil.rmtree(directory, ignore_errors=True)
+    (directory / "older").mkdir(parents=True)
+    base = directory_of("mixtral")
+    generator = torch.Generator().manual_seed(4000)
+    rank, tensors = 2, {}
+    for name, value in load_file(base / "model.safetensors").items():
+        last = name.split(".")[-2]
+        if last in ("q_proj", "w1", "w2", "w3", "gate"):
+            module = "base_model.model." + name[:-len(".weight")]
+            tensors[module + ".lora_A.weight"] = torch.randn(rank, value.shape[1],
+                                                             generator=generator)
+            tensors[module + ".lora_B.weight"] = 0.05 * torch.randn(value.shape[0], rank,
+                                                                    generator=generator)
+    save_file(tensors, directory / "older" / "adapter_model.safetensors", {"format": "pt"})
+    LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=4, inference_mode=True,
+               target_modules=["gate", "q_proj", "w1", "w2", "w3"],
+               base_model_name_or_path="tests/parity/golden_moe/mixtral").save_pretrained(
+                   directory / "older")
+    model = make_golden.load(make_golden.CASES["mixtral"], base)
+    write_adapter(PeftModel.from_pretrained(model, directory / "older"), directory / "adapter")
+
+
 if __name__ == "__main__":
-    make_golden.main(CASES, make_case)
+    if sys.argv[1:] == ["older"]:
+        make_older()
+    else:
+        make_golden.main(CASES, make_case)
+        if len(sys.argv) == 1:
+            make_older()

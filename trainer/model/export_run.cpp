@@ -11,6 +11,7 @@
 #include "hf/adapter_directory.h"
 #include "model/adapter.h"
 #include "model/adapter_values.h"
+#include "model/model_spec.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 
@@ -28,27 +29,63 @@ AdapterExport adapter_export(const ModelSource& source) {
   return adapter;
 }
 
+std::vector<float> whole_values(const ParamSpec& parameter, const ParameterReader& read) {
+  std::vector<float> values(static_cast<size_t>(parameter.elements()));
+  read(parameter.name, 0, values);
+  return values;
+}
+
+// Gives the values of an adapter in the order of PEFT.
+class AdapterReader {
+ public:
+  // Both arguments must outlive this.
+  AdapterReader(const ModelSpec& spec, const ParameterReader& read) : read_(read) {
+    for (const ParamSpec& parameter : spec.whole_parameters()) {
+      if (peft_reorders(parameter)) reordered_[parameter.name] = parameter;
+    }
+  }
+
+  void operator()(const std::string& name, int64_t begin, std::span<float> out) {
+    const auto found = reordered_.find(name);
+    if (found == reordered_.end()) return read_(name, begin, out);
+    if (name_ != name) {
+      values_ = to_peft(found->second, whole_values(found->second, read_));
+      name_ = name;
+    }
+    std::ranges::copy(std::span(values_).subspan(static_cast<size_t>(begin), out.size()),
+                      out.begin());
+  }
+
+ private:
+  const ParameterReader& read_;
+  std::map<std::string, ParamSpec> reordered_;
+  std::string name_;  // of values_
+  std::vector<float> values_;
+};
+
 // Gives the values of the model with its adapters merged into the matrices that they adapt.
 class MergedReader {
  public:
   // `read` gives the trained parameters. Both arguments must outlive this.
   MergedReader(const ModelSource& source, const ParameterReader& read)
-      : source_(source), read_(read) {
+      : source_(source), read_(read), adapted_(adapted_matrices(source.arch(), source.whole())) {
     for (const ParamSpec& parameter : source.whole().whole_parameters()) {
       parameters_[parameter.name] = parameter;
     }
   }
 
   void operator()(const std::string& name, int64_t begin, std::span<float> out) {
-    const std::optional<AdapterNames> names = adapter_names(name);
-    if (names && parameters_.contains(names->a)) {
+    const ParamSpec& parameter = parameters_.at(name);
+    if (adapted_.contains(name)) {
       source_.read_initial(name, begin, out);
-      if (name_ != name) {
-        matrix_ = adapted_matrix(name, *names);
-        name_ = name;
+      const int64_t matrix = parameter.elements() / (parameter.stacked ? parameter.shape[0] : 1);
+      for (size_t done = 0; done < out.size();) {
+        const int64_t at = begin + static_cast<int64_t>(done);
+        const auto count = std::min(static_cast<size_t>(matrix - at % matrix), out.size() - done);
+        merge(parameter, at / matrix, at % matrix, out.subspan(done, count));
+        done += count;
       }
-      matrix_->merge(begin, out);
-    } else if (parameters_.at(name).frozen) {
+    } else if (parameter.frozen) {
       source_.read_initial(name, begin, out);
     } else {
       read_(name, begin, out);
@@ -56,29 +93,54 @@ class MergedReader {
   }
 
  private:
-  std::vector<float> whole(const std::string& name) const {
-    std::vector<float> values(static_cast<size_t>(parameters_.at(name).elements()));
-    read_(name, 0, values);
+  // Merges elements of one matrix, which is that of an expert if the parameter is stacked.
+  void merge(const ParamSpec& parameter, int64_t expert, int64_t begin, std::span<float> out) {
+    if (name_ != parameter.name || expert_ != expert) {
+      matrix_ = adapted_matrix(parameter, expert);
+      name_ = parameter.name;
+      expert_ = expert;
+    }
+    matrix_->merge(begin, out);
+  }
+
+  // Returns `rows` rows of one matrix of an adapter's parameter, from `row` on.
+  std::vector<float> rows_of(const ParamSpec& factor, int64_t expert, int64_t row,
+                             int64_t rows) const {
+    const int64_t columns = factor.shape.back();
+    const int64_t matrix = factor.shape.at(factor.shape.size() - 2) * columns;
+    std::vector<float> values(static_cast<size_t>(rows * columns));
+    read_(factor.name, expert * matrix + row * columns, values);
     return values;
   }
 
-  AdaptedMatrix adapted_matrix(const std::string& name, const AdapterNames& names) const {
-    const std::vector<int64_t>& shape = parameters_.at(name).shape;
+  AdaptedMatrix adapted_matrix(const ParamSpec& parameter, int64_t row) const {
     const ArchSpec& arch = source_.arch();
-    AdaptedMatrix matrix(arch.adapter.scaling, arch.transposed_weights, shape.at(0), shape.at(1),
-                         whole(names.a), whole(names.b));
+    const AdaptedPart& adapted = adapted_.at(parameter.name);
+    const AdapterNames names = adapter_names(adapted.module);
+    const ParamSpec &a = parameters_.at(names.a), &b = parameters_.at(names.b);
+    const int64_t rows = parameter.shape.at(parameter.shape.size() - 2);
+    const int64_t columns = parameter.shape.back();
+    const bool transposed = parameter.stacked ? arch.moe.transposed : arch.transposed_weights;
+    const int64_t expert = parameter.stacked ? row : adapted.expert;
+    const int64_t rank = a.shape.at(a.shape.size() - 2);
+    AdaptedMatrix matrix(adapted.scaling, transposed, rows, columns, rows_of(a, expert, 0, rank),
+                         rows_of(b, expert, adapted.first_output, transposed ? columns : rows));
     if (arch.adapter.magnitudes) {
       matrix.set_magnitudes(
-          [&](int64_t begin, std::span<float> out) { source_.read_initial(name, begin, out); },
-          whole(names.magnitude));
+          [&](int64_t begin, std::span<float> out) {
+            source_.read_initial(parameter.name, begin, out);
+          },
+          whole_values(parameters_.at(names.magnitude), read_));
     }
     return matrix;
   }
 
   const ModelSource& source_;
   const ParameterReader& read_;
+  std::map<std::string, AdaptedPart> adapted_;
   std::map<std::string, ParamSpec> parameters_;
   std::string name_;  // of matrix_
+  int64_t expert_ = 0;
   std::optional<AdaptedMatrix> matrix_;
 };
 
@@ -97,7 +159,15 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
 }
 
 ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
-  return exports_adapter(source, choice) ? source.whole() : merged_spec(source.whole());
+  if (!exports_adapter(source, choice)) return merged_spec(source.arch(), source.whole());
+  ModelSpec spec = source.whole();
+  for (UnitSpec& unit : spec.units) {
+    for (ParamSpec& parameter : unit.parameters) {
+      parameter.shape = peft_shape(parameter);
+      if (parameter.adapter) parameter.stacked = false;
+    }
+  }
+  return spec;
 }
 
 ExportResult export_values(const ModelSource& source, const std::string& destination,
@@ -105,8 +175,12 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
                            const ExportTexts& texts) {
   const ExportOptions options = export_options(source, choice, texts);
   const ModelSpec spec = exported_spec(source, choice);
-  if (!source.has_adapter() || exports_adapter(source, choice)) {
+  if (!source.has_adapter()) {
     return export_model(source.directory(), spec, destination, read, options);
+  }
+  if (exports_adapter(source, choice)) {
+    return export_model(source.directory(), spec, destination, AdapterReader(source.whole(), read),
+                        options);
   }
   return export_model(source.directory(), spec, destination, MergedReader(source, read), options);
 }

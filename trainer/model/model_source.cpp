@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -114,6 +115,14 @@ void ask_routers(const RunConfig& config, ArchSpec& arch) {
   arch.moe.watched = config.log.router;
 }
 
+bool holds_single_experts(const AdapterDirectory& adapter) {
+  return std::ranges::any_of(adapter.names(), [](const std::string& name) {
+    constexpr std::string_view kExperts = ".experts.";
+    const size_t at = name.find(kExperts);
+    return at != name.npos && name.find_first_of("0123456789", at) == at + kExperts.size();
+  });
+}
+
 // A decoder divided into units by one policy, with its frozen matrices packed for `packed`.
 struct CutModel {
   CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy,
@@ -219,24 +228,28 @@ void ModelSource::read_adapter(const RunConfig& config) {
   }
   adapter_settings_.transposed = arch_.transposed_weights;
   adapter_settings_.base = config.model.path;
-  if (!name_table(arch_.family).other_towers.empty()) {
-    throw ConfigError("[adapter]: " + arch_.family +
-                      " has other towers, and adapters for it are not supported; train it in full");
-  }
+  std::vector<std::string> targets = adapter_settings_.targets;
+  std::ranges::copy(adapter_settings_.parameters, std::back_inserter(targets));
   arch_.adapter =
       choose_adapters(arch_,
                       {.rank = adapter_settings_.rank,
                        .alpha = adapter_settings_.alpha,
+                       .gate_up_doubled = !adapter_ || adapter_settings_.gate_up_doubled ||
+                                          holds_single_experts(*adapter_),
                        .rslora = adapter_settings_.rslora,
                        .dora = adapter_settings_.dora,
                        .dropout = adapter_settings_.dropout,
-                       .targets = adapter_settings_.targets},
+                       .targets = std::move(targets)},
                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
 }
 
 // PEFT knows neither this program's words for targets nor its globs.
 void ModelSource::name_as_peft() {
   adapter_settings_.targets = target_names(arch_);
+  adapter_settings_.parameters = target_parameters(arch_);
+  adapter_settings_.gate_up_doubled = std::ranges::any_of(
+      arch_.adapter.targets,
+      [](const auto& target) { return target.second == Module::kExpertsGateUp; });
   adapter_settings_.trained.clear();
   for (const std::string& module : trained_modules(whole_)) {
     adapter_settings_.trained.push_back(published_name(module));
@@ -244,17 +257,22 @@ void ModelSource::name_as_peft() {
 }
 
 // An adapter that fits only in part would be trained as another adapter than the one given.
-void ModelSource::check_adapter_tensors() const {
+void ModelSource::check_adapter_tensors() {
+  find_older_tensors();
   std::set<std::string> unused;
   for (const std::string& name : adapter_->names()) unused.insert(name);
   for (const ParamSpec& parameter : whole_.whole_parameters()) {
     if (parameter.frozen) continue;
     const std::string name = published_name(parameter.name);
+    if (older_.contains(parameter.name)) {
+      check_older_tensors(parameter, unused);
+      continue;
+    }
     if (!adapter_->has(name)) {
       throw DataError(adapter_path_ + ": has no tensor for " + name +
                       ", which adapter_config.json says is trained");
     }
-    if (adapter_->shape(name) != parameter.shape) {
+    if (adapter_->shape(name) != peft_shape(parameter)) {
       throw DataError(adapter_path_ + ": the tensor of " + name +
                       " has another shape than this model needs; it belongs to another model");
     }
@@ -264,6 +282,72 @@ void ModelSource::check_adapter_tensors() const {
     throw DataError(adapter_path_ + ": the tensor of " + printable(*unused.begin()) +
                     " is not among what adapter_config.json says is trained");
   }
+  if (!older_.empty()) name_as_peft();
+}
+
+void ModelSource::find_older_tensors() {
+  for (const auto& [weight, part] : adapted_matrices(arch_, whole_)) {
+    const AdapterNames all = adapter_names(part.module), own = adapter_names(module_of(weight));
+    for (const auto& [name, older] : {std::pair(all.a, own.a), std::pair(all.b, own.b)}) {
+      const std::string published = published_name(older);
+      if (adapter_->has(published_name(name)) || !adapter_->has(published)) continue;
+      older_[name].push_back({published, part});
+    }
+  }
+}
+
+// Every expert has A and B of each matrix, with the rank of other modules.
+void ModelSource::check_older_tensors(const ParamSpec& parameter,
+                                      std::set<std::string>& unused) const {
+  const std::vector<OlderTensor>& tensors = older_.at(parameter.name);
+  const std::vector<int64_t>& shape = parameter.shape;
+  int64_t elements = 0;
+  for (const OlderTensor& tensor : tensors) {
+    const std::vector<int64_t>& found = adapter_->shape(tensor.name);
+    const bool is_a = tensor.name.ends_with(".lora_A.weight");
+    const int64_t rank = adapter_settings_.rank;
+    // Gate and up have half of the outputs and of the rank each.
+    const int64_t halves = parameter.stacked && !is_a ? shape.at(2) / rank : 1;
+    std::vector<int64_t> expected = shape;
+    if (parameter.stacked)
+      expected = {is_a ? rank : shape.at(1) / halves, is_a ? shape.at(2) : rank};
+    if (found != expected) {
+      throw DataError(adapter_path_ + ": the tensor of " + tensor.name +
+                      " has another shape than this model needs; it belongs to another model");
+    }
+    elements += halves * expected.at(0) * expected.at(1);
+    unused.erase(tensor.name);
+  }
+  if (elements != parameter.elements()) {
+    throw DataError(adapter_path_ + ": has no tensors for all experts of " +
+                    published_name(parameter.name));
+  }
+}
+
+// B of gate and up, which had adapters of their own, is block-diagonal, as PEFT makes it.
+std::vector<float> ModelSource::read_adapter_tensor(const ParamSpec& parameter) const {
+  std::vector<float> values(static_cast<size_t>(parameter.elements()));
+  const auto found = older_.find(parameter.name);
+  if (found == older_.end()) {
+    adapter_->read(published_name(parameter.name), 0, values);
+    return peft_reorders(parameter) ? from_peft(parameter, values) : values;
+  }
+  for (const auto& [name, part] : found->second) {
+    std::vector<float> own(static_cast<size_t>(adapter_->shape(name).at(0)) *
+                           static_cast<size_t>(adapter_->shape(name).at(1)));
+    adapter_->read(name, 0, own);
+    if (!parameter.stacked) return own;
+    const int64_t rank = adapter_settings_.rank, width = parameter.shape.at(2);
+    const int64_t second = part.first_output > 0 ? rank : 0;  // the rank of up is behind gate's
+    const bool is_a = name.ends_with(".lora_A.weight");
+    const int64_t columns = is_a ? width : rank;
+    const int64_t row = part.expert * parameter.shape.at(1) + (is_a ? second : part.first_output);
+    for (int64_t i = 0; i < std::ssize(own); ++i) {
+      const int64_t place = (row + i / columns) * width + (is_a ? 0 : second) + i % columns;
+      values.at(static_cast<size_t>(place)) = own[static_cast<size_t>(i)];
+    }
+  }
+  return values;
 }
 
 std::string ModelSource::adapter_note() const {
@@ -276,11 +360,16 @@ std::string ModelSource::adapter_note() const {
 }
 
 std::string ModelSource::published_name(const std::string& parameter) const {
-  const std::vector<NameTable::Prefix>& prefixes = name_table(arch_.family).prefixes;
-  const std::string_view first = prefixes.front().body;
-  const bool bare = std::ranges::any_of(
-      prefixes, [](const NameTable::Prefix& prefix) { return prefix.body.empty(); });
-  return bare && !parameter.starts_with(first) ? std::string(first) + parameter : parameter;
+  const NameTable& names = name_table(arch_.family);
+  const std::string published(names.published_body());
+  for (const NameTable::Prefix& prefix : names.prefixes) {
+    const bool bare = prefix.body.empty() && !parameter.starts_with(published);
+    if (!bare && (prefix.body.empty() || !parameter.starts_with(prefix.body))) continue;
+    return published + parameter.substr(prefix.body.size());
+  }
+  // Older files of a wrapper have the head beside the text tower.
+  const std::string_view head = names.prefixes.front().head;
+  return parameter.starts_with(head) ? parameter.substr(head.size()) : parameter;
 }
 
 std::string ModelSource::fingerprint() const {
@@ -314,8 +403,15 @@ std::map<std::string, DType> ModelSource::frozen_dtypes() const {
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {
-  if (adapter_ && adapter_->has(published_name(name))) {
-    adapter_->read(published_name(name), begin, out);
+  if (adapter_ && (adapter_->has(published_name(name)) || older_.contains(name))) {
+    const ParamSpec& spec = parameter(name);
+    if (!older_.contains(name) && !peft_reorders(spec)) {
+      adapter_->read(published_name(name), begin, out);
+      return;
+    }
+    const std::vector<float> values = read_adapter_tensor(spec);
+    const auto first = values.begin() + begin;
+    std::copy(first, first + std::ssize(out), out.begin());
     return;
   }
   if (const std::string weight = weight_of_magnitude(name); !weight.empty()) {

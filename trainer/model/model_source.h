@@ -6,15 +6,18 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "config/run_config.h"
 #include "hf/adapter_directory.h"
 #include "hf/model_directory.h"
 #include "hf/weight_loader.h"
 #include "model/arch_spec.h"
+#include "model/model_spec.h"
 #include "model/unit.h"
 #include "trainer/model/model_files.h"
 #include "trainer/model/packed_files.h"
@@ -54,7 +57,7 @@ class ModelSource {
   // empty if there is none.
   std::string adapter_note() const;
   // Returns the name that transformers gives to a parameter of the files: gpt2's files may lack its
-  // "transformer." in front.
+  // "transformer." in front, and those of wrappers have older names.
   std::string published_name(const std::string& parameter) const;
   // Identifies the model that is trained: its directory and the scaling of its adapters.
   std::string fingerprint() const;
@@ -89,13 +92,24 @@ class ModelSource {
   const ParamSpec& parameter(const std::string& name) const;
   void read_adapter(const RunConfig& config);
   void name_as_peft();
-  void check_adapter_tensors() const;
+  void check_adapter_tensors();
+  void find_older_tensors();
+  void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;
+  // Reads a whole parameter in the order of this program.
+  std::vector<float> read_adapter_tensor(const ParamSpec& parameter) const;
   void read_norms(const std::string& weight, int64_t begin, std::span<float> out) const;
 
   std::unique_ptr<ModelDirectory> directory_;
   std::string adapter_path_;                 // adapter.path
   std::optional<AdapterDirectory> adapter_;  // of adapter.path; empty: new adapters
   AdapterSettings adapter_settings_;
+  // A tensor of an adapter that was made with transformers 4: one of a single expert, or of a
+  // router with its older name.
+  struct OlderTensor {
+    std::string name;
+    AdaptedPart part;
+  };
+  std::map<std::string, std::vector<OlderTensor>> older_;  // by the parameter that they are part of
   ArchSpec arch_;
   ModelSpec whole_;  // undivided blocks
   std::map<std::string, std::string> copies_;

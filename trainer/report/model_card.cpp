@@ -184,7 +184,7 @@ namespace fs = std::filesystem;
 CardBase base_of(const ModelSource& source, const RunConfig& config) {
   constexpr Bytes kMaxCardBytes = 4 * kMiB;
   CardBase base{.family = source.arch().family,
-                .parameters = merged_spec(source.whole()).parameter_elements()};
+                .parameters = merged_spec(source.arch(), source.whole()).parameter_elements()};
   if (source.random()) return base;
   // A hub id resolves to a directory of the local cache whose name is not the id.
   std::error_code ignored;

@@ -35,9 +35,10 @@ struct UnitMatrices {
   void add(const ParamSpec& parameter) {
     if (!parameter.is_matrix()) return;
     if (parameter.adapter) {
-      const bool is_a = parameter.shape[0] < parameter.shape[1];
-      (is_a ? adapter_inputs : adapter_outputs) +=
-          static_cast<double>(is_a ? parameter.shape[1] : parameter.shape[0]);
+      // Those of experts have one more dimension in front.
+      const int64_t rows = *(parameter.shape.end() - 2), columns = parameter.shape.back();
+      (rows < columns ? adapter_inputs : adapter_outputs) +=
+          static_cast<double>(std::max(rows, columns));
     }
     count += parameter.adapter ? 0 : 1;
     elements += static_cast<double>(parameter.values());

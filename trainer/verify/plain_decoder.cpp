@@ -141,7 +141,7 @@ class PlainDecoder::Layer {
     const at::Tensor a = get(module, ParameterRole::kLoraA);
     if (a.defined()) {
       const at::Tensor b = get(module, ParameterRole::kLoraB);
-      const double scaling = decoder_.arch_.adapter.scaling;
+      const double scaling = decoder_.arch_.adapter.scaling_of(module);
       y = y + scaling * at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
       const at::Tensor magnitude = get(module, ParameterRole::kLoraMagnitude);
       if (magnitude.defined()) {
@@ -434,7 +434,15 @@ at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Te
   const auto linear = [&](Module module, Module of_all, const at::Tensor& in) {
     const at::Tensor weight = layer.get(module, of_all, ParameterRole::kWeight, number);
     const at::Tensor bias = layer.get(module, of_all, ParameterRole::kBias, number);
-    const at::Tensor y = at::matmul(in, moe.transposed ? weight : weight.transpose(0, 1));
+    at::Tensor y = at::matmul(in, moe.transposed ? weight : weight.transpose(0, 1));
+    const at::Tensor a = layer.get(of_all, ParameterRole::kLoraA);
+    if (a.defined()) {
+      const at::Tensor inner = at::matmul(in, a.select(0, number).transpose(0, 1));
+      at::Tensor b = layer.get(of_all, ParameterRole::kLoraB).select(0, number);
+      if (b.size(0) > y.size(1))
+        b = b.narrow(0, module == Module::kExpertUp ? moe.width : 0, moe.width);
+      y = y + arch_.adapter.scaling_of(of_all) * at::matmul(inner, b.transpose(0, 1));
+    }
     return bias.defined() ? y + bias : y;
   };
   at::Tensor gate, up;
@@ -459,9 +467,7 @@ at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Te
 
 PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Tensor& x) const {
   const MoeSpec& moe = arch_.moe;
-  const at::Tensor bias = layer.get(Module::kRouter, ParameterRole::kBias);
-  at::Tensor scores = at::matmul(x, layer.get(Module::kRouter).transpose(0, 1));
-  if (bias.defined()) scores = scores + bias;
+  const at::Tensor scores = layer.linear(Module::kRouter, x);
   const bool sigmoid = moe.scores == RouterScores::kSigmoid;
   const at::Tensor values = sigmoid ? at::sigmoid(scores) : at::softmax(scores, 1);
   at::Tensor ranked = sigmoid ? values : scores, clear;
