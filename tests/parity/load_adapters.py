@@ -20,6 +20,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers import logging as transformers_logging
 
+from expert_cases import in_files
+
 
 def load_model(directory):
     wrapper = "text_config" in json.loads((Path(directory) / "config.json").read_text())
@@ -55,9 +57,13 @@ def compare_adapter(model, directory):
 
 
 def compare_merged(model, merged_directory):
-    found = model.merge_and_unload().state_dict()
+    state, merged = model.merge_and_unload().state_dict(), weights_of(merged_directory)
+    case = {"config": model.config.to_dict()}
+    if any(".experts." in name for name in merged):
+        case.update(idle=[], fused=any(name.endswith("gate_up_proj") for name in merged))
+    found = dict(pair for name, value in state.items() for pair in in_files(case, name, value))
     problems, furthest, compared = [], 0.0, 0
-    for name, mine in weights_of(merged_directory).items():
+    for name, mine in merged.items():
         theirs = found.get(name, found.get("transformer." + name))
         if theirs is None:
             problems.append(f"{name}: transformers has no such parameter")
