@@ -304,7 +304,9 @@ TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
     EXPECT_EQ(there[i].source, CostSource::kEstimated);
     EXPECT_EQ(there[i].backward > here[i].backward, i > 0) << i;
     EXPECT_EQ(there[i].saved, here[i].saved) << i;
-    if (i + 1 < there.size()) EXPECT_EQ(there[i].forward, here[i].forward) << i;
+    if (i + 1 < there.size()) {
+      EXPECT_EQ(there[i].forward, here[i].forward) << i;
+    }
   }
   // The probe skipped matrix products; afterwards they are computed.
   EXPECT_EQ(at::mm(at::ones({1, 3}), at::ones({3, 1})).item<float>(), 3.0F);
