@@ -82,9 +82,9 @@ std::string bar(const Op& op, int32_t index, const std::string& name, const Simu
   // Bars of backward have a frame.
   if (op.kind == OpKind::kBackward) text += " stroke=\"#333\"";
   text += "/>";
-  if (width > 14.0) {
-    text += "<text x=\"" + number(x + 3) + "\" y=\"" + number(y + 17) + "\">" +
-            (op.kind == OpKind::kCommit ? "c" : std::to_string(op.unit.value)) + "</text>";
+  const std::string label = op.kind == OpKind::kCommit ? "c" : std::to_string(op.unit.value);
+  if (width > 6.0 + 8.0 * static_cast<double>(label.size())) {
+    text += "<text x=\"" + number(x + 3) + "\" y=\"" + number(y + 17) + "\">" + label + "</text>";
   }
   return text + "</g>\n";
 }
@@ -127,7 +127,7 @@ std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
         schedule.ops, [&](const Op& op) { return lane_of(op.kind) == static_cast<Lane>(lane); });
     if (used) rows[lane] = ++row_count;
   }
-  const double height = kRow * row_count + 10.0;
+  const double height = kRow * (row_count + 1) + 10.0;
   std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
                      number(kLeft + kWidth + 10.0) + "\" height=\"" + number(height) +
                      "\" font-family=\"sans-serif\" font-size=\"12\">\n"
@@ -144,7 +144,8 @@ std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
     text += bar(op, static_cast<int32_t>(i), name_of(op, model), pass.ops[i],
                 y_of(static_cast<size_t>(lane_of(op.kind))), scale);
   }
-  return text + "</svg>\n";
+  return text + "<text x=\"" + number(kLeft) + "\" y=\"" + number(height - 12.0) +
+         "\">time, from left to right; a number is a unit, a frame is backward</text></svg>\n";
 }
 
 }  // namespace longshore

@@ -61,6 +61,7 @@ TEST(ScheduleText, DrawsLanesOverTime) {
   for (const char* lane : {">update<", ">h2d<", ">compute<", ">d2h<"}) EXPECT_EQ(count(lane), 1U);
   EXPECT_EQ(count(">gather<") + count(">reduce<"), 0U);
   EXPECT_EQ(count("<title>0 update embedding</title>"), 1U);
+  EXPECT_EQ(count(">time, from left to right; a number is a unit, a frame is backward<"), 1U);
   EXPECT_EQ(svg.find("<svg "), 0U);
   EXPECT_EQ(count("</svg>"), 1U);
 }

@@ -38,6 +38,7 @@ TEST(CheckData, ShowsCharactersWholeThatSeveralTokensSpell) {
   std::ifstream file(at + "/page.html");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
+  EXPECT_NE(page.find(">documents, at most 1</text>"), std::string::npos);
 }
 
 // The answers of a pair are shown one below the other in the terminal and side by side on the page,

@@ -118,6 +118,7 @@ TEST_F(RunReport, SaysHowARunWent) {
                     "longshore train run.toml",
                     "<figcaption>loss</figcaption>",
                     "<figcaption>evaluation loss</figcaption>",
+                    "text-anchor='end'>step</text>",
                     "step 10\nmine: 3.1</title>"});
   expect_lacks(page, {"waits for update", "nan", "http", "src=", "<script", "@import", "url("});
 }

@@ -73,7 +73,10 @@ std::pair<int64_t, int64_t> lengths_of_step(const DataStatistics& statistics, si
 std::string histogram_svg(const DataStatistics& statistics) {
   const int64_t most = std::max<int64_t>(
       1, *std::max_element(statistics.length_counts.begin(), statistics.length_counts.end()));
-  std::string svg = "<svg viewBox='0 0 720 190' role='img' aria-label='lengths of documents'>";
+  std::string svg =
+      "<svg viewBox='0 -24 720 214' role='img' aria-label='lengths of documents'>"
+      "<text x='0' y='-6'>documents, at most " +
+      with_thousands(most) + "</text>";
   for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
     const int64_t count = statistics.length_counts[step];
     const auto height = static_cast<int64_t>(150.0 * ratio(count, most) + (count > 0 ? 1.0 : 0.0));
@@ -98,6 +101,7 @@ pre b { font-weight: inherit; background: var(--trained); }
 pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: normal; }
 section { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
 .problem { color: #c33; padding: .8rem; }
+@media (max-width: 40rem) { svg text { font-size: 20px; } section { grid-template-columns: 1fr; } }
 )";
 
 const char* answer_of(const InspectedRow& row) {

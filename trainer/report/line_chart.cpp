@@ -157,7 +157,9 @@ std::string grid_of(const Axes& axes, Chart::Unit unit) {
     svg += formatted("<text x='%.1f' y='%.0f' text-anchor='middle'>", axes.to_x(x), kHeight - 8.0) +
            short_number(x) + "</text>";
   }
-  return svg + "</g>";
+  // The axis' name begins its row of labels; the first label is centred at kLeft.
+  return svg + formatted("<text x='%.0f' y='%.0f' text-anchor='end'>step</text></g>", kLeft - 24.0,
+                         kHeight - 8.0);
 }
 
 // Returns the point nearest to `x`, or nullptr if the line has none within `reach`.

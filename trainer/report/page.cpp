@@ -18,6 +18,7 @@ dt { font-size: .8rem; opacity: .7; }
 dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); }
+th, td { max-width: 28rem; overflow-wrap: break-word; }
 th { font-weight: 500; } thead th { opacity: .7; } td { font-variant-numeric: tabular-nums; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px; }
 )";

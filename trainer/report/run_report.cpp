@@ -174,7 +174,8 @@ std::string summary(const std::vector<RunRecord>& runs) {
        {"epochs", [](const RunRecord& run) { return number(last_of(run.of("epoch")), "%.3f"); }},
        {"tokens/s, median",
         [](const RunRecord& run) {
-          return number(median_of(run.of("tokens_per_second")), "%.0f");
+          return or_dash(median_of(run.of("tokens_per_second")),
+                         [](double rate) { return with_thousands(std::llround(rate)); });
         }},
        {"time in steps",
         [](const RunRecord& run) { return duration_text(sum_of(run.of("seconds"))); }},
