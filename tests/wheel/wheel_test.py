@@ -99,7 +99,7 @@ class WheelTest(unittest.TestCase):
             names = archive.namelist()
             [metadata] = [name for name in names if name.endswith("/METADATA")]
             self.assertIn("\nRequires-Dist: torch==2.11.0\n", archive.read(metadata).decode())
-            tag = re.search(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", self.wheel.name)
+            tag = re.search(r"-2\.11torch-py3-none-manylinux_2_(\d+)_x86_64\.whl$", self.wheel.name)
             binary = archive.extract("longshore/bin/longshore", self.root / "binary")
         symbols = run("objdump", "-T", binary).stdout
         newest = max(int(number) for number in re.findall(r"GLIBC_2\.(\d+)", symbols))
@@ -126,6 +126,7 @@ class WheelTest(unittest.TestCase):
             texts = {name.split("/", 1)[1]: archive.read(name).decode()
                      for name in archive.namelist() if name.startswith(f"{info}/")}
         first = re.search(r"^[^#\s].*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+        first = first.split(":")[0]
         metadata, body = texts["METADATA"].split("\n\n", 1)
         fields = [line.split(": ", 1) for line in metadata.split("\n")]
         self.assertIn(["Summary", first], fields)
@@ -145,6 +146,19 @@ class WheelTest(unittest.TestCase):
             self.assertIn(part, notices)
         version = self.beside("import longshore; print(longshore.__version__)")
         self.assertIn(["Version", self.checked(version).strip()], fields)
+        cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
+        self.assertIn(cited, [version.stdout.strip(), version.stdout.strip().split("+")[0]])
+        self.assertIn("\nBuild: 2.11torch\n", texts["WHEEL"])
+
+    def test_the_follower_is_a_command_of_it(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            [points] = [archive.read(name).decode() for name in archive.namelist()
+                        if name.endswith("/entry_points.txt")]
+        self.assertIn("\nlongshore-follow = longshore.follow_metrics:main\n", points)
+        follow = "import sys; from longshore.follow_metrics import main; main()"
+        said = run(self.beside.python, "-c", follow, "nowhere", "--to", "wandb")
+        self.assertEqual(said.returncode, 1, said.stderr)
+        self.assertIn("nowhere: no such directory; give the run's run.dir", said.stderr)
 
     def test_the_program_finds_torch_beside_it_without_being_told(self):
         binary = self.beside.site / "longshore/bin/longshore"
