@@ -1,10 +1,12 @@
 // `check data` and `prepare` as users see them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 
+#include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
@@ -35,6 +37,12 @@ TEST(CheckData, ShowsCharactersWholeThatSeveralTokensSpell) {
       printed({"check", "data", at + "/run.toml", "--html", at + "/page.html"});
   const std::string terminal = printed({"check", "data", at + "/run.toml"});
   EXPECT_NE(terminal.find("⟦漢字 é"), std::string::npos) << terminal;
+  // The one document makes one line, of the 24 that a histogram may have.
+  const std::string lines = terminal.substr(terminal.find("lengths of documents\n") + 21);
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 1) << lines;
+  const Ended refused = run_command(
+      {"check", "data", at + "/run.toml", "--eval", "--eval.split=0.5", "--eval.every_steps=1"});
+  EXPECT_NE(refused.err.find("are rows of data.train"), std::string::npos) << refused.err;
   std::ifstream file(at + "/page.html");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;

@@ -170,7 +170,13 @@ int check_data(const CheckDataOptions& options) {
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   const DataSection named = with_data_files(config.data);
   const std::vector<std::string>& files = options.evaluation ? named.eval : named.train;
-  if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
+  if (files.empty()) {
+    throw ConfigError(
+        config.eval.split > 0.0
+            ? "--eval: data.eval is empty; the rows that eval.split holds out are rows "
+              "of data.train, which are shown without --eval"
+            : "--eval: data.eval is empty: there is nothing to inspect");
+  }
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
   if (options.json) {
     for (const InspectedRow& row : rows) print_raw(json_line(row_as_json(row)));

@@ -168,9 +168,14 @@ std::string describe_statistics(const DataStatistics& statistics) {
   text += "lengths of documents\n";
   const int64_t most = std::max<int64_t>(
       1, *std::max_element(statistics.length_counts.begin(), statistics.length_counts.end()));
-  for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
-    const int64_t count = statistics.length_counts[step];
-    const auto [first, last] = lengths_of_step(statistics, step);
+  const auto used = [](int64_t count) { return count > 0; };
+  const std::vector<int64_t>& counts = statistics.length_counts;
+  // Lengths below the shortest and above the longest document have no line.
+  const auto end = std::find_if(counts.rbegin(), counts.rend(), used).base();
+  for (auto at = std::find_if(counts.begin(), end, used); at != end; ++at) {
+    const int64_t count = *at;
+    const auto [first, last] =
+        lengths_of_step(statistics, static_cast<size_t>(at - counts.begin()));
     text +=
         formatted("  %7lld - %7lld ", static_cast<long long>(first), static_cast<long long>(last));
     const auto cells = static_cast<int64_t>(48.0 * ratio(count, most) + (count > 0 ? 0.999 : 0.0));
