@@ -288,8 +288,10 @@ Section fsdp_section() {
            "the first of these that fits, or the cut of the state on the drives; { rows = N }: as "
            "\"piece\", with N rows per piece; { classes = [...] }: units of these classes stay "
            "separate, others are merged; { min_parameters = N }: units are merged up to that size; "
-           "{ groups = [[\"block.0\", \"block.1.attention\"]] }: explicit groups. The numbers are "
-           "the same"});
+           "{ groups = [[\"block.0\", \"block.1.attention\"]] }: explicit groups. Results differ "
+           "only by the order of sums: the gradient norm is summed by unit, the loss and the "
+           "gradients of a head in pieces by piece, and the gradient of a tied table in one unit "
+           "with the head by micro-batch"});
   rows.add("prefetch", KeyType::kInteger, &Fsdp::prefetch,
            {.description = "number of units gathered ahead of the unit that computes; each takes "
                            "one more device slot",
