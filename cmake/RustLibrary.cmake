@@ -16,14 +16,24 @@ if(NOT LONGSHORE_RUST_OPT EQUAL 3) # what Cargo.toml says
   string(APPEND target_dir -opt${LONGSHORE_RUST_OPT})
   set(opt_level CARGO_PROFILE_RELEASE_OPT_LEVEL=${LONGSHORE_RUST_OPT})
 endif()
-set(library ${target_dir}/release/librust_crates.a)
+set(coverage)
+if(LONGSHORE_SANITIZE MATCHES "fuzzer") # libFuzzer sees which branches of the crates an input takes
+  set(triple ${CMAKE_SYSTEM_PROCESSOR}-unknown-linux-gnu) # named: build scripts get no flags then
+  set(coverage "RUSTFLAGS=-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
+               CARGO_BUILD_TARGET=${triple})
+  string(APPEND target_dir -fuzz)
+  set(library ${target_dir}/${triple}/release/librust_crates.a)
+else()
+  set(library ${target_dir}/release/librust_crates.a)
+endif()
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.rs
      ${PROJECT_SOURCE_DIR}/src/Cargo.*)
 add_custom_command(
   OUTPUT rust_crates.stamp
   BYPRODUCTS ${library}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never RUSTONIG_SYSTEM_LIBONIG=0
-          ${opt_level} ${CARGO_PROGRAM} build --release --locked --quiet
+          ${opt_level} ${coverage} ${CARGO_PROGRAM} build --release --locked --quiet
           --manifest-path ${manifest} --target-dir ${target_dir}
   COMMAND ${CMAKE_COMMAND} -E touch rust_crates.stamp
   DEPENDS ${crate_sources}

@@ -1,5 +1,8 @@
 #include "base/processor.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -37,7 +40,10 @@ bool cpu_has_avx512() {
 bool cpu_has_vaes() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vaes");
+  // Clang 16 knows no name for VAES: bit 9 of ECX of leaf 7.
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+         (c >> 9 & 1) != 0;
 #else
   return false;
 #endif

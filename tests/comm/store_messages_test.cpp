@@ -9,22 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_table.h"
-#include "tests/fakes/test_files.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace longshore {
 namespace {
-
-void fuzz_with(const std::string& bytes) {
-  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-}
 
 std::vector<StoreRequest> some_requests() {
   return {{StoreCommand::kSet, {"a"}, "", "1"},
@@ -68,27 +60,6 @@ TEST(StoreMessages, RefusesLengthsBeyondTheLimits) {
   EXPECT_EQ(parse_request(to_bytes(many), request, used), Parsed::kBad);
   StoreRequest nameless{StoreCommand::kSet, {""}, "", "1"};
   EXPECT_EQ(parse_request(to_bytes(nameless), request, used), Parsed::kBad);
-}
-
-// Goal: parsing the fuzz corpus, and mutations of it in a few bytes, does no harm.
-TEST(StoreMessages, TheFuzzCorpusIsHarmless) {
-  std::mt19937 random(11);
-  int files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(test_data() + "/comm/store_corpus")) {
-    const std::string bytes = read_whole_file(entry.path(), kMiB);
-    fuzz_with(bytes);
-    for (int i = 0; i < 2000 && !bytes.empty(); ++i) {
-      std::string changed = bytes;
-      for (uint32_t n = 1 + random() % 4; n > 0; --n) {
-        changed[random() % changed.size()] = static_cast<char>(random());
-      }
-      changed.resize(random() % (changed.size() + 8));
-      fuzz_with(changed);
-    }
-    ++files;
-  }
-  EXPECT_GE(files, 10);
 }
 
 StoreReply ask(StoreTable& table, StoreCommand command, const std::string& key,
