@@ -152,7 +152,7 @@ TEST(Killed, TwentyTimesLosesNoAcknowledgedStep) {
 
 // Two hundred kills lose no acknowledged step.
 TEST(LongKilled, TwoHundredTimesLosesNoAcknowledgedStep) {
-  // Each run of scripts/dev/nvme_soak has another seed.
+  // Each run of scripts/dev/soak has another seed.
   kill_again_and_again(200, static_cast<uint64_t>(2 + GTEST_FLAG_GET(random_seed)));
 }
 
