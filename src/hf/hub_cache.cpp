@@ -30,11 +30,13 @@ struct HubId {
   std::string owner, name, revision = "main";
 };
 
+// The hub has no names that begin with "-", which a printed command would take for options.
 bool is_part(std::string_view text) {
   const auto allowed = [](unsigned char letter) {
     return std::isalnum(letter) != 0 || letter == '-' || letter == '_' || letter == '.';
   };
-  return is_plain_file_name(text) && std::all_of(text.begin(), text.end(), allowed);
+  return is_plain_file_name(text) && !text.starts_with('-') &&
+         std::all_of(text.begin(), text.end(), allowed);
 }
 
 std::optional<HubId> parse_id(std::string_view text) {

@@ -54,8 +54,8 @@ TEST_F(HubCache, FindsTheSnapshotThatARevisionNames) {
 // Hub ids are distinguished from paths.
 TEST_F(HubCache, KnowsIdsFromPaths) {
   for (const char* id : {"a/b", "Qwen/Qwen3-0.6B", "a/b@main"}) EXPECT_TRUE(is_hub_id(id)) << id;
-  for (const char* path :
-       {"a", "/a/b", "a/b/c", "./a", "../a", "a/..", "a/b@", "a/b@../c", "~/a", "a b/c", ""}) {
+  for (const char* path : {"a", "/a/b", "a/b/c", "./a", "../a", "a/..", "a/b@", "a/b@../c", "~/a",
+                           "a b/c", "-o/b", "a/-b", "a/b@-c", ""}) {
     EXPECT_FALSE(is_hub_id(path)) << path;
   }
 }

@@ -91,6 +91,22 @@ TEST(Tokenizer, RefusesHostileFilesByName) {
   }
 }
 
+// Goal: a text that a chain of replacements would make too long is refused before it is made.
+TEST(Tokenizer, RefusesTextsThatReplacementsMakeTooLong) {
+  const std::string grows =
+      R"({"type":"Replace","pattern":{"String":"a"},"content":")" + std::string(64, 'a') + "\"}";
+  const std::string chain =
+      R"("normalizer":{"type":"Sequence","normalizers":[)" + grows + "," + grows + "]}";
+  const Tokenizer tokenizer =
+      Tokenizer::from_files({.tokenizer = changed("gpt2", "\"normalizer\":null", chain)}, "model");
+  EXPECT_FALSE(tokenizer.encode("a", SpecialTokens::kNone).empty());
+  for (const size_t letters : {size_t{4097}, size_t{1'000'000}}) {
+    EXPECT_THROW(tokenizer.encode(std::string(letters, 'a'), SpecialTokens::kNone), DataError);
+    EXPECT_THROW(tokenizer.encode_with_spans(std::string(letters, 'a'), SpecialTokens::kNone),
+                 DataError);
+  }
+}
+
 // Hostile tokenizer configurations are refused.
 TEST(Tokenizer, RefusesHostileConfigurations) {
   const std::string json = golden_json("gpt2");

@@ -14,6 +14,7 @@
 #include "trainer/commands/command_line.h"
 #include "trainer/report/metrics.h"
 #include "trainer/report/model_card.h"
+#include "trainer/report/page.h"
 
 namespace longshore {
 namespace {
@@ -174,6 +175,12 @@ TEST_F(RunReport, EscapesEverythingThatFilesSay) {
   const std::string page = report_page({read_run_record(run.path()), read_run_record(run.path())});
   expect_lacks(page, {"<script", "<i>", "<b>", "' onload", "\" onload=\"y"});
   expect_has(page, {"&lt;script&gt;", "&lt;i&gt;plan"});
+}
+
+// Goal: control characters of data and messages are shown as their pictures; other text stays.
+TEST(EscapedHtml, ShowsControlCharactersAsPictures) {
+  EXPECT_EQ(escape_html(std::string("a\0b\x1b[2J\x7f\r", 9)), "a&#9216;b&#9243;[2J&#x2421;&#9229;");
+  EXPECT_EQ(escape_html("caf\u00e9\n\t<"), "caf\u00e9\n\t&lt;");
 }
 
 // The page compares several runs and their configurations.

@@ -45,7 +45,14 @@ std::string escape_html(std::string_view text) {
         out += "&#39;";
         break;
       default:
-        out += letter;
+        // HTML allows no other control characters; their pictures stand for them.
+        if (letter == '\x7f') {
+          out += "&#x2421;";
+        } else if (letter >= 0 && letter < ' ' && letter != '\n' && letter != '\t') {
+          out += "&#" + std::to_string(0x2400 + letter) + ";";
+        } else {
+          out += letter;
+        }
     }
   }
   return out;

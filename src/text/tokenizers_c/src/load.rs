@@ -15,6 +15,9 @@ const MAX_DEPTH: usize = 32;
 const MAX_ID: u32 = i32::MAX as u32 - 1;
 /// The largest factor by which a chain of replacements may lengthen a text.
 const MAX_GROWTH: usize = 1 << 12;
+/// The most bytes that the normalizer's replacements may make of a piece of a text. The library
+/// keeps 16 bytes more for each of them. No real chain makes more of the longest piece.
+const MAX_NORMALIZED: usize = 16 << 20;
 
 pub struct Loaded {
     pub tokenizer: Tokenizer,
@@ -28,6 +31,25 @@ pub struct Loaded {
     /// The ids that the post-processor adds before and behind every text; None if it does more.
     pub ends: Option<(Vec<u32>, Vec<u32>)>,
     pub reading: u32,
+    /// The factor by which the normalizer's replacements may lengthen a text.
+    pub growth: usize,
+}
+
+impl Loaded {
+    /// Fails if the replacements could make more of the text than memory is planned for.
+    pub fn check_length(&self, text: &str) -> Result<(), Failure> {
+        if self.growth == 1 || text.len().saturating_mul(self.growth) <= MAX_NORMALIZED {
+            return Ok(());
+        }
+        Err(format!(
+            "the normalizer of tokenizer.json can make a text of {} bytes {} times longer, which \
+             is more than {} MiB; split the text",
+            text.len(),
+            self.growth,
+            MAX_NORMALIZED >> 20
+        )
+        .into())
+    }
 }
 
 /// Returns the ids added around a text; None if the post-processor does more than add them.
@@ -95,10 +117,11 @@ fn growth(value: &Value) -> usize {
     }
 }
 
-fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), Failure> {
-    let normalizer = serde_json::to_value(tokenizer.get_normalizer())?;
-    let decoder = serde_json::to_value(tokenizer.get_decoder())?;
-    if growth(&normalizer) > MAX_GROWTH || growth(&decoder) > MAX_GROWTH {
+/// Returns the growth of the normalizer.
+fn check_tokenizer(tokenizer: &Tokenizer) -> Result<usize, Failure> {
+    let normalizer = growth(&serde_json::to_value(tokenizer.get_normalizer())?);
+    let decoder = growth(&serde_json::to_value(tokenizer.get_decoder())?);
+    if normalizer > MAX_GROWTH || decoder > MAX_GROWTH {
         return Err(format!("its replacements can make a text {MAX_GROWTH} times longer").into());
     }
     if let ModelWrapper::BPE(bpe) = tokenizer.get_model() {
@@ -110,7 +133,7 @@ fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), Failure> {
             );
         }
     }
-    Ok(())
+    Ok(normalizer)
 }
 
 /// Returns the tokenizer as the class reads the file, added tokens that are still to be inserted,
@@ -137,10 +160,10 @@ fn in_file<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Result<T
 
 pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     let class = class_of(&configs, bytes);
-    let (mut tokenizer, added, rebuilt) = in_file("tokenizer.json", || {
+    let ((mut tokenizer, added, rebuilt), growth) = in_file("tokenizer.json", || {
         let parsed = parse_tokenizer(bytes, class, &configs.tokenizer)?;
-        check_tokenizer(&parsed.0)?;
-        Ok(parsed)
+        let growth = check_tokenizer(&parsed.0)?;
+        Ok((parsed, growth))
     })?;
     let reading = reading_of(class, rebuilt, &configs, bytes);
     // Texts are not padded; only the name of the padding token is used.
@@ -168,6 +191,7 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
         spelled: Spelled::new(&tokenizer),
         ends: special_ends(&tokenizer),
         reading,
+        growth,
         tokenizer,
         token_names,
         special,
