@@ -119,7 +119,7 @@ TEST_P(Fuzz, ItsCorpusIsReadOrRefused) {
 
 // Goal: inputs that differ from the corpus in a few bytes are read or refused too.
 TEST_P(Fuzz, DamageToItsCorpusIsReadOrRefused) {
-  constexpr int kChanges = 2000;
+  constexpr int kChanges = 1000;
   const std::vector<std::string> paths = corpus();
   Mutator mutate;
   for (int i = 0; i < kChanges; ++i) {
