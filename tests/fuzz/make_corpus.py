@@ -114,10 +114,10 @@ def texts():
     put("tokenizer", "pattern", json.dumps(dict(
         vocabulary, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a*)*b"},
                                    "behavior": "Isolated", "invert": False})))
-    for name in ("chatml", "chatml_generation", "llama3_generation", "qwen3", "python_words"):
+    for name in ("chatml", "chatml_generation", "qwen3", "python_words"):
         put("chat_template", f"valid_{name}",
             (TESTS / f"text/chat_templates/{name}.jinja").read_bytes())
-    put("chat_template", "grows", "{% for i in range(99999) %}{{ messages * 9999 }}{% endfor %}")
+    put("chat_template", "grows", "{{ messages * 99999999 }}{{ 'a' * 99999999999 }}")
     put("chat_template", "recurses", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}")
 
 
@@ -142,7 +142,7 @@ def rows():
 
 def run_files():
     config = TESTS.parent / "config"
-    put("run_file", "valid_finetune", (config / "presets/finetune-cpu.toml").read_bytes())
+    put("run_file", "finetune", (config / "presets/finetune-cpu.toml").read_bytes())
     put("run_file", "valid_units", '[run]\ndir = "r"\n[model]\npath = "m"\n[data]\ntrain = ["d"]\n'
         '[train]\nsteps = 0x10\n[fsdp]\nunits = { groups = [["block.0", "block.1.mlp"]] }\n'
         '[offload]\nhost_memory = "8GiB"\nnvme = ["a", "b"]\noptimizer = "nvme"\n')
