@@ -147,7 +147,7 @@ def run_files():
         '[train]\nsteps = 0x10\n[fsdp]\nunits = { groups = [["block.0", "block.1.mlp"]] }\n'
         '[offload]\nhost_memory = "8GiB"\nnvme = ["a", "b"]\noptimizer = "nvme"\n')
     put("run_file", "unknown", "[train]\nstpes = 1\nlr = nan\n[train]\n")
-    put("run_file", "three_brackets", '[[[device]]]\nkind = "cpu"\n')  # an assertion of toml++ in clang
+    put("run_file", "three_brackets", '[[[device]]]\nkind = "cpu"\n')
     put("run_file", "deep", "a = " + "[" * 300)
 
 
