@@ -189,8 +189,7 @@ class TextFormat : public RowFormat {
     const std::string key = options_.name_of("text");
     note_unread(row, {key, options_.name_of("weight")}, "", notes);
     return with_row_weight(
-        row, options_,
-        {read_text(required_text(required_member(row, key), key), options_, notes)});
+        row, options_, {read_text(required_text(required_member(row, key), key), options_, notes)});
   }
 
  private:
