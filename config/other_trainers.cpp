@@ -14,8 +14,8 @@ constexpr std::string_view kKernels =
     "Longshore has its own kernels and compiles nothing at run time";
 constexpr std::string_view kNothing = "Longshore has no such thing; the run trains without it";
 constexpr std::string_view kQuantised =
-    "Longshore trains no quantised model; take the model in bf16 (LoRA over it "
-    "reads it from CPU RAM or drives)";
+    "the only quantised base is adapter.base = \"nf4\" under adapters of LoRA or DoRA; take the "
+    "model in bf16";
 constexpr std::string_view kRewards =
     "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
     "does not change; docs/preference.md has them";
@@ -49,7 +49,8 @@ constexpr std::string_view kBySteps =
 constexpr std::string_view kGroups = "set optimizer.groups";
 constexpr std::string_view kWeights = "set data.weights";
 constexpr std::string_view kAllRows = "all rows are read; set data.weights below 1, or train.steps";
-constexpr std::string_view kUnquantised = "it has no effect without a quantised load";
+constexpr std::string_view kUnquantised =
+    "a quantised base is NF4 with double quantisation (adapter.base)";
 constexpr std::string_view kStreams =
     "the streaming of data sets is not converted; download the data, and name the "
     "files with --data";
@@ -230,7 +231,7 @@ constexpr OtherKey kKeys[] = {
     {"liger_swiglu", "", kNeedless, kKernels},
     {"lisa_n_layers", "", kRefused, kFullOrLora},
     {"load_best_model_at_end", "eval.keep_best"},
-    {"load_in_4bit", "", kRefused, kQuantised},
+    {"load_in_4bit", "adapter.base"},
     {"load_in_8bit", "", kRefused, kQuantised},
     {"local_rank", "", kNeedless, kShards},
     {"log_level", "", kNeedless, kNoChange},
@@ -344,7 +345,7 @@ constexpr OtherKey kKeys[] = {
     {"pure_bf16", "precision.compute"},
     {"push_dataset_to_hub", "", kNeedless, kLocal},
     {"push_to_hub", "", kNeedless, kLocal},
-    {"quantization_bit", "", kRefused, kQuantised},
+    {"quantization_bit", "adapter.base"},
     {"quantization_device_map", "", kMissing, kUnquantised},
     {"quantization_method", "", kRefused, kQuantised},
     {"ray_run_name", "", kNeedless, kNoChange},

@@ -45,6 +45,8 @@ const Arguments kLora = {"adapter.kind=lora"};
 const Arguments kChat = {"data.train=[\"$/chat.jsonl\"]", "data.chat_template=$/one.jinja",
                          "data.max_tokens=512"};
 const Arguments kPairs = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=dpo"};
+const Arguments kJudged = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=kto"};
+const Arguments kPolicy = {"data.train=[\"$/policy.jsonl\"]", "train.loss=policy"};
 const Arguments kMargin = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=simpo"};
 const Arguments kExperts = {"model.path=$/experts"};
 const Arguments kEval = {"data.eval=[\"$/other.jsonl\"]", "eval.every_steps=1",
@@ -58,6 +60,7 @@ const std::map<std::string, Change> kChanges = {
     {"model.path", {"$/model2"}},
     {"model.init", {"random", {"model.path=$/model2"}}},
     {"adapter.kind", {"lora"}},
+    {"adapter.base", {"nf4", kLora}},
     {"adapter.r", {"4", kLora}},
     {"adapter.alpha", {"32.0", kLora}},
     {"adapter.rslora", {"true", kLora}},
@@ -99,6 +102,11 @@ const std::map<std::string, Change> kChanges = {
     {"preference.beta", {"0.5", kPairs}},
     {"preference.label_smoothing", {"0.2", kPairs}},
     {"preference.gamma", {"1.5", kMargin}},
+    {"preference.desirable_weight", {"2.0", kJudged}},
+    {"preference.undesirable_weight", {"2.0", kJudged}},
+    {"preference.reference", {"$/model2", kPairs}},
+    {"policy.clip_low", {"0.01", kPolicy}},
+    {"policy.clip_high", {"0.01", kPolicy}},
     {"optimizer.name", {"sgd", {}, Sight::kOneValue}},
     {"optimizer.lr", {"0.02"}},
     {"optimizer.betas", {"[0.5, 0.6]"}},
@@ -178,6 +186,9 @@ class Looker {
                "{\"instruction\": \"say #\", \"input\": \"c\", \"output\": \"word #\"}");
     write_rows("pairs.jsonl",
                "{\"prompt\": \"say #\", \"chosen\": \"word #\", \"rejected\": \"none\"}");
+    // The first ratio is far below 1 and the second far above, and the clip holds both.
+    write_rows("policy.jsonl",
+               "{\"input_ids\": [5, 6, 1#], \"old_logps\": [-2, -9], \"advantages\": [-1, 1]}");
     const std::string turn =
         "{\"role\": \"user\", \"content\": \"q #\"}, "
         "{\"role\": \"assistant\", \"content\": \"a #\"}";

@@ -226,7 +226,6 @@ TEST_F(OtherRunFile, RefusesWhatWouldBeAnotherRunOfAxolotl) {
 base_model: meta-llama/Llama-3.2-1B
 load_in_8bit: false
 load_in_4bit: true
-adapter: qlora
 rl: grpo
 datasets:
   - path: Intel/orca_dpo_pairs
@@ -235,11 +234,27 @@ optimizer: lion_8bit
 lr_scheduler: polynomial
 learning_rate: 0.0002
 )");
-  for (const char* part : {"load_in_4bit", "adapter = qlora", "rl = grpo", "not rewards",
-                           "optim = lion_8bit", "polynomial"}) {
+  for (const char* part :
+       {"load_in_4bit", "rl = grpo", "not rewards", "optim = lion_8bit", "polynomial"}) {
     EXPECT_TRUE(has(found, part)) << part << "\n" << found;
   }
   EXPECT_FALSE(has(found, "load_in_8bit")) << "it is false";
+}
+
+// A base in 4 bits under adapters is adapter.base, however the other trainer spells it.
+TEST_F(OtherRunFile, TakesQlora) {
+  const std::string axolotl =
+      "base_model: m\ndatasets:\n  - path: own.jsonl\n    type: alpaca\nadapter: ";
+  const std::string factory =
+      "model_name_or_path: m\nstage: sft\ndataset: nowhere\nquantization_bit: ";
+  for (const std::string& text :
+       {axolotl + "qlora\n", axolotl + "lora\nload_in_4bit: true\n", factory + "4\n"}) {
+    EXPECT_EQ(config_of(text, {.data = {"own.jsonl"}}).adapter.base, AdapterSection::Base::kNf4)
+        << text;
+  }
+  EXPECT_EQ(config_of(axolotl + "lora\n", {.data = {"own.jsonl"}}).adapter.base,
+            AdapterSection::Base::kPublished);
+  EXPECT_TRUE(has(refusal_of(factory + "8\n"), "quantization_bit = 8"));
 }
 
 // ---- LLaMA-Factory ----

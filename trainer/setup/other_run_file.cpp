@@ -370,10 +370,8 @@ class Converter {
     const Json* type = take("finetuning_type");
     const bool peft = flag("use_peft");
     if (&trainer_ == &kAxolotl) {
-      if (adapter == "lora" || adapter == "dora") return true;
-      if (adapter == "qlora") {
-        refuse("adapter = qlora", std::string(find_other_key("load_in_4bit")->why));
-      } else if (!adapter.empty()) {
+      if (adapter == "lora" || adapter == "dora" || adapter == "qlora") return true;
+      if (!adapter.empty()) {
         refuse("adapter = " + printable(adapter, 40), "Longshore has adapters of LoRA and DoRA");
       }
       return false;
@@ -387,8 +385,21 @@ class Converter {
     return false;
   }
 
+  // Returns whether the base is loaded in 4 bits, which only adapters can be trained over.
+  bool wants_packed(bool adapter) {
+    const std::optional<double> bits = number("quantization_bit");
+    const bool packed =
+        flag("load_in_4bit") || bits == 4.0 || (adapter && text("adapter") == "qlora");
+    const char* const only =
+        "the only quantised base is adapter.base = \"nf4\", 4 bits under adapters";
+    if (bits && bits != 4.0) refuse("quantization_bit = " + formatted("%g", *bits), only);
+    if (packed && !adapter) refuse("load_in_4bit or quantization_bit without adapters", only);
+    return packed;
+  }
+
   void convert_adapter() {
     const bool on = wants_adapter();
+    const bool packed = wants_packed(on);
     const double r = number("lora_r").value_or(
         number("lora_rank").value_or(static_cast<double>(trainer_.adapter_r)));
     const double alpha =
@@ -404,6 +415,7 @@ class Converter {
     if (start.empty()) start = text("adapter_name_or_path");
     if (!on) return;  // without an adapter the other trainers do not read these
     set("adapter", "kind", dora ? "\"dora\"" : "\"lora\"");
+    if (packed) set("adapter", "base", "\"nf4\"");
     if (!start.empty()) {  // its own adapter_config.json says the rest
       set("adapter", "path", quote_toml(start));
       if (below_adapter_) set("preference", "reference", "\"adapter-off\"");
