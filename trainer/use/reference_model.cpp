@@ -41,11 +41,6 @@ std::vector<std::string> globs_of_frozen(const ModelSpec& whole) {
   return {globs.begin(), globs.end()};
 }
 
-bool has_tokenizer(const std::string& directory) {
-  std::error_code ignored;
-  return std::filesystem::exists(directory + "/tokenizer.json", ignored);
-}
-
 // Throws unless ids mean the same tokens to both models. A run without a tokenizer has rows of ids.
 void check_tokens(const RunConfig& run, const ModelSource& own, const ModelSource& reference) {
   if (reference.arch().vocabulary != own.arch().vocabulary) {

@@ -1,0 +1,295 @@
+// Targets of adapters: which matrices get one, with which shapes and names, and what is trained.
+#include "model/adapter.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "model/adapter_values.h"
+#include "model/decoder_units.h"
+#include "model/differentiable_ops.h"
+#include "model/families.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+namespace {
+
+ArchSpec llama(bool tied = false) {
+  Json config = {{"model_type", "llama"},       {"vocab_size", 32},
+                 {"hidden_size", 16},           {"intermediate_size", 24},
+                 {"num_hidden_layers", 12},     {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},    {"max_position_embeddings", 64},
+                 {"rms_norm_eps", 1e-5},        {"hidden_act", "silu"},
+                 {"tie_word_embeddings", tied}, {"eos_token_id", 1}};
+  return read_arch_spec(config, "config.json");
+}
+
+ArchSpec with_targets(ArchSpec arch, std::vector<std::string> targets) {
+  arch.adapter = choose_adapters(arch, {.rank = 4, .alpha = 8.0, .targets = std::move(targets)},
+                                 "adapter.targets");
+  return arch;
+}
+
+// Returns the adapted modules of one block of the model.
+std::vector<std::string> adapted_in(const ArchSpec& arch, size_t block) {
+  std::vector<std::string> names;
+  const ModelSpec model = make_model_spec(arch, {});
+  for (const ParamSpec& parameter : model.units.at(block + 1).parameters) {
+    const std::string end = ".lora_A.weight";
+    if (parameter.name.ends_with(end)) {
+      names.push_back(parameter.name.substr(0, parameter.name.size() - end.size()));
+    }
+  }
+  return names;
+}
+
+// Targets are words, ends of names, or globs of whole names; a layer's number is a whole part.
+TEST(AdapterTargets, AreWordsNamesAndGlobs) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(adapted_in(with_targets(llama(), {"attention"}), 0).size(), 4u);
+  EXPECT_EQ(adapted_in(with_targets(llama(), {"mlp"}), 0).size(), 3u);
+  EXPECT_EQ(adapted_in(with_targets(llama(), {"all-linear"}), 0).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(llama(), {"q_proj", "self_attn.v_proj"}), 2),
+            (Names{"model.layers.2.self_attn.q_proj", "model.layers.2.self_attn.v_proj"}));
+  const ArchSpec one = with_targets(llama(), {"model.layers.1.mlp.*"});
+  EXPECT_EQ(adapted_in(one, 1).size(), 3u);
+  EXPECT_EQ(adapted_in(one, 11).size(), 0u);
+}
+
+// Goal: a layer of gated DeltaNet has the targets that PEFT takes for all linear modules: not its
+// convolution.
+TEST(Adapter, AllLinearIncludesTheMatricesOfGatedDeltaNet) {
+  const ArchSpec arch = read_arch_spec({{"model_type", "qwen3_5_text"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"intermediate_size", 24},
+                                        {"num_hidden_layers", 4},
+                                        {"num_attention_heads", 4},
+                                        {"num_key_value_heads", 2}},
+                                       "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 0).size(), 8u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 3).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 0).size(), 5u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"in_proj_z"}), 0).size(), 1u);
+  EXPECT_THROW(with_targets(arch, {"conv1d"}), ConfigError);
+}
+
+ArchSpec qwen3_moe() {
+  return read_arch_spec({{"model_type", "qwen3_moe"},
+                         {"vocab_size", 32},
+                         {"hidden_size", 16},
+                         {"intermediate_size", 24},
+                         {"num_hidden_layers", 3},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"max_position_embeddings", 64},
+                         {"rms_norm_eps", 1e-6},
+                         {"hidden_act", "silu"},
+                         {"eos_token_id", 1},
+                         {"head_dim", 12},
+                         {"decoder_sparse_step", 1},
+                         {"mlp_only_layers", {1}},
+                         {"moe_intermediate_size", 12},
+                         {"num_experts", 6},
+                         {"num_experts_per_tok", 2},
+                         {"norm_topk_prob", true}},
+                        "config.json");
+}
+
+// What PEFT 0.21 adapts for "all-linear": experts and router, and of a dense layer the attention
+// alone. Gate and up of experts have twice the rank.
+TEST(AdapterTargets, OfExpertsAreThoseOfPeft) {
+  using Names = std::vector<std::string>;
+  using Shape = std::vector<int64_t>;
+  const ArchSpec arch = with_targets(qwen3_moe(), {"all-linear"});
+  const std::string mlp = "model.layers.0.mlp.";
+  const Names adapted = adapted_in(arch, 0);
+  EXPECT_EQ(Names(adapted.begin() + 4, adapted.end()),
+            (Names{mlp + "gate", mlp + "experts.base_layer", mlp + "experts"}));
+  EXPECT_EQ(adapted_in(arch, 1).size(), 4u);
+  EXPECT_EQ(target_names(arch), (Names{"k_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(target_parameters(arch), (Names{"down_proj", "gate.weight", "gate_up_proj"}));
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<ParamSpec>& parameters = model.units.at(1).parameters;
+  const std::span<const ParamSpec> last = std::span(parameters).last(4);
+  EXPECT_EQ(last[0].shape, (Shape{6, 8, 16}));
+  EXPECT_EQ(last[1].shape, (Shape{6, 24, 8}));
+  EXPECT_EQ(last[2].shape, (Shape{6, 4, 12}));
+  EXPECT_EQ(last[3].shape, (Shape{6, 16, 4}));
+  EXPECT_EQ(peft_shape(last[0]), (Shape{48, 16}));
+  EXPECT_EQ(peft_shape(last[1]), (Shape{24, 48}));
+  EXPECT_EQ(arch.adapter.scaling_of(Module::kExpertsGateUp), 2.0);
+  const ArchSpec one = with_targets(qwen3_moe(), {"model.layers.2.mlp.experts.*"});
+  EXPECT_EQ(target_parameters(one), (Names{"model.layers.2.mlp.experts.down_proj",
+                                           "model.layers.2.mlp.experts.gate_up_proj"}));
+}
+
+// With rsLoRA the doubled rank of gate and up is under the root: 16 / sqrt(8) beside 8 / sqrt(4).
+TEST(AdapterTargets, OfExpertsAreScaledByTheirOwnRank) {
+  const AdapterSpec adapter = choose_adapters(
+      qwen3_moe(), {.rank = 4, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "");
+  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsGateUp), 16.0 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsDown), 4.0);
+}
+
+// PEFT has neither dropout nor DoRA for experts and routers, and nests two adapters of experts.
+TEST(AdapterTargets, OfExpertsRefuseWhatPeftRefuses) {
+  EXPECT_THROW(choose_adapters(qwen3_moe(), {.dora = true, .targets = {"all-linear"}}, ""),
+               ConfigError);
+  EXPECT_THROW(choose_adapters(qwen3_moe(), {.dropout = 0.1, .targets = {"gate"}}, ""),
+               ConfigError);
+  EXPECT_NO_THROW(choose_adapters(qwen3_moe(), {.dropout = 0.1, .targets = {"attention"}}, ""));
+  EXPECT_THROW(with_targets(qwen3_moe(), {"gate_up_proj"}), ConfigError);
+}
+
+// Goal: B of two experts, two outputs and rank 3 by hand. PEFT's columns are by rank, then expert.
+TEST(AdapterTargets, OfExpertsAreStoredInTheOrderOfPeft) {
+  const ParamSpec b{.name = "experts.lora_B.weight",
+                    .shape = {2, 2, 3},
+                    .stacked = true,
+                    .adapter = true,
+                    .init = {}};
+  const std::vector<float> own = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const std::vector<float> peft = {1, 7, 2, 8, 3, 9, 4, 10, 5, 11, 6, 12};
+  EXPECT_TRUE(peft_reorders(b));
+  EXPECT_EQ(to_peft(b, own), peft);
+  EXPECT_EQ(from_peft(b, peft), own);
+}
+
+// An exported adapter names its targets by their last parts, or wholly where others share these.
+TEST(AdapterTargets, AreExportedAsPeftReadsThem) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(target_names(with_targets(llama(), {"attention"})),
+            (Names{"k_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(target_names(with_targets(llama(), {"model.layers.1.mlp.up*"})),
+            Names{"model.layers.1.mlp.up_proj"});
+}
+
+// Shapes, the scaling, and PEFT's initial values: A uniform in 1 / sqrt(in), B zero.
+TEST(AdapterTargets, HaveShapesAndInitialValuesOfPeft) {
+  const ArchSpec arch = with_targets(llama(), {"down_proj"});
+  EXPECT_EQ(arch.adapter.scaling, 2.0);
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<ParamSpec>& parameters = model.units.at(1).parameters;
+  const ParamSpec &a = parameters.at(parameters.size() - 2), &b = parameters.back();
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{4, 24}));
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{16, 4}));
+  EXPECT_EQ(a.init.kind, InitSpec::Kind::kUniform);
+  EXPECT_NEAR(a.init.bound, 1.0 / std::sqrt(24.0), 1e-12);
+  EXPECT_EQ(b.init.kind, InitSpec::Kind::kZeros);
+  EXPECT_EQ(
+      choose_adapters(arch, {.rank = 16, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "")
+          .scaling,
+      2.0);
+}
+
+// DoRA adds a vector behind A and B, named as PEFT's file names it. It is no matrix, so it does not
+// decay.
+TEST(AdapterTargets, OfDoraHaveAMagnitude) {
+  ArchSpec arch = llama();
+  arch.adapter = choose_adapters(
+      arch, {.rank = 4, .alpha = 8.0, .dora = true, .targets = {"down_proj"}}, "adapter.targets");
+  const ParamSpec magnitude = make_model_spec(arch, {}).units.at(1).parameters.back();
+  EXPECT_EQ(magnitude.name, "model.layers.0.mlp.down_proj.lora_magnitude_vector");
+  EXPECT_EQ(magnitude.shape, std::vector<int64_t>{16});
+  EXPECT_TRUE(magnitude.adapter);
+  EXPECT_FALSE(magnitude.is_matrix());
+  EXPECT_EQ(weight_of_magnitude(magnitude.name), "model.layers.0.mlp.down_proj.weight");
+  EXPECT_EQ(weight_of_magnitude("model.layers.0.mlp.down_proj.lora_A.weight"), "");
+}
+
+std::string refusal(const ArchSpec& arch, const std::string& target) {
+  try {
+    with_targets(arch, {target});
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+// Other names are refused, with the names that could be meant.
+TEST(AdapterTargets, RefusesWhatHasNoAdapter) {
+  EXPECT_EQ(refusal(llama(), "qproj"),
+            "adapter.targets: \"qproj\" is no module of config.json; possible are attention, mlp, "
+            "all-linear, down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj");
+  EXPECT_TRUE(
+      refusal(llama(), "lm_head")
+          .starts_with("adapter.targets: \"lm_head\" is lm_head, which cannot have an adapter"))
+      << refusal(llama(), "lm_head");
+  EXPECT_TRUE(refusal(llama(), "embed_tokens").find("cannot have an adapter") != std::string::npos);
+}
+
+// Every adapter of every layer drops inputs by a stream of its own, with the keys of the batch.
+TEST(AdapterTargets, HaveDropoutOfTheirOwn) {
+  ArchSpec arch = llama();
+  arch.adapter = choose_adapters(arch, {.rank = 4, .dropout = 0.25, .targets = {"all-linear"}},
+                                 "adapter.targets");
+  MicroBatch batch;
+  batch.dropout_keys = at::zeros({1}, at::kLong);
+  std::set<int64_t> streams;
+  for (const int64_t layer : {0, 1}) {
+    const std::vector<ModuleParameter> parameters = block_parameters(arch, {}, layer);
+    const ModuleIndex index(parameters);
+    const std::vector<at::Tensor> values(parameters.size());
+    for (const Module module : {Module::kQuery, Module::kKey, Module::kValue, Module::kOutput,
+                                Module::kGate, Module::kUp, Module::kDown}) {
+      const InputDropout dropout = index.linear(values, module, batch).lora_dropout;
+      EXPECT_TRUE(dropout.drops());
+      EXPECT_EQ(dropout.share, 0.25);
+      streams.insert(dropout.stream);
+      EXPECT_FALSE(index.linear(values, module, {}).lora_dropout.drops());
+    }
+  }
+  EXPECT_EQ(streams.size(), 14u);
+  EXPECT_TRUE(make_model_spec(arch, {}).has_dropout());
+  EXPECT_FALSE(make_model_spec(with_targets(llama(), {"all-linear"}), {}).has_dropout());
+}
+
+// Everything but adapters and named modules is frozen; names mean what modules_to_save means.
+TEST(AdapterFreeze, LeavesAdaptersAndNamedModules) {
+  ModelSpec model = make_model_spec(with_targets(llama(), {"q_proj"}), {});
+  freeze_base(model, std::vector<std::string>{"input_layernorm", "lm_head"}, "adapter.train");
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      const bool named =
+          parameter.name.ends_with("input_layernorm.weight") || parameter.name == "lm_head.weight";
+      EXPECT_EQ(parameter.frozen, !named && !parameter.adapter) << parameter.name;
+    }
+  }
+  EXPECT_EQ(trained_modules(model).size(), 13u);
+  EXPECT_THROW(freeze_base(model, std::vector<std::string>{"nothing"}, "adapter.train"),
+               ConfigError);
+  ModelSpec tied = make_model_spec(with_targets(llama(true), {"q_proj"}), {});
+  EXPECT_THROW(freeze_base(tied, std::vector<std::string>{"embed_tokens"}, "adapter.train"),
+               ConfigError);
+}
+
+// An adapter has the name of its module, as in PEFT's files.
+TEST(AdapterFreeze, NamesAdaptersByTheirModules) {
+  EXPECT_EQ(adapter_names("h.0.attn.c_attn").a, "h.0.attn.c_attn.lora_A.weight");
+}
+
+// The merged model has the parameters of the files, and those that change are not frozen.
+TEST(AdapterFreeze, MergedModelHasTheFilesParameters) {
+  ModelSpec model = make_model_spec(with_targets(llama(), {"q_proj"}), {});
+  freeze_base(model, {}, "adapter.train");
+  const ModelSpec merged = merged_spec(with_targets(llama(), {"q_proj"}), model);
+  const ModelSpec files = make_model_spec(llama(), {});
+  ASSERT_EQ(merged.units.size(), files.units.size());
+  for (size_t unit = 0; unit < files.units.size(); ++unit) {
+    ASSERT_EQ(merged.units[unit].parameters.size(), files.units[unit].parameters.size());
+    for (size_t i = 0; i < files.units[unit].parameters.size(); ++i) {
+      const ParamSpec& parameter = merged.units[unit].parameters[i];
+      EXPECT_EQ(parameter.name, files.units[unit].parameters[i].name);
+      EXPECT_EQ(parameter.frozen, !parameter.name.ends_with("q_proj.weight")) << parameter.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore
