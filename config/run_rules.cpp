@@ -274,7 +274,7 @@ class Rules {
   // Packed matrices are made from the model's files and stay in host memory.
   void check_packed() {
     if (!usable({"adapter.base", "adapter.kind", "offload.parameters", "offload.optimizer",
-                 "model.init", "fsdp.gather"}) ||
+                 "model.init", "fsdp.gather", "preference.reference"}) ||
         !config_.adapter.packs()) {
       return;
     }
@@ -289,6 +289,10 @@ class Rules {
     }
     if (config_.model.init == ModelSection::Init::kRandom) {
       report(start, "model.init", "needs the weights of the model's files, but", "");
+    }
+    if (config_.preference.is_adapter_off()) {
+      report(start, "preference.reference", "packs the model that is trained over, and",
+             " compares with the published one; set it to \"start\" or to a directory");
     }
     if (config_.fsdp.gather == GatherMode::kHost) {
       report(start, "fsdp.gather",
