@@ -126,10 +126,10 @@ Section train_section() {
        {"kto", LossKind::kKto},
        {"policy", LossKind::kPolicy}},
       {.description = "sft: the weighted mean over trained tokens; policy: the clipped loss of "
-                      "tokens with advantages and old log-probabilities; the others are means over "
-                      "pairs of a chosen and a rejected answer, which the rows of data.train must "
-                      "have; dpo, dpo-robust and ipo compare with a reference, as kto does, whose "
-                      "mean is over answers with a label"});
+                      "tokens with advantages and old log-probabilities; kto: the mean over "
+                      "answers with a label; the others are means over pairs of a chosen and a "
+                      "rejected answer, which the rows of data.train must have; dpo, dpo-robust, "
+                      "ipo and kto compare with preference.reference"});
   return section;
 }
 
@@ -153,9 +153,9 @@ Section preference_section() {
            {.description = "simpo: the margin that the chosen answer's reward should have",
             .bounds = at_least(0)});
   rows.add("reference", KeyType::kPath, &Preference::reference,
-           {.description = "model that dpo, dpo-robust and ipo compare with: start: the one that "
-                           "the run starts from; adapter-off: the one below the adapters; or the "
-                           "directory of a model with the same tokenizer"});
+           {.description = "model that dpo, dpo-robust, ipo and kto compare with: start: the one "
+                           "that the run starts from; adapter-off: the one below the adapters; or "
+                           "the directory of a model with the same tokenizer"});
   return section;
 }
 

@@ -94,11 +94,23 @@ std::vector<std::string> members_of_conversations(const RowFormatOptions& option
 
 namespace {
 
+// Rows of KTO hold bad answers too, which must not be trained as good ones.
+void refuse_judgement(const Json& row) {
+  const auto label = row.find("label");
+  if (label == row.end() || !label->is_boolean()) return;
+  throw RowProblem(
+      "label: a true or false judgement of the answer; set train.loss = \"kto\" and data.format "
+      "= \"unpaired-preference\" to learn from both, or, to train the good answers alone, leave "
+      "out the rows with label false and the member itself");
+}
+
 class MessagesFormat : public RowFormat {
  public:
   explicit MessagesFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "messages"; }
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    require_object(row);
+    refuse_judgement(row);
     const Conversation conversation = read_conversation(row, options_, notes);
     std::vector<std::string> read = members_of_conversations(options_);
     read.insert(read.end(), {name_of_messages(row, options_), options_.name_of("weight")});
@@ -213,16 +225,6 @@ class PromptFormat : public RowFormat {
       read.context = required_text(*context, context_key, true);
     }
     return read;
-  }
-
-  // Rows of KTO hold bad answers too, which must not be trained as good ones.
-  static void refuse_judgement(const Json& row) {
-    const auto label = row.find("label");
-    if (label == row.end() || !label->is_boolean()) return;
-    throw RowProblem(
-        "label: a true or false judgement of the answer; set train.loss = \"kto\" and data.format "
-        "= \"unpaired-preference\" to learn from both, or, to train the good answers alone, leave "
-        "out the rows with label false and the member itself");
   }
 
   // Prompt and completion are lists of messages, which form one conversation.

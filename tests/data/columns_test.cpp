@@ -135,7 +135,7 @@ TEST_F(Columns, AnswersOfPairsHaveNoWeights) {
   EXPECT_EQ(refusal("{\"prompt\": [{\"role\": \"user\", \"content\": \"q\"}], "
                     "\"chosen\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0.5}], "
                     "\"rejected\": [{\"role\": \"assistant\", \"content\": \"b\"}]}"),
-            "rows.jsonl:1: an answer of a pair has no weight of its own; leave out the member "
+            "rows.jsonl:1: a judged answer has no weight of its own; leave out the member "
             "\"weight\"");
 }
 

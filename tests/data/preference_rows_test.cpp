@@ -289,6 +289,10 @@ TEST_F(Pairs, JudgedAnswersAreNotTrainedAsGoodOnes) {
                 .find("rows.jsonl:1: label: a true or false judgement of the answer; set"),
             std::string::npos);
   EXPECT_EQ(learned(load(R"({"prompt": "q", "completion": "a", "label": "x"})"), 0), "a</s>");
+  options_.data.format = DataSection::Format::kMessages;
+  EXPECT_NE(refusal(R"({"messages": [{"role": "assistant", "content": "a"}], "label": false})")
+                .find("rows.jsonl:1: label: a true or false judgement of the answer; set"),
+            std::string::npos);
 }
 
 std::string ids_row(int64_t prompt, int64_t chosen, int64_t rejected) {

@@ -181,7 +181,7 @@ class Looker {
     write_rows("rows.jsonl", "{\"text\": \"a row of text, number #\"}");
     write_rows("other.jsonl", "{\"text\": \"other words #\"}");
     write_rows("bad.jsonl", "{\"text\": \"a row #\"}\n{\"nothing\": #}");
-    write_rows("special.jsonl", "{\"text\": \"a row </s> <s> #\"}");
+    write_rows("special.jsonl", "{\"text\": \"a row <|endoftext|> #\"}");
     write_rows("prompts.jsonl",
                "{\"instruction\": \"say #\", \"input\": \"c\", \"output\": \"word #\"}");
     write_rows("pairs.jsonl",

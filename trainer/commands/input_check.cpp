@@ -80,7 +80,7 @@ class InputCheck {
   void check_rate() {
     constexpr double kLeast = 2e-5;
     if (!config_.adapter.on() || config_.optimizer.lr >= kLeast) return;
-    if (is_preference(config_.train.loss)) return;  // preferences take smaller rates
+    if (config_.train.loss != LossKind::kSft) return;  // other losses take smaller rates
     const Key& key = key_named("optimizer.lr");
     checked_.notes.push_back("optimizer.lr = " + toml_text(key, key.get(config_)) +
                              " is a rate for full fine-tuning and hardly moves an adapter; 2e-4 is "

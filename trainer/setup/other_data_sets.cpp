@@ -238,8 +238,11 @@ class DataSetReader {
       const std::string name = member_of(columns, theirs);
       if (name != "conversations" && name != ours) set_key(place, ours, name);
     }
-    for (const char* name : {"images", "videos", "audios", "history", "kto_tag"}) {
+    for (const char* name : {"images", "videos", "audios", "history"}) {
       if (!member_of(columns, name).empty()) left(place + " " + name, "it is not read");
+    }
+    if (!member_of(columns, "kto_tag").empty()) {
+      left(place + " kto_tag", "give the rows prompt, completion and label; docs/data.md");
     }
   }
 

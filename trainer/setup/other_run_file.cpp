@@ -418,7 +418,12 @@ class Converter {
     if (packed) set("adapter", "base", "\"nf4\"");
     if (!start.empty()) {  // its own adapter_config.json says the rest
       set("adapter", "path", quote_toml(start));
-      if (below_adapter_) set("preference", "reference", "\"adapter-off\"");
+      if (below_adapter_ && packed) {
+        refuse("a reference below the adapters of a base in 4 bits",
+               "preference.reference = \"adapter-off\" compares with the published base");
+      } else if (below_adapter_) {
+        set("preference", "reference", "\"adapter-off\"");
+      }
       return;
     }
     set("adapter", "r", formatted("%.0f", r));

@@ -136,7 +136,8 @@ std::string describe_quality(const Evaluation& evaluation) {
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
   if (!means) return formatted("perplexity %.2f", evaluation.perplexity);
   if (evaluation.preference.pairs == 0) {
-    return formatted("margin %.4f  kl %.4f", means->margin, means->kl);
+    const std::string kl = formatted("kl %.4f", means->kl);
+    return std::isnan(means->margin) ? kl : formatted("margin %.4f  ", means->margin) + kl;
   }
   return formatted("margin %.4f  accuracy %.1f %%", means->margin, 100.0 * means->accuracy);
 }
