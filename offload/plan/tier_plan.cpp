@@ -58,6 +58,7 @@ std::string why_not_on_host(const PlanInputs& inputs) {
     return "ranks that share a copy of the model are not all on one machine (fsdp.strategy)";
   }
   if (inputs.nvme.state) return "state is on drives (offload.optimizer)";
+  if (inputs.keep_frozen) return "frozen parameters are packed (adapter.base)";
   if (inputs.frozen_files) return "frozen parameters are in the model's files (offload.parameters)";
   if (needs_join(inputs.state)) {
     return "with precision.compute = \"fp32\" split masters are joined for the device "

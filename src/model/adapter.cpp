@@ -252,10 +252,11 @@ void freeze_base(ModelSpec& model, std::span<const std::string> trained, const s
     for (ParamSpec& parameter : unit.parameters) {
       if (parameter.adapter) continue;
       const std::string module = module_of(parameter.name);
+      const bool buffer = parameter.frozen;  // which no run trains
       parameter.frozen = true;
       for (const std::string& name : trained) {
         if (!module.ends_with(name) && !glob_matches(name, module)) continue;
-        parameter.frozen = false;
+        parameter.frozen = buffer;
         unmatched.erase(name);
       }
     }

@@ -10,8 +10,7 @@
 namespace longshore {
 namespace {
 
-// Unpacked matrices lie side by side as in a slot, so that products over neighbouring matrices are
-// the same ones.
+// Unpacked matrices are aligned as in a slot, in elements.
 constexpr int64_t kAlignment = 256;
 
 bool is_packed(const ParamSpec& parameter) {
@@ -96,6 +95,7 @@ ModelSpec pack_model_spec(const ModelSpec& model, DType compute) {
   ModelSpec spec = model;
   // The first unit is the embedding and the last the head.
   for (size_t u = 1; u + 1 < spec.units.size(); ++u) {
+    if (!spec.units[u].backward_reads_parameters) continue;  // a piece of the embedding
     for (ParamSpec& parameter : spec.units[u].parameters) {
       if (is_packed(parameter)) parameter = packed(std::move(parameter), compute);
     }

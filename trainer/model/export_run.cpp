@@ -159,7 +159,16 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
 }
 
 ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
-  if (!exports_adapter(source, choice)) return merged_spec(source.arch(), source.whole());
+  if (!exports_adapter(source, choice)) {
+    ModelSpec merged = merged_spec(source.arch(), source.whole());
+    // The values of packed matrices are not those of the files, so they are written anew.
+    for (UnitSpec& unit : merged.units) {
+      for (ParamSpec& parameter : unit.parameters) {
+        if (source.packs(parameter.name)) parameter.frozen = false;
+      }
+    }
+    return merged;
+  }
   ModelSpec spec = source.whole();
   for (UnitSpec& unit : spec.units) {
     for (ParamSpec& parameter : unit.parameters) {

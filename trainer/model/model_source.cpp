@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/number_formats.h"
 #include "base/texts.h"
 #include "model/adapter.h"
 #include "model/adapter_values.h"
@@ -424,6 +425,9 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
   }
   if (packed_ && packed_->has(name)) {
     packed_->read_values(name, begin, out);
+    if (compute_ == DType::kBF16) {
+      for (float& value : out) value = bf16_to_float(float_to_bf16_nearest(value));
+    }
     return;
   }
   LONGSHORE_CHECK(loader_.has_value()) << directory_->path() << " has no weights to read";

@@ -71,6 +71,8 @@ class ModelSource {
   std::string random_weights_text() const;
   // Returns whether the frozen matrices are packed (adapter.base = "nf4").
   bool packs() const { return packs_; }
+  // Returns whether this parameter is packed.
+  bool packs(const std::string& name) const { return packed_ && packed_->has(name); }
   // Reads frozen parameters while a run trains; null unless they are packed or
   // offload.parameters = "files".
   const FrozenSource* frozen() const {

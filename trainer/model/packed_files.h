@@ -34,7 +34,7 @@ class PackedFiles final : public FrozenSource {
   void read_values(const std::string& name, int64_t begin, std::span<float> out) const;
 
  private:
-  static constexpr size_t kKept = 4;
+  static constexpr size_t kKept = 2;
   // One packed matrix; `packing` is held while its bytes are made.
   struct Packed {
     Mutex packing;

@@ -45,9 +45,11 @@ Weights find_weights(const std::string& from) {
   return {.folder = inside, .checkpoint = "auto"};
 }
 
-// Sets every key of [adapter] to its default, whatever the run file says.
-void forget_adapter(std::vector<Override>& overrides) {
+// Sets the keys of [adapter] to their defaults, whatever the run file says. An adapter that is
+// named in their place is over the same base.
+void forget_adapter(std::vector<Override>& overrides, bool keeps_base) {
   for (const Key& key : find_section("adapter")->keys) {
+    if (keeps_base && key.name == "base") continue;
     overrides.push_back({key.full_name(), toml_text(key, key.default_value())});
   }
 }
@@ -58,7 +60,9 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
                    const AtStart& at_start) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
-  if (weights.model || weights.adapter) forget_adapter(asked.overrides);
+  if (weights.model || weights.adapter) {
+    forget_adapter(asked.overrides, weights.adapter.has_value());
+  }
   if (weights.model) {
     asked.overrides.push_back({"offload.parameters", "host"});  // nothing of it is frozen
   }

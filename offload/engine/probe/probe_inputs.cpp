@@ -229,6 +229,7 @@ std::string OneUnitModel::identity() const {
     for (const ParamSpec& parameter : unit.parameters) {
       text += parameter.frozen ? ", frozen" : ", trained";
       for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
+      for (const int64_t dimension : parameter.unpacked) text += " of " + std::to_string(dimension);
     }
     text += "; carry";
     for (const CarryTensorSpec& tensor : unit.carry_out) {
