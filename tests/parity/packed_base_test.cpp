@@ -110,6 +110,11 @@ TEST(PackedBase, IsSmallAndResumesAndIsExported) {
     return read_tensors(to + "/model.safetensors");
   };
   EXPECT_TRUE(merged(run) == merged(reference));
+
+  const Arguments evaluated = {run.directory() + "/config.toml",
+                               "--data.eval=[\"" + golden_directory("llama") + "/train.jsonl\"]"};
+  const double loss = eval_loss(evaluated);
+  EXPECT_EQ(eval_loss(joined(evaluated, {"--from", run.directory() + "/hf"})), loss);
 }
 
 // What cannot be packed is refused before anything is written.
