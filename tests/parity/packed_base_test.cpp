@@ -102,19 +102,21 @@ TEST(PackedBase, IsSmallAndResumesAndIsExported) {
   EXPECT_LT(small, large);
   EXPECT_EQ(run.metrics("step").back().at("bytes").at("file_read"), 0);
 
-  const auto merged = [](const RunDriver& of) {
-    const std::string to = of.directory() + "/merged";
-    EXPECT_EQ(
-        run_command({"export", of.directory() + "/config.toml", "--merged", "--to", to}).exit_code,
-        0);
-    return read_tensors(to + "/model.safetensors");
+  const auto exported = [](const RunDriver& of, const std::string& name, const Arguments& more) {
+    const std::string to = of.directory() + "/" + name;
+    const Arguments command = {"export", of.directory() + "/config.toml", "--to", to};
+    EXPECT_EQ(run_command(joined(command, more)).exit_code, 0);
+    return to;
+  };
+  const auto merged = [&](const RunDriver& of) {
+    return read_tensors(exported(of, "merged", {"--merged"}) + "/model.safetensors");
   };
   EXPECT_TRUE(merged(run) == merged(reference));
 
   const Arguments evaluated = {run.directory() + "/config.toml",
                                "--data.eval=[\"" + golden_directory("llama") + "/train.jsonl\"]"};
   const double loss = eval_loss(evaluated);
-  EXPECT_EQ(eval_loss(joined(evaluated, {"--from", run.directory() + "/hf"})), loss);
+  EXPECT_EQ(eval_loss(joined(evaluated, {"--from", exported(run, "adapter", {})})), loss);
 }
 
 // What cannot be packed is refused before anything is written.
