@@ -247,9 +247,14 @@ TEST_F(Head, WeightsOfPositionsAgreeInPieces) {
   const auto expected = runner_->gradients({weighted}, 0.1, PlainRunner::Recompute::kUnit);
   const auto got = cut.gradients({weighted}, 0.1, PlainRunner::Recompute::kUnit);
   EXPECT_NEAR(got.loss_sum, expected.loss_sum, 1e-6 * expected.loss_sum);
+  double largest = 0.0;
   for (const auto& [name, gradient] : expected.gradients) {
-    const at::Tensor difference = got.gradients.at(name) - gradient;
-    EXPECT_LE(difference.norm().item<double>(), 1e-5 * gradient.norm().item<double>()) << name;
+    largest = std::max(largest, gradient.norm().item<double>());
+  }
+  // Gradients below the head come from sums that the order rounds to 1e-7 of the largest.
+  for (const auto& [name, gradient] : expected.gradients) {
+    const double difference = (got.gradients.at(name) - gradient).norm().item<double>();
+    EXPECT_LE(difference, 1e-5 * gradient.norm().item<double>() + 1e-6 * largest) << name;
   }
 }
 
