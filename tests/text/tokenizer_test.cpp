@@ -228,7 +228,7 @@ TEST(Tokenizer, FingerprintChangesWithTheFiles) {
 // Goal: text in which special tokens are text has, behind a special token, the ids that it has
 // alone; so for tokenizers with and without a prefix at the start of a text.
 TEST(Tokenizer, ReadsChosenSpecialTokensAsText) {
-  for (const char* name : {"llama3", "llama2_legacy", "unigram", "chat"}) {
+  for (const char* name : {"llama3", "llama2_legacy", "chat"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
     const std::string front = "</s>", text = front + "the </s> fox";
     const TextSpan chosen{front.size() + 4, front.size() + 8};
@@ -245,6 +245,16 @@ TEST(Tokenizer, ReadsChosenSpecialTokensAsText) {
     EXPECT_EQ(read.spans.back().end, text.size()) << name;
     EXPECT_EQ(tokenizer.spelled_in(text).size(), 2U) << name;
   }
+}
+
+// A special token that is a piece of the model, too, cannot be read as text, and says so.
+TEST(Tokenizer, RefusesSpecialTokensThatOnlyTheModelReads) {
+  const Tokenizer tokenizer = Tokenizer::load(golden_directory("unigram"));
+  const std::string text = "the </s> fox";
+  const TextSpan chosen{4, 8};
+  EXPECT_THROW(tokenizer.encode_with_spans(text, SpecialTokens::kNone, std::span(&chosen, 1)),
+               DataError);
+  EXPECT_NO_THROW(tokenizer.encode(text, SpecialTokens::kNone));
 }
 
 // Several threads get the same ids at once.

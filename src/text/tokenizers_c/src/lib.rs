@@ -212,6 +212,9 @@ pub unsafe extern "C" fn tokc_encode(
         let tokenizer = loaded.spelled.reader(&loaded.tokenizer, reading)?;
         let text = text.text()?;
         loaded.check_length(text)?;
+        if reading != spelled::TOKENS {
+            loaded.spelled.check_readable(text)?;
+        }
         if reading == spelled::TEXT_BEHIND_TOKEN {
             let (ids, bounds) = spelled::encode_behind(tokenizer, text)?;
             return Ok(EncodingOut {

@@ -15,8 +15,14 @@ const STAND_IN: &str = "\u{fddb}";
 pub struct Spelled {
     /// The special tokens at the index of their first byte, the longest first.
     tokens: Vec<Vec<(String, u32)>>,
-    /// The tokenizer that reads special tokens as text, made at the first use.
-    as_text: OnceLock<Tokenizer>,
+    /// What reads special tokens as text, made at the first use.
+    as_text: OnceLock<AsText>,
+}
+
+struct AsText {
+    tokenizer: Tokenizer,
+    /// Special tokens that are pieces of the model, too, and so cannot be read as text.
+    pieces: Vec<String>,
 }
 
 impl Spelled {
@@ -66,12 +72,35 @@ impl Spelled {
             return Ok(tokenizer);
         }
         if let Some(ready) = self.as_text.get() {
-            return Ok(ready);
+            return Ok(&ready.tokenizer);
         }
         let mut made = tokenizer.clone();
         made.set_encode_special_tokens(true);
         made.add_tokens([AddedToken::from(STAND_IN, false).normalized(false)])?;
-        Ok(self.as_text.get_or_init(|| made))
+        let mut pieces = Vec::new();
+        for (token, id) in self.tokens.iter().flatten() {
+            if made.encode_fast(token.as_str(), false)?.get_ids().contains(id) {
+                pieces.push(token.clone());
+            }
+        }
+        let ready = AsText {
+            tokenizer: made,
+            pieces,
+        };
+        Ok(&self.as_text.get_or_init(|| ready).tokenizer)
+    }
+
+    /// Refuses a text with a special token that cannot be read as text.
+    pub fn check_readable(&self, text: &str) -> Result<(), Failure> {
+        let pieces = self.as_text.get().map_or(&[][..], |ready| &ready.pieces);
+        match pieces.iter().find(|piece| text.contains(piece.as_str())) {
+            Some(piece) => Err(format!(
+                "the text spells the special token {piece}, which this tokenizer's model cannot \
+                 read as ordinary text; remove it, or set data.special_tokens to \"keep\""
+            )
+            .into()),
+            None => Ok(()),
+        }
     }
 }
 
