@@ -47,7 +47,7 @@ void add_upkeep_keys(Rows<DataSection>& rows) {
       {{"keep", Data::SpecialTokens::kKeep},
        {"text", Data::SpecialTokens::kText},
        {"error", Data::SpecialTokens::kError}},
-      {.description = "special tokens that a row's own text spells, such as <|im_end|> in a "
+      {.description = "special tokens that a row's own text spells, such as </s> in a "
                       "message: keep: they are the tokens; text: ordinary text; error: the row is "
                       "a bad row"});
   rows.add("add_eos", KeyType::kBool, &Data::add_eos,

@@ -296,7 +296,7 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
        "together more than train.steps = 10 (needed.toml:4:15)"},
       {"[eval]\nevery_steps = 5",
        "run.toml:2:15: eval.every_steps = 5 needs files to evaluate on, but data.eval = [] "
-       "(default): name some, or set eval.split"},
+       "(default): name some, or set eval.sets or eval.split"},
       {"[eval]\nsplit = 0.1\n[data]\neval = [\"e.jsonl\"]",
        "run.toml:2:9: eval.split = 0.1 holds out a part of data.train, but data.eval = "
        "[\"e.jsonl\"] (run.toml:4:8): choose one of the two"},

@@ -101,8 +101,8 @@ ArchSpec qwen3_moe() {
                         "config.json");
 }
 
-// What PEFT 0.21 adapts for "all-linear": experts and router, and of a dense layer the attention
-// alone. Gate and up of experts have twice the rank.
+// "all-linear" means what PEFT 0.21 takes it for: experts and router, and of a dense layer the
+// attention alone. Gate and up of experts have twice the rank.
 TEST(AdapterTargets, OfExpertsAreThoseOfPeft) {
   using Names = std::vector<std::string>;
   using Shape = std::vector<int64_t>;

@@ -119,7 +119,7 @@ TEST(PackedBase, IsSmallAndResumesAndIsExported) {
   EXPECT_EQ(eval_loss(joined(evaluated, {"--from", exported(run, "adapter", {})})), loss);
 }
 
-// What cannot be packed is refused before anything is written.
+// A model or a run that cannot be packed is refused before anything is written.
 TEST(PackedBase, IsRefusedWhereItHasNoEffect) {
   EditedModel model("llama");
   model.write();

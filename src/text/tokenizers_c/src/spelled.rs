@@ -31,7 +31,8 @@ impl Spelled {
         let added = tokenizer.get_added_vocabulary();
         let reads = !added.get_encode_special_tokens();
         for (id, token) in added.get_added_tokens_decoder() {
-            if let (true, true, Some(first)) = (reads, token.special, token.content.bytes().next()) {
+            let first = token.content.bytes().next();
+            if let (true, true, Some(first)) = (reads, token.special, first) {
                 tokens[usize::from(first)].push((token.content.clone(), *id));
             }
         }
