@@ -44,7 +44,7 @@ void unpack(EditedModel& model, const std::string& compute) {
 
 void expect_bits_of_unpacked(const std::string& golden, const std::string& compute,
                              const std::string& kind) {
-  EditedModel model(golden), values(golden);
+  EditedModel model(golden), values(golden, "-unpacked");
   model.write();
   unpack(values, compute);
   RunDriver reference("unpacked");
@@ -72,7 +72,7 @@ TEST(PackedBase, GivesTheBitsOfTheUnpackedValues) {
 // The frozen model takes fewer bytes. A run over it continues from a checkpoint, and its exports
 // are those of a run over the unpacked values, also of matrices without an adapter.
 TEST(PackedBase, IsSmallAndResumesAndIsExported) {
-  EditedModel model("llama"), values("llama");
+  EditedModel model("llama"), values("llama", "-unpacked");
   model.write();
   unpack(values, "bf16");
   const std::string attention = "--adapter.targets=[\"attention\"]";
