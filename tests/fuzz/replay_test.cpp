@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "tests/fakes/test_files.h"
@@ -53,6 +54,12 @@ constexpr const char* kPieces[] = {"\"",
                                    "18446744073709551615",
                                    "\"__metadata__\"",
                                    "model.safetensors"};
+
+// Reads the bytes as they are: the program's own readers name what a file is not.
+std::string input_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 class Mutator {
  public:
@@ -110,7 +117,7 @@ TEST_P(Fuzz, ItsCorpusIsReadOrRefused) {
   for (const std::string& path : corpus()) {
     const bool should = std::filesystem::path(path).filename().string().starts_with("valid");
     SCOPED_TRACE(path);
-    const bool accepted = accepts(GetParam(), read_whole_file(path, kMiB));
+    const bool accepted = accepts(GetParam(), input_of(path));
     EXPECT_TRUE(accepted || !should);
     valid += should ? 1 : 0;
   }
@@ -124,7 +131,7 @@ TEST_P(Fuzz, DamageToItsCorpusIsReadOrRefused) {
   Mutator mutate;
   for (int i = 0; i < kChanges; ++i) {
     const std::string& path = paths[static_cast<size_t>(i) % paths.size()];
-    const std::string changed = mutate(read_whole_file(path, kMiB));
+    const std::string changed = mutate(input_of(path));
     SCOPED_TRACE(path + ", change " + std::to_string(i));
     accepts(GetParam(), changed);
   }
