@@ -165,8 +165,11 @@ def written_by(program):
         subprocess.run([program, "train", run / "run.toml"], check=True, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         manifest = sorted(run.glob("run/checkpoints/step-*/manifest.json"))[-1]
-        put("checkpoint_manifest", "valid", manifest.read_bytes())
-        put("checkpoint_manifest", "cut", manifest.read_bytes()[:-100])
+        # The paths of the machine that makes the corpus are nothing that a parser looks at.
+        text = manifest.read_bytes().replace(str(TESTS).encode(), b"tests")
+        text = text.replace(f"{run}/".encode(), b"run/")
+        put("checkpoint_manifest", "valid", text)
+        put("checkpoint_manifest", "cut", text[:-100])
         put("token_file", "valid", next(run.glob("cache/*.tok")).read_bytes())
         put("token_file", "cut", next(run.glob("cache/*.tok")).read_bytes()[:4200])
         state = next(run.glob("drive/*.state")).read_bytes()
