@@ -19,7 +19,8 @@ class EditedModel {
  public:
   // Two models of one golden case at a time have different suffixes.
   explicit EditedModel(const std::string& golden, const std::string& suffix = "")
-      : directory_(scratch_directory("edited-" + golden + suffix)), golden_(golden_directory(golden)) {
+      : directory_(scratch_directory("edited-" + golden + suffix)),
+        golden_(golden_directory(golden)) {
     std::filesystem::create_directories(directory_);
     const auto file = SafetensorsFile::open(golden_ + "/model.safetensors");
     for (const TensorInfo& tensor : file.tensors()) shapes[tensor.name] = tensor.shape;
