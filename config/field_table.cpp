@@ -162,11 +162,11 @@ Section preference_section() {
 Section policy_section() {
   Section section{"policy", "settings of train.loss = \"policy\"", {}};
   Rows rows(&section, &RunConfig::policy);
-  rows.add("clip_low", KeyType::kReal, &PolicySection::clip_low,
+  rows.add("clip_low", KeyType::kReal, &PolicyOptions::clip_low,
            {.description = "a token with a negative advantage gives no gradient once its "
                            "probability is below 1 - clip_low times the old one",
             .bounds = between(0, 1)});
-  rows.add("clip_high", KeyType::kReal, &PolicySection::clip_high,
+  rows.add("clip_high", KeyType::kReal, &PolicyOptions::clip_high,
            {.description = "a token with a positive advantage gives no gradient once its "
                            "probability is above 1 + clip_high times the old one",
             .bounds = at_least(0)});

@@ -114,13 +114,6 @@ struct PreferenceSection : PreferenceOptions {
   bool operator==(const PreferenceSection&) const = default;
 };
 
-// The settings of train.loss = "policy", with the defaults of TRL's GRPO.
-struct PolicySection {
-  double clip_low = 0.2;
-  double clip_high = 0.2;
-  bool operator==(const PolicySection&) const = default;
-};
-
 // ParameterGroup selects parameters with their own learning rate or weight decay.
 struct ParameterGroup {
   std::vector<std::string> parameters;  // globs of names; the first matching group applies
@@ -276,7 +269,7 @@ struct RunConfig {
   DataSection data;
   TrainSection train;
   PreferenceSection preference;
-  PolicySection policy;
+  PolicyOptions policy;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   PrecisionSection precision;

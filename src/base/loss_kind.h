@@ -29,6 +29,14 @@ constexpr bool has_reference(LossKind loss) {
   return is_preference(loss) && loss != LossKind::kOrpo && loss != LossKind::kSimpo;
 }
 
+// The clip of kPolicy. The defaults are those of TRL's GRPO, and of the run file's section
+// "policy".
+struct PolicyOptions {
+  double clip_low = 0.2;
+  double clip_high = 0.2;
+  bool operator==(const PolicyOptions&) const = default;
+};
+
 // The defaults are TRL's, and those of the run file's section "preference".
 struct PreferenceOptions {
   LossKind loss = LossKind::kDpo;  // not kSft
@@ -36,7 +44,7 @@ struct PreferenceOptions {
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta
   double desirable_weight = 1.0, undesirable_weight = 1.0;  // of KTO's rows
-  double clip_low = 0.2, clip_high = 0.2;                   // of kPolicy
+  PolicyOptions policy = {};
   bool operator==(const PreferenceOptions&) const = default;
 };
 

@@ -10,7 +10,7 @@ namespace longshore {
 PolicyTerm policy_term(const PreferenceOptions& options, double logp, double old_logp,
                        double advantage) {
   const double ratio = std::exp(logp - old_logp);
-  const double low = 1.0 - options.clip_low, high = 1.0 + options.clip_high;
+  const double low = 1.0 - options.policy.clip_low, high = 1.0 + options.policy.clip_high;
   PolicyTerm term{.ratio = ratio};
   term.clipped = advantage > 0.0 ? ratio > high : advantage < 0.0 && ratio < low;
   term.loss = -advantage * (term.clipped ? std::clamp(ratio, low, high) : ratio);

@@ -194,7 +194,8 @@ TEST_F(Head, WeightsOfOneChangeNoBit) {
 // and in pieces. Half of the positions are outside the bounds of the clip.
 TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
   MicroBatch many = batch(2500, 1);
-  many.preference = PreferenceOptions{.loss = LossKind::kPolicy, .clip_low = 0.2, .clip_high = 0.3};
+  many.preference =
+      PreferenceOptions{.loss = LossKind::kPolicy, .policy = {.clip_low = 0.2, .clip_high = 0.3}};
   const at::Tensor x = at::randn({2500, arch_.hidden});
   const at::Tensor exact = x.to(at::kDouble).requires_grad_(true);
   const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);

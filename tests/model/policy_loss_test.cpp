@@ -9,7 +9,8 @@
 namespace longshore {
 namespace {
 
-const PreferenceOptions kOptions = {.loss = LossKind::kPolicy, .clip_low = 0.2, .clip_high = 0.3};
+const PreferenceOptions kOptions = {.loss = LossKind::kPolicy,
+                                    .policy = {.clip_low = 0.2, .clip_high = 0.3}};
 
 // Ratios below, between and above the bounds, for advantages of both signs, written out by hand.
 TEST(PolicyLoss, IsTheLessOfBothProducts) {

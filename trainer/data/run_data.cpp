@@ -237,8 +237,7 @@ std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
   if (config.train.loss == LossKind::kSft) return std::nullopt;
   PreferenceOptions options = config.preference;
   options.loss = config.train.loss;
-  options.clip_low = config.policy.clip_low;
-  options.clip_high = config.policy.clip_high;
+  options.policy = config.policy;
   return options;
 }
 

@@ -203,7 +203,7 @@ class UnitProbe::Bench {
     HostBatch host = zero.host();
     // Keys of zeros take the memory and the time of any others.
     if (model_.spec().has_dropout()) host.dropout_keys = zero.tokens;
-    // The same holds for weights, whose copy a GPU has beside the logits.
+    // Weights are always set, because a GPU has a copy of them beside the logits.
     TokenColumns columns;
     columns[kWeightColumn].assign(
         static_cast<size_t>(std::min<int64_t>(trained, std::ssize(zero.targets))), 1.0f);

@@ -15,7 +15,7 @@ const STAND_IN: &str = "\u{fddb}";
 pub struct Spelled {
     /// The special tokens at the index of their first byte, the longest first.
     tokens: Vec<Vec<(String, u32)>>,
-    /// What reads special tokens as text, made at the first use.
+    /// The tokenizer for texts whose special tokens are text; it is made at the first use.
     as_text: OnceLock<AsText>,
 }
 
