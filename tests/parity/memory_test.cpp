@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "hf/model_directory.h"
@@ -101,6 +102,60 @@ TEST(DeviceMemory, KeepsThePlanWhereMicroBatchesAreShortAndTheModelWide) {
     run.expect_within_plan();
     std::filesystem::remove_all(directory);
   }
+}
+
+// Writes pairs of token rows, and the same tokens as two rows of SFT for each pair.
+void write_pairs(const std::string& pairs, const std::string& rows) {
+  std::ofstream pair_file(pairs), row_file(rows);
+  for (int i = 0; i < 8; ++i) {
+    const auto tokens = [&](int count, int from) {
+      Json list = Json::array();
+      for (int k = 0; k < count; ++k) list.push_back(4 + (from + 7 * k + 31 * i) % 500);
+      return list;
+    };
+    const Json prompt = tokens(24, 0), chosen = tokens(40, 100), rejected = tokens(40, 200);
+    pair_file << Json{{"prompt_ids", prompt}, {"chosen_ids", chosen}, {"rejected_ids", rejected}}
+              << "\n";
+    for (const Json& answer : {chosen, rejected}) {
+      Json ids = prompt, labels = Json::array();
+      for (size_t k = 0; k < prompt.size(); ++k) labels.push_back(-100);
+      ids.insert(ids.end(), answer.begin(), answer.end());
+      labels.insert(labels.end(), answer.begin(), answer.end());
+      row_file << Json{{"input_ids", ids}, {"labels", labels}} << "\n";
+    }
+  }
+}
+
+// DPO with all parameters takes at most 2 % more memory than SFT with the same tokens, by the plan
+// and measured.
+TEST(DeviceMemory, OfDpoIsThatOfSftWithTheSameTokens) {
+  const std::string directory = wide_model(256);
+  write_pairs(directory + "/pairs.jsonl", directory + "/rows.jsonl");
+  const auto peaks = [&](const std::string& rows, const Arguments& more) {
+    RunDriver run("peaks");
+    const Arguments arguments = joined(
+        {"--model.path=\"" + directory + "\"", "--model.init=random", "--device.kind=cpu",
+         "--data.train=" + directory + "/" + rows, "--data.max_tokens=64", "--train.steps=2"},
+        more);
+    EXPECT_EQ(run.train(arguments), 0) << rows;
+    run.expect_within_plan();
+    const Json plan = run.plan(1);
+    std::vector<double> bytes = {plan.at("device").at("total_bytes").get<double>(),
+                                 plan.at("host").at("total_bytes").get<double>()};
+    for (const std::string key : {"device_peak", "host_pinned"}) {
+      bytes.push_back(run.metrics("step").back().at("memory_bytes").at(key).get<double>());
+    }
+    return bytes;
+  };
+  const std::vector<double> sft =
+      peaks("rows.jsonl", {"--train.sequences_per_step=8", "--train.micro_batch=8"});
+  const std::vector<double> dpo = peaks(
+      "pairs.jsonl", {"--train.sequences_per_step=4", "--train.micro_batch=4", "--train.loss=dpo"});
+  for (size_t i = 0; i < sft.size(); ++i) {
+    EXPECT_GT(sft[i], 0) << i;
+    EXPECT_LE(dpo[i], 1.02 * sft[i]) << i;
+  }
+  std::filesystem::remove_all(directory);
 }
 
 // A run whose head is much wider than the batch keeps the plan: the gradient of its matrix, summed
