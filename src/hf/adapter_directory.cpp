@@ -26,6 +26,9 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
+// These are of an embedding. They are the transposes of what a matrix of its size would have.
+constexpr std::string_view kLookupA = ".lora_embedding_A";
+constexpr std::string_view kLookupB = ".lora_embedding_B";
 constexpr std::string_view kGateUpPattern = R"(.*\.gate_up_proj)";
 constexpr const char* kMerge =
     "; merge the adapter into its model with PEFT's merge_and_unload, and train a new one on that";
@@ -294,7 +297,7 @@ class TensorCheck {
     bool any = false;
     for (const TensorInfo& tensor : file_.tensors()) {
       const std::string_view name = tensor.name;
-      any = any || name.ends_with(kA);
+      any = any || name.ends_with(kA) || name.ends_with(kLookupA);
       if (!name.starts_with(kAdapterNamePrefix)) {
         add(tensor, "its name does not begin with \"" + std::string(kAdapterNamePrefix) +
                         "\", as those of PEFT do");
@@ -302,7 +305,9 @@ class TensorCheck {
         add(tensor, "dtype " + std::string(name_of(tensor.dtype)) +
                         ": only F32, F16 and BF16 can be trained");
       } else if (name.ends_with(kA) || name.ends_with(kB)) {
-        check_factor(tensor, name.ends_with(kA));
+        check_factor(tensor, name.ends_with(kA), kA, kB);
+      } else if (name.ends_with(kLookupA) || name.ends_with(kLookupB)) {
+        check_factor(tensor, name.ends_with(kLookupA), kLookupA, kLookupB);
       } else if (settings_.dora && name.ends_with(kMagnitude)) {
         check_magnitude(tensor);
       } else {
@@ -335,10 +340,11 @@ class TensorCheck {
     return false;
   }
 
-  void check_factor(const TensorInfo& tensor, bool is_a) {
+  // `a` and `b` end the names of the two factors.
+  void check_factor(const TensorInfo& tensor, bool is_a, std::string_view a, std::string_view b) {
     const std::string_view name = tensor.name;
-    const std::string_view path = name.substr(0, name.size() - kA.size());
-    const std::string other = std::string(path) + std::string(is_a ? kB : kA);
+    const std::string_view path = name.substr(0, name.size() - a.size());
+    const std::string other = std::string(path) + std::string(is_a ? b : a);
     expect(tensor, other);
     if (settings_.dora && is_a) expect(tensor, std::string(path) + std::string(kMagnitude));
     const bool of_experts =
@@ -374,10 +380,8 @@ class TensorCheck {
   // inside of one.
   void check_whole(const TensorInfo& tensor, std::string_view name) {
     if (name.find(".lora_") != name.npos) {
-      add(tensor,
-          "adapters of embeddings, biases of adapters, and magnitudes without use_dora are "
-          "not supported" +
-              std::string(kMerge));
+      add(tensor, "biases of adapters and magnitudes without use_dora are not supported" +
+                      std::string(kMerge));
       return;
     }
     bool belongs = false;
@@ -407,8 +411,9 @@ std::vector<std::string> modules_of(const SafetensorsFile& file) {
   std::vector<std::string> modules;
   for (const TensorInfo& tensor : file.tensors()) {
     const std::string_view name = tensor.name;
-    if (!name.starts_with(kAdapterNamePrefix) || !name.ends_with(kA)) continue;
-    const size_t taken = kAdapterNamePrefix.size() + kA.size();
+    const std::string_view end = name.ends_with(kLookupA) ? kLookupA : kA;
+    if (!name.starts_with(kAdapterNamePrefix) || !name.ends_with(end)) continue;
+    const size_t taken = kAdapterNamePrefix.size() + end.size();
     if (name.size() <= taken) continue;
     modules.emplace_back(name.substr(kAdapterNamePrefix.size(), name.size() - taken));
   }

@@ -26,7 +26,11 @@ constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp,
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
 // The families with experts whose all-linear includes them in PEFT.
 constexpr std::array<std::string_view, 3> kExpertFamilies = {"mixtral", "olmoe", "qwen3_moe"};
+// The embedding and the head, which are targets only where they are named.
+constexpr std::array kTableModules = {Module::kTokens, Module::kHead};
 constexpr std::string_view kWeight = ".weight";
+// These end the names of an embedding's adapter.
+constexpr std::string_view kLookupA = ".lora_embedding_A", kLookupB = ".lora_embedding_B";
 
 bool experts_adaptable(const ArchSpec& arch) {
   return std::ranges::find(kExpertFamilies, arch.family) != kExpertFamilies.end();
@@ -41,9 +45,14 @@ bool is_sparse_part(Module module) {
   return is_one_of(kExpertModules, module) || module == Module::kRouter;
 }
 
-bool can_be_adapted(const ArchSpec& arch, Module module) {
+// Returns whether "all-linear" includes the module.
+bool is_linear(const ArchSpec& arch, Module module) {
   return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
          (experts_adaptable(arch) && is_sparse_part(module));
+}
+
+bool can_be_adapted(const ArchSpec& arch, Module module) {
+  return is_linear(arch, module) || is_one_of(kTableModules, module);
 }
 
 bool ends_with_part(std::string_view name, std::string_view end) {
@@ -63,7 +72,7 @@ class Target {
     if (text_ == "mlp") {
       return is_one_of(kMlpModules, module) || is_one_of(kExpertModules, module);
     }
-    if (text_ == "all-linear") return can_be_adapted(arch_, module);
+    if (text_ == "all-linear") return is_linear(arch_, module);
     return std::ranges::any_of(prefixes_,
                                [&](const NameTable::Prefix& prefix) {
                                  const std::string whole = std::string(prefix.body) + name;
@@ -91,10 +100,9 @@ class Target {
   const std::string& text_;
 };
 
-// The weights of the model that have two dimensions or more, by layer. Layer -1 has the embedding
-// and the head.
+// The weights of the model that have two dimensions or more, by layer.
 struct Candidate {
-  int64_t layer = -1;
+  int64_t layer = kNoLayer;
   Module module = Module::kTokens;
   std::string name;  // of the module, without the prefix of the model's files
 };
@@ -111,8 +119,8 @@ std::vector<Candidate> candidates(const ArchSpec& family) {
       list.push_back({layer, parameter.module, module_of(parameter.spec.name)});
     }
   };
-  add(-1, embedding_parameters(arch, {}));
-  add(-1, head_parameters(arch, {}, /*tied=*/false));
+  add(kNoLayer, embedding_parameters(arch, {}));
+  add(kNoLayer, head_parameters(arch, {}, /*tied=*/false));
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     add(layer, block_parameters(arch, {}, layer));
   }
@@ -148,6 +156,15 @@ void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
   }
 }
 
+void check_tables(const AdapterSpec& adapter, const std::string& where) {
+  if (!adapter.magnitudes) return;
+  for (const Module module : kTableModules) {
+    if (!adapter.adapts(kNoLayer, module)) continue;
+    throw ConfigError(where + ": the adapters of embedding and head are LoRA, not DoRA; set " +
+                      "adapter.kind = \"lora\", or name other targets");
+  }
+}
+
 // The shape of a stacked B: [experts, outputs, rank]. PEFT's index of an element is (output * rank
 // + k) * experts + expert.
 template <typename Use>
@@ -163,6 +180,21 @@ bool is_b(const ParamSpec& parameter) {
   return parameter.adapter && parameter.name.ends_with(".lora_B.weight");
 }
 
+bool is_lookup_a(const ParamSpec& parameter) {
+  return parameter.adapter && parameter.name.ends_with(kLookupA);
+}
+
+// Calls use(place, place in PEFT's order) for every element of a parameter that PEFT reorders.
+template <typename Use>
+void for_reordered(const ParamSpec& parameter, const Use& use) {
+  if (!is_lookup_a(parameter)) return for_stacked_b(parameter, use);
+  const auto tokens = static_cast<size_t>(parameter.shape.at(0));
+  const auto rank = static_cast<size_t>(parameter.shape.at(1));
+  for (size_t token = 0; token < tokens; ++token) {
+    for (size_t k = 0; k < rank; ++k) use(token * rank + k, k * tokens + token);
+  }
+}
+
 }  // namespace
 
 std::string module_of(std::string_view parameter) {
@@ -172,11 +204,13 @@ std::string module_of(std::string_view parameter) {
   return std::string(parameter);
 }
 
-AdapterNames adapter_names(const std::string& module) {
+AdapterNames adapter_names(const std::string& module, bool lookup) {
+  if (lookup) return {module + std::string(kLookupA), module + std::string(kLookupB), {}};
   return {module + ".lora_A.weight", module + ".lora_B.weight", module + std::string(kMagnitude)};
 }
 
 std::vector<int64_t> peft_shape(const ParamSpec& parameter) {
+  if (is_lookup_a(parameter)) return {parameter.shape.at(1), parameter.shape.at(0)};
   if (!parameter.adapter || !parameter.stacked) return parameter.shape;
   const int64_t experts = parameter.shape.at(0), rows = parameter.shape.at(1);
   const int64_t columns = parameter.shape.at(2);
@@ -185,18 +219,18 @@ std::vector<int64_t> peft_shape(const ParamSpec& parameter) {
 }
 
 bool peft_reorders(const ParamSpec& parameter) {
-  return parameter.stacked && is_b(parameter);
+  return (parameter.stacked && is_b(parameter)) || is_lookup_a(parameter);
 }
 
 std::vector<float> from_peft(const ParamSpec& parameter, std::span<const float> values) {
   std::vector<float> own(values.size());
-  for_stacked_b(parameter, [&](size_t mine, size_t peft) { own[mine] = values[peft]; });
+  for_reordered(parameter, [&](size_t mine, size_t peft) { own[mine] = values[peft]; });
   return own;
 }
 
 std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> values) {
   std::vector<float> peft(values.size());
-  for_stacked_b(parameter, [&](size_t mine, size_t place) { peft[place] = values[mine]; });
+  for_reordered(parameter, [&](size_t mine, size_t place) { peft[place] = values[mine]; });
   return peft;
 }
 
@@ -243,6 +277,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
     }
   }
   check_sparse_parts(arch, adapter, where);
+  check_tables(adapter, where);
   return adapter;
 }
 
@@ -272,6 +307,16 @@ void freeze_base(ModelSpec& model, std::span<const std::string> trained, const s
   }
 }
 
+void check_tied_targets(const ArchSpec& arch, const ModelSpec& model, const std::string& where) {
+  if (model.units.back().tied.empty()) return;
+  for (const Module module : kTableModules) {
+    if (!arch.adapter.adapts(kNoLayer, module)) continue;
+    throw ConfigError(where + ": the embedding of " + arch.origin +
+                      " is also its head (tie_word_embeddings); an adapter on one of the two has "
+                      "no merged model, because PEFT's merge changes both; name other targets");
+  }
+}
+
 std::vector<std::string> target_names(const ArchSpec& arch) {
   const NameTable& names = name_table(arch.family);
   std::set<std::string> last_parts, whole;
@@ -279,9 +324,10 @@ std::vector<std::string> target_names(const ArchSpec& arch) {
   for (const Candidate& one : candidates(arch)) {
     const std::string last = one.name.substr(one.name.rfind('.') + 1);
     if (is_sparse_part(one.module)) continue;
-    if (one.layer >= 0 && arch.adapter.adapts(one.layer, one.module)) {
+    if (arch.adapter.adapts(one.layer, one.module)) {
+      const bool head = one.module == Module::kHead;  // which is beside the body
       last_parts.insert(last);
-      whole.insert(std::string(names.published_body()) + one.name);
+      whole.insert(head ? one.name : std::string(names.published_body()) + one.name);
     } else {
       others.insert(last);
     }

@@ -30,9 +30,10 @@ struct AdapterChoice {
   std::vector<std::string> targets;
 };
 
-// Returns the adapters that the choice asks for. Throws ConfigError, whose message begins with
-// `where`, if a target is nothing in this model or cannot have an adapter: embedding, head, experts
-// of a family whose experts PEFT does not adapt.
+// Returns the adapters that the choice asks for. The embedding and the head are only adapted
+// where they are named. Throws ConfigError, whose message begins with `where`, if a target is
+// nothing in this model or cannot have an adapter: experts of a family whose experts PEFT does not
+// adapt, an embedding or a head with DoRA.
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                             const std::string& where);
 
@@ -43,7 +44,8 @@ std::string module_of(std::string_view parameter);
 struct AdapterNames {
   std::string a, b, magnitude;
 };
-AdapterNames adapter_names(const std::string& module);
+// `lookup`: the module is an embedding.
+AdapterNames adapter_names(const std::string& module, bool lookup = false);
 // Returns the weight whose magnitude this is; empty if it is no magnitude.
 std::string weight_of_magnitude(std::string_view parameter);
 
@@ -54,7 +56,8 @@ std::vector<std::string> target_names(const ArchSpec& arch);
 std::vector<std::string> target_parameters(const ArchSpec& arch);
 
 // PEFT stores an adapter of all experts as matrices: A has rows by expert, then by rank; B has
-// columns by rank, then by expert. Both are other parameters as they are.
+// columns by rank, then by expert. Of an embedding it stores A with a column for each token. Other
+// parameters are stored as they are.
 std::vector<int64_t> peft_shape(const ParamSpec& parameter);
 // Returns whether PEFT's order of the elements differs from the parameter's own.
 bool peft_reorders(const ParamSpec& parameter);
@@ -67,6 +70,10 @@ std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> va
 // Throws ConfigError, whose message begins with `where`, for what matches nothing and for a tied
 // matrix.
 void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where);
+
+// Throws ConfigError, whose message begins with `where`, if an adapter is on an embedding that is
+// also the head, or on that head: PEFT trains it on one of the two, and merges it into both.
+void check_tied_targets(const ArchSpec& arch, const ModelSpec& model, const std::string& where);
 
 // Returns the names of the modules that are trained in full.
 std::vector<std::string> trained_modules(const ModelSpec& model);

@@ -200,6 +200,9 @@ enum class Module : uint8_t {
 };
 inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 
+// The layer of the embedding and the head.
+inline constexpr int64_t kNoLayer = -1;
+
 // The low-rank adapters of a model (LoRA, arXiv:2106.09685). The output of a target is W x +
 // scaling * B (A x), with A [rank, in] and B [out, rank], whatever the layout of W. With magnitudes
 // (DoRA, arXiv:2402.09353) each output is also multiplied by its trained magnitude divided by the
@@ -212,7 +215,8 @@ struct AdapterSpec {
   bool rslora = false;           // the scaling is divided by the root of the rank
   bool gate_up_doubled = false;  // experts' gate and up have twice the rank and alpha of others
   double dropout = 0.0;          // the share of x that training drops before A (InputDropout)
-  std::set<std::pair<int64_t, Module>> targets;  // the layer and the module of each adapted matrix
+  // The layer and the module of each adapted matrix. The embedding's A is [vocabulary, rank].
+  std::set<std::pair<int64_t, Module>> targets;
 
   bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }
   int64_t rank_of(Module module) const {

@@ -6,8 +6,19 @@ namespace longshore {
 
 EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
     : index_(embedding_parameters(arch, {})),
+      lora_scaling_(arch.adapter.scaling),
       scale_(arch.embedding_scale),
       scale_rounded_(arch.embedding_scale_rounded) {}
+
+std::string EmbeddingUnit::signature() const {
+  const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraA) >= 0;
+  return adapted ? "embedding lora" : "embedding";
+}
+
+at::Tensor EmbeddingUnit::adapter_rows(UnitParameters parameters, const MicroBatch& batch) const {
+  const at::Tensor a = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraA);
+  return a.defined() ? at::index_select(a, 0, batch.tokens) : a;
+}
 
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
   if (!rounded) return scale;
@@ -18,20 +29,32 @@ Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
+  if (const at::Tensor rows = adapter_rows(parameters, batch); rows.defined()) {
+    const at::Tensor b = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraB);
+    x.addmm_(rows, b.t(), /*beta=*/1.0, /*alpha=*/lora_scaling_);
+  }
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
   if (positions.defined()) x.add_(at::index_select(positions, 0, batch.positions));
   return {x};
 }
 
-Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& batch,
+Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const MicroBatch& batch,
                               const Carry& grad_out, GradientSink& sink) const {
+  const at::NoGradGuard no_grad;
   const int32_t tokens = index_.weight_index(Module::kTokens);
   const int32_t positions = index_.weight_index(Module::kPositions);
-  if (sink.wants(tokens)) {
-    const at::Tensor& grad = grad_out.at(0);
-    sink.add_rows(tokens, batch.tokens,
-                  scale_ == 1.0 ? grad : grad * embedding_scale_for(scale_, scale_rounded_, grad));
+  const int32_t b = index_.index(Module::kTokens, ParameterRole::kLoraB);
+  if (sink.wants(tokens) || b >= 0) {
+    at::Tensor grad = grad_out.at(0);
+    if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
+    if (sink.wants(tokens)) sink.add_rows(tokens, batch.tokens, grad);
+    if (b >= 0) {
+      const at::Tensor by_rows = at::mm(grad, parameters[static_cast<size_t>(b)]);
+      sink.add_rows(index_.index(Module::kTokens, ParameterRole::kLoraA), batch.tokens,
+                    by_rows.mul_(lora_scaling_));
+      sink.add_product(b, grad, adapter_rows(parameters, batch).mul_(lora_scaling_));
+    }
   }
   if (positions >= 0 && sink.wants(positions)) {
     sink.add_rows(positions, batch.positions, grad_out.at(0));

@@ -22,11 +22,12 @@ namespace longshore {
 // Returns the factor of embedding rows; `rounded` rounds it to the dtype of `like`.
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
 
-// Looks up token rows, scales them if the family does, and adds learned positions if it has them.
+// Looks up token rows, adds those of an adapter if there is one, scales the sum if the family does,
+// and adds learned positions if it has them.
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
-  std::string signature() const override { return "embedding"; }
+  std::string signature() const override;
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
     return {longest};
   }
@@ -36,7 +37,11 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
+  // Returns the rows of A of the batch's tokens; undefined without an adapter.
+  at::Tensor adapter_rows(UnitParameters parameters, const MicroBatch& batch) const;
+
   ModuleIndex index_;
+  double lora_scaling_;
   double scale_;
   bool scale_rounded_;
 };

@@ -64,8 +64,9 @@ at::Tensor weights_of(const MicroBatch& batch) {
                      at::kFloat, at::kCPU);
 }
 
-at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table) const {
-  at::Tensor logits = at::mm(normed, table.t());
+at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table,
+                              const Lora& lora) const {
+  at::Tensor logits = adapted_product(normed, table, {}, lora, /*transposed=*/false);
   return divides() ? logits.div_(divisor_) : logits;
 }
 
@@ -73,8 +74,9 @@ at::Tensor LogitRule::bend(const at::Tensor& logits) const {
   return logits.to(at::kFloat).div_(cap_).tanh_();
 }
 
-at::Tensor LogitRule::scores(const at::Tensor& normed, const at::Tensor& table) const {
-  const at::Tensor raw = project(normed, table);
+at::Tensor LogitRule::scores(const at::Tensor& normed, const at::Tensor& table,
+                             const Lora& lora) const {
+  const at::Tensor raw = project(normed, table, lora);
   return caps() ? bend(raw).mul_(cap_) : raw.to(at::kFloat);
 }
 
@@ -109,13 +111,15 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
       norm_eps_(arch.norm_eps),
       rule_(arch),
       vocabulary_(arch.vocabulary),
-      index_(head_parameters(arch, {}, tied)),
-      head_index_(static_cast<int32_t>(head_parameters(arch, {}, tied).size()) - (tied ? 0 : 1)) {}
+      index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
+      head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
+                       : index_.weight_index(Module::kHead)) {}
 
 std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
          std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
-         (rule_.caps() ? " capped" : "");
+         (rule_.caps() ? " capped" : "") +
+         (index_.index(Module::kHead, ParameterRole::kLoraA) < 0 ? "" : " lora");
 }
 
 // Counts the logits, which their gradient overwrites, and with a cap two more copies in fp32.
@@ -127,21 +131,39 @@ at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
   return parameters[static_cast<size_t>(head_index_)];
 }
 
+Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch,
+                       const at::Tensor& rows) const {
+  const LinearWeights weights = index_.linear(parameters, Module::kHead, batch);
+  Lora lora = Lora::of(Lora::tensors_of(weights), weights.lora_scaling);
+  lora.dropout = weights.lora_dropout;
+  if (lora.dropout.drops()) lora.dropout.keys = lora.dropout.keys.index_select(0, rows);
+  return lora;
+}
+
 at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
   return normalise(x, index_.weight(parameters, Module::kFinalNorm),
                    index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
 }
 
-// Turns the gradient by the product into those of head, norm and input.
+// Turns the gradient by the product into those of head, adapter, norm and input.
 void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
-                               const at::Tensor& normed, at::Tensor grad_logits,
+                               const at::Tensor& normed, at::Tensor grad_logits, const Lora& lora,
                                const at::Tensor& rows, Gradients& gradients) const {
-  if (gradients.sink->wants(head_index_)) {
-    gradients.sink->add_product(head_index_, grad_logits, normed);
+  GradientSink& sink = *gradients.sink;
+  if (sink.wants(head_index_)) sink.add_product(head_index_, grad_logits, normed);
+  LoraGradients by_lora{.product = grad_logits, .inner = {}};
+  if (lora.a.defined()) {
+    const at::Tensor kept = lora.input(normed);
+    by_lora.inner = at::mm(grad_logits, lora.b).mul_(lora.scaling);
+    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraA), by_lora.inner, kept);
+    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraB), grad_logits,
+                     lora.inner_of(kept).mul(lora.scaling));
   }
   const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
   if (!gradients.in.defined() && !norm_wanted) return;
   const at::Tensor grad_normed = at::mm(grad_logits, head_weight(parameters));
+  by_lora.add_to_input(grad_normed, head_weight(parameters), lora, /*transposed=*/false);
+  by_lora.product.reset();
   grad_logits.reset();
   const at::Tensor grad_x =
       normalise_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm), norm_kind_,
@@ -166,7 +188,8 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    at::Tensor logits = rule_.project(normed, head_weight(parameters));
+    const Lora lora = adapter(parameters, batch, rows);
+    at::Tensor logits = rule_.project(normed, head_weight(parameters), lora);
     at::Tensor bent;  // saved for the cap's derivative
     if (rule_.caps()) {
       bent = rule_.bend(logits);
@@ -180,7 +203,8 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
       if (!scored) losses.push_back(part);
       if (wanted) {
         chunk_gradients(parameters, x, normed,
-                        rule_.by_product(std::move(logits), std::move(bent), x), rows, *gradients);
+                        rule_.by_product(std::move(logits), std::move(bent), x), lora, rows,
+                        *gradients);
       }
       continue;
     }
@@ -192,7 +216,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     at::Tensor grad = logit_gradient(std::move(log_probabilities), targets, gradients->scale);
     if (scaled) grad.mul_(factors.unsqueeze(1));
     chunk_gradients(parameters, x, normed, rule_.by_product(std::move(grad), std::move(bent), x),
-                    rows, *gradients);
+                    lora, rows, *gradients);
   }
   return losses;
 }
@@ -242,12 +266,12 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   return result;
 }
 
-at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
+at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor normed =
-      norm(parameters, in.at(0).index_select(0, positions.to(in.at(0).device())));
-  return rule_.scores(normed, head_weight(parameters));
+  const at::Tensor rows = positions.to(in.at(0).device());
+  const at::Tensor normed = norm(parameters, in.at(0).index_select(0, rows));
+  return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch, rows));
 }
 
 }  // namespace longshore

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "model/adapted_product.h"
 #include "model/arch_spec.h"
 #include "model/decoder_units.h"
 #include "model/unit.h"
@@ -49,11 +50,12 @@ class LogitRule {
   bool caps() const { return cap_ != 0.0; }
   double cap() const { return cap_; }
   // Returns scores in the compute dtype, not yet capped. `table` is [rows, hidden].
-  at::Tensor project(const at::Tensor& normed, const at::Tensor& table) const;
+  at::Tensor project(const at::Tensor& normed, const at::Tensor& table,
+                     const Lora& lora = {}) const;
   // Returns tanh(logits / cap) in fp32; overwrites the logits if they are fp32.
   at::Tensor bend(const at::Tensor& logits) const;
   // Returns capped scores in fp32.
-  at::Tensor scores(const at::Tensor& normed, const at::Tensor& table) const;
+  at::Tensor scores(const at::Tensor& normed, const at::Tensor& table, const Lora& lora = {}) const;
   // Turns the gradient by the final scores into that by the product, in the dtype of `like`. `bent`
   // is the result of bend(), undefined without a cap.
   at::Tensor by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const;
@@ -98,8 +100,11 @@ class HeadUnit : public LossUnit {
   struct Gradients;
   at::Tensor head_weight(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
+  // Returns the adapter of the head for the positions `rows`; without tensors if it has none.
+  Lora adapter(UnitParameters parameters, const MicroBatch& batch, const at::Tensor& rows) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
-                       at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
+                       at::Tensor grad_logits, const Lora& lora, const at::Tensor& rows,
+                       Gradients& gradients) const;
   // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
   // the losses were computed before, nothing is returned.
   std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,

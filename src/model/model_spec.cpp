@@ -63,14 +63,27 @@ class UnitBuilder {
     add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
     if (arch_.adapter.adapts(layer_, module)) {
       parameters_.back().adapted = {.module = adapter_module(module),
-                                    .scaling = arch_.adapter.scaling_of(module)};
+                                    .scaling = arch_.adapter.scaling_of(module),
+                                    .transposed = arch_.transposed_weights};
     }
     if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
     if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
   }
 
+  // Adds a table of tokens or positions; the head's is a matrix whose rows are outputs.
   void table(Module module, int64_t rows) {
     add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
+    if (!arch_.adapter.adapts(layer_, module)) return;
+    const bool lookup = module != Module::kHead;
+    parameters_.back().adapted = {.module = adapter_module(module),
+                                  .scaling = arch_.adapter.scaling,
+                                  .transposed = lookup,
+                                  .lookup = lookup};
+    if (lookup) {
+      add_lookup_adapter(module, rows);
+    } else {
+      add_adapter(module, rows, arch_.hidden);
+    }
   }
 
   // Adds an expert's matrix, always [out, in], even if dense matrices are transposed.
@@ -94,7 +107,8 @@ class UnitBuilder {
     parameters_.back().spec.stacked = true;
     if (arch_.adapter.adapts(layer_, module)) {
       parameters_.back().adapted = {.module = adapter_module(module),
-                                    .scaling = arch_.adapter.scaling_of(module)};
+                                    .scaling = arch_.adapter.scaling_of(module),
+                                    .transposed = moe.transposed};
     }
     if (!moe.expert_bias) return;
     add(module, true, {moe.experts, out}, {.kind = InitSpec::Kind::kZeros});
@@ -175,6 +189,22 @@ class UnitBuilder {
     push(ParameterRole::kLoraB, b, {out, rank}, {.kind = InitSpec::Kind::kZeros});
     if (!arch_.adapter.magnitudes) return;
     push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});
+  }
+
+  // Adds A, [rows, rank], and B, [hidden, rank], of a lookup, as PEFT begins them: A is zero and B
+  // normal. PEFT's A is the transpose, whose columns belong to tokens.
+  void add_lookup_adapter(Module module, int64_t rows) {
+    const AdapterNames names = adapter_names(adapter_module(module), /*lookup=*/true);
+    const auto push = [&](ParameterRole role, const std::string& name, int64_t first,
+                          InitSpec init) {
+      parameters_.push_back(
+          {.module = module,
+           .role = role,
+           .spec = {
+               .name = name, .shape = {first, arch_.adapter.rank}, .adapter = true, .init = init}});
+    };
+    push(ParameterRole::kLoraA, names.a, rows, {.kind = InitSpec::Kind::kZeros});
+    push(ParameterRole::kLoraB, names.b, arch_.hidden, normal_init(1.0));
   }
 
   const ArchSpec& arch_;
@@ -408,7 +438,7 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix
 }  // namespace
 
 std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTable::Prefix prefix) {
-  UnitBuilder builder(arch, prefix, 0);
+  UnitBuilder builder(arch, prefix, kNoLayer);
   builder.table(Module::kTokens, arch.vocabulary);
   if (arch.position == PositionKind::kLearned) {
     builder.table(Module::kPositions, arch.max_positions);
@@ -427,7 +457,7 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
 
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied) {
-  UnitBuilder builder(arch, prefix, 0);
+  UnitBuilder builder(arch, prefix, kNoLayer);
   builder.norm(Module::kFinalNorm, arch.hidden, arch.norm);
   if (!tied) builder.table(Module::kHead, arch.vocabulary);
   return builder.take();
@@ -437,11 +467,16 @@ std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const 
   std::map<std::string, AdaptedPart> parts;
   const FileTensor tokens{.name = model.units.front().parameters.front().name, .shape = {}};
   const NameTable::Prefix prefix = find_prefix(arch, {&tokens, 1});
-  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
-    for (const ModuleParameter& parameter : block_parameters(arch, prefix, layer)) {
+  const auto add = [&parts](const std::vector<ModuleParameter>& parameters) {
+    for (const ModuleParameter& parameter : parameters) {
       if (parameter.adapted) parts.emplace(parameter.spec.name, *parameter.adapted);
     }
+  };
+  add(embedding_parameters(arch, prefix));
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    add(block_parameters(arch, prefix, layer));
   }
+  add(head_parameters(arch, prefix, !model.units.back().tied.empty()));
   return parts;
 }
 
@@ -463,7 +498,8 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;
   model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
-  model.units.back().backward_reads_parameters = false;
+  // The embedding's backward reads no values but those of its adapter.
+  model.units.back().backward_reads_parameters = arch.adapter.adapts(kNoLayer, Module::kTokens);
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer), arch.hidden));

@@ -33,6 +33,8 @@ struct AdaptedPart {
   double scaling = 1.0;
   int64_t expert = 0;
   int64_t first_output = 0;
+  bool transposed = false;  // the stored matrix is [in, out]
+  bool lookup = false;      // of an embedding, whose inputs are tokens; A and B have other names
 };
 
 // A parameter of a unit and its module.
@@ -56,7 +58,7 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
 
-// Returns the adapted matrices of the blocks, by name. `model` has whole units.
+// Returns the adapted matrices, by name. `model` has whole units.
 std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const ModelSpec& model);
 
 // Returns `arch` with MoeSpec::fused as in the files; without files it stays unchanged.

@@ -358,6 +358,9 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
   if (policy.kind == UnitPolicy::Kind::kPiece) {
     const int64_t rows = policy.rows > 0 ? policy.rows : rows_like_parts(arch, cut);
     cut.embedding_rows = cut.head_rows = rows == 0 ? 0 : aligned_rows(arch, rows);
+    // All pieces of a table would share one of the two matrices of its adapter.
+    if (arch.adapter.adapts(kNoLayer, Module::kTokens)) cut.embedding_rows = 0;
+    if (arch.adapter.adapts(kNoLayer, Module::kHead)) cut.head_rows = 0;
   }
   return cut;
 }

@@ -79,7 +79,8 @@ struct DecoderPart {
 };
 
 // Returns the cut of the policy: all blocks, or those whose halves or groups it names
-// ("block.3.mlp", "block.3.experts.0"), and tables and experts that exceed its piece size.
+// ("block.3.mlp", "block.3.experts.0"), and tables and experts that exceed its piece size. A table
+// with an adapter stays whole.
 UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch);
 
 // Returns one part for each unit of the cut model, in order.

@@ -15,6 +15,7 @@
 #include "model/differentiable_ops.h"
 #include "model/families.h"
 #include "model/model_spec.h"
+#include "model/unit_cut.h"
 
 namespace longshore {
 namespace {
@@ -216,12 +217,64 @@ std::string refusal(const ArchSpec& arch, const std::string& target) {
 TEST(AdapterTargets, RefusesWhatHasNoAdapter) {
   EXPECT_EQ(refusal(llama(), "qproj"),
             "adapter.targets: \"qproj\" is no module of config.json; possible are attention, mlp, "
-            "all-linear, down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj");
-  EXPECT_TRUE(
-      refusal(llama(), "lm_head")
-          .starts_with("adapter.targets: \"lm_head\" is lm_head, which cannot have an adapter"))
-      << refusal(llama(), "lm_head");
-  EXPECT_TRUE(refusal(llama(), "embed_tokens").find("cannot have an adapter") != std::string::npos);
+            "all-linear, down_proj, embed_tokens, gate_proj, k_proj, lm_head, o_proj, q_proj, "
+            "up_proj, v_proj");
+}
+
+// The embedding and the head have adapters where they are named, in PEFT's shapes and with its
+// first values. Gradients of the embedding's adapter need its values.
+TEST(AdapterTargets, IncludeEmbeddingAndHeadWhereNamed) {
+  using Shape = std::vector<int64_t>;
+  using Names = std::vector<std::string>;
+  const ArchSpec arch = with_targets(llama(), {"embed_tokens", "lm_head"});
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<ParamSpec>& first = model.units.front().parameters;
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(first[1].name, "model.embed_tokens.lora_embedding_A");
+  EXPECT_EQ(first[2].name, "model.embed_tokens.lora_embedding_B");
+  EXPECT_EQ(peft_shape(first[1]), (Shape{4, 32}));
+  EXPECT_EQ(peft_shape(first[2]), (Shape{16, 4}));
+  EXPECT_EQ(first[1].init.kind, InitSpec::Kind::kZeros);
+  EXPECT_EQ(first[2].init, (InitSpec{.kind = InitSpec::Kind::kNormal, .standard_deviation = 1.0}));
+  EXPECT_TRUE(model.units.front().backward_reads_parameters);
+  const std::vector<ParamSpec>& last = model.units.back().parameters;
+  ASSERT_EQ(last.size(), 4u);
+  EXPECT_EQ(last[2].name, "lm_head.lora_A.weight");
+  EXPECT_EQ(last[2].shape, (Shape{4, 16}));
+  EXPECT_EQ(last[3].shape, (Shape{32, 4}));
+  EXPECT_EQ(target_names(arch), (Names{"embed_tokens", "lm_head"}));
+  const ModelSpec plain = make_model_spec(with_targets(llama(), {"all-linear"}), {});
+  EXPECT_EQ(plain.units.front().parameters.size(), 1u);
+  EXPECT_EQ(plain.units.back().parameters.size(), 2u);
+  EXPECT_FALSE(plain.units.front().backward_reads_parameters);
+}
+
+// Goal: A of two tokens and rank 3 by hand. PEFT's has a column for each token.
+TEST(AdapterTargets, OfAnEmbeddingAreStoredInTheOrderOfPeft) {
+  const ParamSpec a{
+      .name = "embed_tokens.lora_embedding_A", .shape = {2, 3}, .adapter = true, .init = {}};
+  const std::vector<float> own = {1, 2, 3, 4, 5, 6}, peft = {1, 4, 2, 5, 3, 6};
+  EXPECT_TRUE(peft_reorders(a));
+  EXPECT_EQ(to_peft(a, own), peft);
+  EXPECT_EQ(from_peft(a, peft), own);
+}
+
+// A table with an adapter is one unit. DoRA on it is refused, and so is an adapter on one of a tied
+// pair, which PEFT merges into both.
+TEST(AdapterTargets, OfTablesKeepThemWholeAndUntied) {
+  const UnitPolicy pieces{.kind = UnitPolicy::Kind::kPiece, .rows = 16};
+  EXPECT_GT(cut_for(pieces, llama()).head_rows, 0);
+  const UnitCut cut = cut_for(pieces, with_targets(llama(), {"lm_head"}));
+  EXPECT_EQ(cut.head_rows, 0);
+  EXPECT_GT(cut.embedding_rows, 0);
+  EXPECT_EQ(cut_for(pieces, with_targets(llama(), {"embed_tokens"})).embedding_rows, 0);
+  EXPECT_THROW(choose_adapters(llama(), {.dora = true, .targets = {"lm_head"}}, ""), ConfigError);
+  for (const std::string target : {"embed_tokens", "lm_head"}) {
+    const ArchSpec tied = with_targets(llama(/*tied=*/true), {target});
+    EXPECT_THROW(check_tied_targets(tied, make_model_spec(tied, {}), ""), ConfigError) << target;
+    const ArchSpec untied = with_targets(llama(), {target});
+    EXPECT_NO_THROW(check_tied_targets(untied, make_model_spec(untied, {}), ""));
+  }
 }
 
 // Every adapter of every layer drops inputs by a stream of its own, with the keys of the batch.

@@ -82,6 +82,13 @@ TEST(AdapterRuns, OfDoraHaveTheSameBitsInEveryConfiguration) {
   }
 }
 
+// Adapters on embedding and head change backward of both; the head's drops inputs by position.
+TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
+  const Arguments tables = {"--adapter.targets=[\"embed_tokens\", \"lm_head\", \"v_proj\"]"};
+  expect_same_bits("llama", "fp32", joined(tables, {"--adapter.dropout=0.25"}));
+  expect_same_bits("llama", "bf16", tables);
+}
+
 // With dropout too: recompute, units, tiers and threads draw the same masks.
 TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
   const Arguments lora = {"--adapter.dropout=0.25"}, dora = joined(lora, {"--adapter.kind=dora"});

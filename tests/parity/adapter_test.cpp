@@ -24,6 +24,8 @@ const std::string kPeftPrefix = "base_model.model.";
 const std::string kA = ".lora_A.weight";
 const std::string kB = ".lora_B.weight";
 const std::string kMagnitude = ".lora_magnitude_vector";
+const std::string kLookupA = ".lora_embedding_A";
+const std::string kLookupB = ".lora_embedding_B";
 
 // Returns the name in transformers of a parameter of the files: mixtral's experts and router are
 // parts of the mlp there, and a wrapper's text tower is inside of its model.
@@ -65,12 +67,14 @@ struct AdapterCase {
     const Json config = read_json_file(golden_directory(base) + "/config.json", JsonLimits{});
     return config.value("num_experts", config.value("num_local_experts", size_t{0}));
   }
-  // A checkpoint has B of all experts by expert; PEFT's file has it by output, rank, then expert.
+  // A checkpoint has B of all experts by expert, and A of an embedding by token; PEFT's file has
+  // them by output, rank, then expert, and by rank, then token.
   std::vector<float> as_in_checkpoint(const std::string& name, std::vector<float> values) const {
     const bool of_all = name.find(".experts.") != std::string::npos && name.ends_with(kB);
-    if (!of_all) return values;
+    if (!of_all && !name.ends_with(kLookupA)) return values;
     const std::vector<float> stored = values;
-    const size_t count = experts(), matrix = stored.size() / count;
+    const size_t rank = facts.at("adapter").at("r").get<size_t>();
+    const size_t count = of_all ? experts() : stored.size() / rank, matrix = stored.size() / count;
     for (size_t i = 0; i < stored.size(); ++i) {
       values.at(i % count * matrix + i / count) = stored[i];
     }
@@ -167,16 +171,24 @@ double ulp_of(double value) {
   return double{std::nextafter(nearest, std::numeric_limits<float>::infinity())} - nearest;
 }
 
+// The adapter of a weight of the model's files, as PEFT has it.
+struct AdapterPart {
+  std::string module;
+  size_t factor = 1;  // of rank and alpha
+  std::vector<float> a, b;
+  bool lookup = false;  // of an embedding, whose inputs are tokens
+};
+
 // Adds scaling * B A to a weight, which is stored as [outputs, inputs], or transposed. If there are
-// magnitudes, each output then gets its own as its norm. Rank and alpha are multiplied by `factor`.
-void merge(const AdapterCase& golden, size_t factor, const std::vector<float>& a,
-           const std::vector<float>& b, const std::vector<float>& magnitudes,
+// magnitudes, each output then gets its own as its norm.
+void merge(const AdapterCase& golden, const AdapterPart& part, const std::vector<float>& magnitudes,
            std::vector<double>& weight) {
+  const std::vector<float>&a = part.a, &b = part.b;
   const Json& settings = golden.facts.at("adapter");
-  const size_t rank = settings.at("r").get<size_t>() * factor;
+  const size_t rank = settings.at("r").get<size_t>() * part.factor;
   const bool root = settings.at("use_rslora").get<bool>();
-  const bool transposed = settings.at("fan_in_fan_out").get<bool>();
-  const double scaling = settings.at("lora_alpha").get<double>() * double(factor) /
+  const bool transposed = part.lookup || settings.at("fan_in_fan_out").get<bool>();
+  const double scaling = settings.at("lora_alpha").get<double>() * double(part.factor) /
                          (root ? std::sqrt(double(rank)) : double(rank));
   const size_t inputs = a.size() / rank, outputs = b.size() / rank;
   ASSERT_EQ(weight.size(), inputs * outputs);
@@ -196,13 +208,6 @@ void merge(const AdapterCase& golden, size_t factor, const std::vector<float>& a
   }
 }
 
-// The adapter of a weight of the model's files, as PEFT has it.
-struct AdapterPart {
-  std::string module;
-  size_t factor = 1;  // of rank and alpha
-  std::vector<float> a, b;
-};
-
 // Gate and up of all experts of a layer have one adapter, inside of that of down.
 AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t elements,
                     const Tensors& adapter) {
@@ -212,6 +217,9 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
   const auto tensor = [&](const std::string& tensor_name) {
     return adapter.contains(tensor_name) ? adapter.at(tensor_name) : std::vector<float>();
   };
+  if (adapter.contains(module + kLookupA)) {
+    return {module, 1, tensor(module + kLookupA), tensor(module + kLookupB), true};
+  }
   if (at == name.npos || !name.ends_with(".weight")) {
     return {module, 1, tensor(module + kA), tensor(module + kB)};
   }
@@ -259,7 +267,7 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
       std::vector<double> exact(values.begin(), values.end());
       const std::vector<float> magnitudes =
           golden.dora() ? adapter.at(part.module + kMagnitude) : std::vector<float>();
-      merge(golden, part.factor, part.a, part.b, magnitudes, exact);
+      merge(golden, part, magnitudes, exact);
       const double bound = 2.0 * ulp_of(largest_of(mine));
       double furthest = 0.0;
       ASSERT_EQ(mine.size(), exact.size()) << name;
@@ -267,7 +275,8 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
         furthest = std::max(furthest, std::abs(mine[i] - exact[i]));
       }
       EXPECT_LE(furthest, bound) << name;
-      used.insert({part.module + kA, part.module + kB});
+      used.insert(part.module + (part.lookup ? kLookupA : kA));
+      used.insert(part.module + (part.lookup ? kLookupB : kB));
       if (golden.dora()) used.insert(part.module + kMagnitude);
     } else {
       EXPECT_EQ(mine, values) << name;

@@ -5,7 +5,8 @@ Needs scripts/dev/venv. Usage: make_adapter_golden.py [case ... | older]; withou
 models and their rows are those of make_golden.py. Every case is a directory:
 
   adapter/            the adapter that the run starts from, as PEFT's save_pretrained writes it. Its
-                      B is not zero, so that A has a gradient in the first step
+                      B (an embedding's A) is not zero, so that A (B) has a gradient in the first
+                      step
   golden.json         the model, the adapter's settings, those of the optimizer, losses and gradient
                       norms of the run, and how far the same run in fp64 is from them
   golden.safetensors  init.<name>, final.<name>  values before and after the run, by PEFT's names
@@ -16,8 +17,8 @@ All of it is fp32 on the CPU with eager attention and no dropout.
 A new adapter of PEFT has B = 0 and A drawn by torch.nn.init.kaiming_uniform_(a=sqrt(5)), that is
 uniform between -1/sqrt(inputs) and 1/sqrt(inputs); with init_lora_weights="gaussian" A is normal
 with deviation 1/r (peft/tuners/lora/layer.py, LoraLayer.reset_lora_parameters). A new
-magnitude of DoRA is the norm of the weights of its output. `check_first_values` makes sure of the
-first and the last.
+magnitude of DoRA is the norm of the weights of its output. A new adapter of an embedding has A = 0
+and a normal B. `check_first_values` makes sure of all but the second.
 """
 import copy
 import json
@@ -102,13 +103,19 @@ CASES = {
                    f"model.language_model.layers.{layer}.{module}" for layer in range(2)
                    for module in ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")]},
                "merged": []},
+    # The embedding and the head have adapters of their own; those of the embedding have other
+    # names, and its A has a column for each token.
+    "llama-tables": {"base": "llama",
+                     "lora": {"r": 4, "lora_alpha": 8,
+                              "target_modules": ["embed_tokens", "lm_head", "v_proj"]},
+                     "merged": ["model.embed_tokens.weight", "lm_head.weight"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 
 
 def check_first_values(model):
     """A new A fills the interval that the head of this file names, B is zero, and the magnitude of
-    an output is the norm of its weights."""
+    an output is the norm of its weights. Of an embedding A is zero and B normal."""
     weights = dict(model.named_parameters())
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
@@ -117,6 +124,10 @@ def check_first_values(model):
             assert 0.8 * bound < largest <= bound, (name, largest, bound)
         elif ".lora_B." in name:
             assert not parameter.any(), name
+        elif ".lora_embedding_A." in name:
+            assert not parameter.any(), name
+        elif ".lora_embedding_B." in name:
+            assert 0.5 < parameter.std() < 2.0, name
         elif ".lora_magnitude_vector." in name:
             module = name[:name.index(".lora_magnitude_vector.")]
             weight = weights[module + ".base_layer.weight"]
@@ -140,7 +151,7 @@ def adapted(name):
     check_first_values(model)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if ".lora_B." in parameter_name:
+            if ".lora_B." in parameter_name or ".lora_embedding_A." in parameter_name:
                 parameter.normal_(std=DEVIATION_OF_B)
             elif ".lora_magnitude_vector." in parameter_name:  # differs from the norm
                 parameter.mul_(1.0 + torch.rand(parameter.shape) * 0.1)

@@ -116,11 +116,19 @@ class MergedReader {
   AdaptedMatrix adapted_matrix(const ParamSpec& parameter, int64_t row) const {
     const ArchSpec& arch = source_.arch();
     const AdaptedPart& adapted = adapted_.at(parameter.name);
-    const AdapterNames names = adapter_names(adapted.module);
+    const AdapterNames names = adapter_names(adapted.module, adapted.lookup);
     const ParamSpec &a = parameters_.at(names.a), &b = parameters_.at(names.b);
     const int64_t rows = parameter.shape.at(parameter.shape.size() - 2);
     const int64_t columns = parameter.shape.back();
-    const bool transposed = parameter.stacked ? arch.moe.transposed : arch.transposed_weights;
+    if (adapted.lookup) {
+      return {adapted.scaling,
+              adapted.transposed,
+              rows,
+              columns,
+              to_peft(a, whole_values(a, read_)),
+              whole_values(b, read_)};
+    }
+    const bool transposed = adapted.transposed;
     const int64_t expert = parameter.stacked ? row : adapted.expert;
     const int64_t rank = a.shape.at(a.shape.size() - 2);
     AdaptedMatrix matrix(adapted.scaling, transposed, rows, columns, rows_of(a, expert, 0, rank),

@@ -176,6 +176,8 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   check_tied_head(arch_, whole_, *directory_);
   if (has_adapter()) {
+    check_tied_targets(arch_, whole_,
+                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
     freeze_base(whole_, adapter_settings_.trained,
                 adapter_ ? adapter_path_ + ": modules_to_save" : "adapter.train");
     if (adapter_) {
@@ -288,6 +290,7 @@ void ModelSource::check_adapter_tensors() {
 
 void ModelSource::find_older_tensors() {
   for (const auto& [weight, part] : adapted_matrices(arch_, whole_)) {
+    if (part.lookup) continue;
     const AdapterNames all = adapter_names(part.module), own = adapter_names(module_of(weight));
     for (const auto& [name, older] : {std::pair(all.a, own.a), std::pair(all.b, own.b)}) {
       const std::string published = published_name(older);
