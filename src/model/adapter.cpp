@@ -24,16 +24,26 @@ constexpr std::array kAttentionModules = {
     Module::kQueryDown,  Module::kQueryUp,      Module::kLatentDown,     Module::kLatentUp};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
-// The families with experts whose all-linear includes them in PEFT.
-constexpr std::array<std::string_view, 3> kExpertFamilies = {"mixtral", "olmoe", "qwen3_moe"};
+constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, Module::kSharedDown};
+// The families whose experts PEFT takes for the single matrices that they were in transformers 4:
+// "all-linear" includes them, and gate and up have the rank of both.
+constexpr std::array<std::string_view, 6> kExpertFamilies = {
+    "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "qwen3_moe", "qwen3_next"};
+// The experts of these are adapted where they are named.
+constexpr std::array<std::string_view, 2> kNamedExperts = {"gpt_oss", "qwen2_moe"};
 // The embedding and the head, which are targets only where they are named.
 constexpr std::array kTableModules = {Module::kTokens, Module::kHead};
 constexpr std::string_view kWeight = ".weight";
 // These end the names of an embedding's adapter.
 constexpr std::string_view kLookupA = ".lora_embedding_A", kLookupB = ".lora_embedding_B";
 
-bool experts_adaptable(const ArchSpec& arch) {
+bool experts_are_linear(const ArchSpec& arch) {
   return std::ranges::find(kExpertFamilies, arch.family) != kExpertFamilies.end();
+}
+
+bool experts_adaptable(const ArchSpec& arch) {
+  return experts_are_linear(arch) ||
+         std::ranges::find(kNamedExperts, arch.family) != kNamedExperts.end();
 }
 
 bool is_one_of(std::span<const Module> modules, Module module) {
@@ -48,11 +58,12 @@ bool is_sparse_part(Module module) {
 // Returns whether "all-linear" includes the module.
 bool is_linear(const ArchSpec& arch, Module module) {
   return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
-         (experts_adaptable(arch) && is_sparse_part(module));
+         (experts_are_linear(arch) && (is_sparse_part(module) || module == Module::kSharedSwitch));
 }
 
 bool can_be_adapted(const ArchSpec& arch, Module module) {
-  return is_linear(arch, module) || is_one_of(kTableModules, module);
+  return is_linear(arch, module) || is_one_of(kTableModules, module) ||
+         (experts_adaptable(arch) && (is_sparse_part(module) || module == Module::kSharedSwitch));
 }
 
 bool ends_with_part(std::string_view name, std::string_view end) {
@@ -90,6 +101,7 @@ class Target {
  private:
   // Adapters that were made with transformers 4 name the matrices of single experts.
   bool is_older_name(Module module) const {
+    if (!experts_are_linear(arch_)) return false;
     constexpr std::array<std::string_view, 4> kGateUp = {"gate_proj", "up_proj", "w1", "w3"};
     if (module == Module::kExpertsDown) return text_ == "w2";
     return module == Module::kExpertsGateUp && std::ranges::find(kGateUp, text_) != kGateUp.end();
@@ -116,6 +128,7 @@ std::vector<Candidate> candidates(const ArchSpec& family) {
     for (const ModuleParameter& parameter : parameters) {
       if (parameter.role != ParameterRole::kWeight || parameter.spec.shape.size() < 2) continue;
       if (sparse && is_one_of(kMlpModules, parameter.module)) continue;
+      if (sparse && is_one_of(kSharedModules, parameter.module)) continue;
       list.push_back({layer, parameter.module, module_of(parameter.spec.name)});
     }
   };
@@ -139,11 +152,13 @@ std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& li
   return text;
 }
 
-// PEFT nests the adapters of a layer's experts and refuses dropout and DoRA for parameters.
+// PEFT nests the adapters of a layer's experts and refuses dropout and DoRA for parameters. The
+// switch of the expert for all tokens is computed beside them.
 void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
                         const std::string& where) {
-  const bool any = std::ranges::any_of(
-      adapter.targets, [](const auto& target) { return is_sparse_part(target.second); });
+  const bool any = std::ranges::any_of(adapter.targets, [](const auto& target) {
+    return is_sparse_part(target.second) || target.second == Module::kSharedSwitch;
+  });
   if (any && (adapter.magnitudes || adapter.dropout > 0.0)) {
     throw ConfigError(where + ": adapters of experts and routers have neither DoRA nor dropout, " +
                       "as in PEFT; use \"attention\", or LoRA without dropout");
@@ -163,6 +178,14 @@ void check_tables(const AdapterSpec& adapter, const std::string& where) {
     throw ConfigError(where + ": the adapters of embedding and head are LoRA, not DoRA; set " +
                       "adapter.kind = \"lora\", or name other targets");
   }
+}
+
+// Throws for words that include the expert for all tokens where PEFT adapts it.
+void check_shared_expert(const ArchSpec& arch, const std::string& text, const std::string& where) {
+  const bool adapted = experts_adaptable(arch) && !experts_are_linear(arch);
+  if (text != "all-linear" || !adapted || arch.moe.shared_width == 0) return;
+  throw ConfigError(where + ": \"all-linear\" includes the expert for all tokens, which cannot " +
+                    "have an adapter in " + arch.family + "; use \"attention\" and \"mlp\"");
 }
 
 // The shape of a stacked B: [experts, outputs, rank]. PEFT's index of an element is (output * rank
@@ -234,6 +257,10 @@ std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> va
   return peft;
 }
 
+bool doubles_gate_up(const ArchSpec& arch) {
+  return experts_are_linear(arch);
+}
+
 std::string weight_of_magnitude(std::string_view parameter) {
   if (!parameter.ends_with(kMagnitude)) return {};
   parameter.remove_suffix(kMagnitude.size());
@@ -260,6 +287,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                         "\" includes experts, which cannot have adapters in " + arch.family +
                         "; use \"attention\"");
     }
+    check_shared_expert(arch, text, where);
     bool found = false;
     for (const Candidate& one : list) {
       if (!target.matches(one.module, one.name)) continue;

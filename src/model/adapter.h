@@ -26,7 +26,8 @@ struct AdapterChoice {
   // Each is "attention", "mlp" or "all-linear", the last parts of a module's name ("q_proj",
   // "self_attn.q_proj"), or a glob over the whole name of a module. Experts and routers have the
   // names of transformers: "experts.gate_up_proj", "experts.down_proj", "gate". In a model of
-  // these, dense layers have no MLP to adapt, because PEFT takes its names for those of experts.
+  // these, dense layers and experts for all tokens have no MLP to adapt, because PEFT takes its
+  // names for those of experts.
   std::vector<std::string> targets;
 };
 
@@ -36,6 +37,10 @@ struct AdapterChoice {
 // adapt, an embedding or a head with DoRA.
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                             const std::string& where);
+
+// Returns whether a new adapter of this family's experts has twice the rank and alpha for gate and
+// up (AdapterChoice::gate_up_doubled).
+bool doubles_gate_up(const ArchSpec& arch);
 
 // Returns the name of the module of a parameter: "model.norm" for "model.norm.weight".
 std::string module_of(std::string_view parameter);

@@ -152,17 +152,28 @@ at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& norm
   const at::Tensor bias = index_.bias(parameters, Module::kRouter);
   return adapted_product(x, index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()),
                          bias.defined() ? bias.detach() : bias,
-                         router_adapter(parameters, x.scalar_type()),
+                         adapter(parameters, Module::kRouter, x.scalar_type()),
                          /*transposed=*/false);
 }
 
-Lora ExpertsUnit::router_adapter(UnitParameters parameters, at::ScalarType type) const {
+Lora ExpertsUnit::adapter(UnitParameters parameters, Module module, at::ScalarType type) const {
   Lora lora;
-  if (!arch_.adapter.adapts(layer_, Module::kRouter)) return lora;
-  lora.a = index_.tensor(parameters, Module::kRouter, ParameterRole::kLoraA).detach().to(type);
-  lora.b = index_.tensor(parameters, Module::kRouter, ParameterRole::kLoraB).detach().to(type);
+  if (!arch_.adapter.adapts(layer_, module)) return lora;
+  lora.a = index_.tensor(parameters, module, ParameterRole::kLoraA).detach().to(type);
+  lora.b = index_.tensor(parameters, module, ParameterRole::kLoraB).detach().to(type);
   lora.scaling = arch_.adapter.scaling;
   return lora;
+}
+
+void ExpertsUnit::adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
+                                   const at::Tensor& x, const at::Tensor& sum,
+                                   GradientSink& sink) const {
+  if (!lora.a.defined()) return;
+  const at::Tensor inner_grad = at::mm(grad, lora.b).mul_(lora.scaling);
+  sink.add_product(index_.index(module, ParameterRole::kLoraA), inner_grad, x);
+  sink.add_product(index_.index(module, ParameterRole::kLoraB), grad,
+                   lora.inner_of(x).mul(lora.scaling));
+  sum.add_(at::mm(inner_grad, lora.a));
 }
 
 ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in) const {
@@ -187,7 +198,8 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
 at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
   if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
   const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
-  return at::mm(x, matrix.t()).sigmoid_().to(at::kFloat);
+  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
+  return adapted_product(x, matrix, {}, lora, /*transposed=*/false).sigmoid_().to(at::kFloat);
 }
 
 void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
@@ -206,6 +218,7 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
   const at::Tensor weights = shared_weights(parameters, x);
   const int32_t place = index_.weight_index(Module::kSharedSwitch);
   const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch);
+  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
@@ -217,6 +230,7 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
         at::sigmoid_backward(grads.weights.unsqueeze(1), rows.weights).to(x.scalar_type());
     if (sink.wants(place)) sink.add_product(place, grad_switch, rows.x);
     grad_x.add_(at::mm(grad_switch, matrix.detach()));
+    adapter_backward(lora, Module::kSharedSwitch, grad_switch, rows.x, grad_x, sink);
   }
 }
 
@@ -269,14 +283,8 @@ void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
     sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
   }
   sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
-  const Lora lora = router_adapter(parameters, type);
-  if (!lora.a.defined()) return;
-  const at::Tensor x = state.x.to(type);
-  const at::Tensor inner_grad = at::mm(grad, lora.b).mul_(lora.scaling);
-  sink.add_product(index_.index(Module::kRouter, ParameterRole::kLoraA), inner_grad, x);
-  sink.add_product(index_.index(Module::kRouter, ParameterRole::kLoraB), grad,
-                   lora.inner_of(x).mul(lora.scaling));
-  sums.x.add_(at::mm(inner_grad, lora.a));
+  adapter_backward(adapter(parameters, Module::kRouter, type), Module::kRouter, grad,
+                   state.x.to(type), sums.x, sink);
 }
 
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,

@@ -53,8 +53,12 @@ class ExpertsUnit : public Unit {
   // Returns the dtype in which the router computes.
   at::ScalarType router_type(const at::Tensor& x) const;
   at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
-  // Returns the router's adapter in this dtype; without tensors if it has none.
-  Lora router_adapter(UnitParameters parameters, at::ScalarType type) const;
+  // Returns the adapter of the router or the switch in this dtype; without tensors if it has none.
+  Lora adapter(UnitParameters parameters, Module module, at::ScalarType type) const;
+  // Adds the gradients of that adapter, given that of the output, and what flows through it to x to
+  // rows of `sum`.
+  void adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
+                        const at::Tensor& x, const at::Tensor& sum, GradientSink& sink) const;
   at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,

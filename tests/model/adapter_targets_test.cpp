@@ -130,6 +130,51 @@ TEST(AdapterTargets, OfExpertsAreThoseOfPeft) {
                                            "model.layers.2.mlp.experts.gate_up_proj"}));
 }
 
+ArchSpec gpt_oss() {
+  return read_arch_spec({{"model_type", "gpt_oss"},
+                         {"vocab_size", 32},
+                         {"hidden_size", 16},
+                         {"intermediate_size", 24},
+                         {"num_hidden_layers", 2},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"head_dim", 8},
+                         {"max_position_embeddings", 64},
+                         {"rms_norm_eps", 1e-5},
+                         {"hidden_act", "silu"},
+                         {"eos_token_id", 1},
+                         {"attention_bias", true},
+                         {"num_local_experts", 5},
+                         {"num_experts_per_tok", 2},
+                         {"sliding_window", 5},
+                         {"swiglu_limit", 7.0},
+                         {"layer_types", {"sliding_attention", "full_attention"}},
+                         {"rope_theta", 150000.0}},
+                        "config.json");
+}
+
+// In gpt_oss PEFT's "all-linear" has no experts. Named ones have the rank of other matrices, also
+// gate and up, and shapes that do not depend on the layout of the stored matrices.
+TEST(AdapterTargets, OfGptOssIncludeExpertsWhereNamed) {
+  using Names = std::vector<std::string>;
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(adapted_in(with_targets(gpt_oss(), {"all-linear"}), 0).size(), 4u);
+  EXPECT_FALSE(doubles_gate_up(gpt_oss()));
+  EXPECT_TRUE(doubles_gate_up(qwen3_moe()));
+  ArchSpec arch = gpt_oss();
+  arch.adapter = choose_adapters(
+      arch, {.rank = 4, .gate_up_doubled = false, .targets = {"experts.gate_up_proj", "down_proj"}},
+      "");
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::span<const ParamSpec> last = std::span(model.units.at(1).parameters).last(4);
+  EXPECT_EQ(last[0].name, "model.layers.0.mlp.experts.base_layer.lora_A.weight");
+  EXPECT_EQ(last[0].shape, (Shape{5, 4, 16}));
+  EXPECT_EQ(last[1].shape, (Shape{5, 48, 4}));
+  EXPECT_EQ(last[2].shape, (Shape{5, 4, 24}));
+  EXPECT_EQ(last[3].shape, (Shape{5, 16, 4}));
+  EXPECT_EQ(target_parameters(arch), (Names{"down_proj", "gate_up_proj"}));
+}
+
 // With rsLoRA the doubled rank of gate and up is under the root: 16 / sqrt(8) beside 8 / sqrt(4).
 TEST(AdapterTargets, OfExpertsAreScaledByTheirOwnRank) {
   const AdapterSpec adapter = choose_adapters(
@@ -262,7 +307,8 @@ TEST(AdapterTargets, OfAnEmbeddingAreStoredInTheOrderOfPeft) {
 // A table with an adapter is one unit. DoRA on it is refused, and so is an adapter on one of a tied
 // pair, which PEFT merges into both.
 TEST(AdapterTargets, OfTablesKeepThemWholeAndUntied) {
-  const UnitPolicy pieces{.kind = UnitPolicy::Kind::kPiece, .rows = 16};
+  UnitPolicy pieces{.kind = UnitPolicy::Kind::kPiece, .classes = {}, .groups = {}};
+  pieces.rows = 16;
   EXPECT_GT(cut_for(pieces, llama()).head_rows, 0);
   const UnitCut cut = cut_for(pieces, with_targets(llama(), {"lm_head"}));
   EXPECT_EQ(cut.head_rows, 0);

@@ -89,6 +89,13 @@ TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
   expect_same_bits("llama", "bf16", tables);
 }
 
+// The experts of these families have adapters where they are named.
+TEST(AdapterRuns, OfNamedExpertsHaveTheSameBitsInEveryConfiguration) {
+  const std::string targets = "--adapter.targets=[\"attention\", \"mlp\", ";
+  expect_same_bits("gpt_oss", "fp32", {targets + "\"router\"]"});
+  expect_same_bits("qwen2_moe", "fp32", {targets + "\"gate\", \"shared_expert_gate\"]"});
+}
+
 // With dropout too: recompute, units, tiers and threads draw the same masks.
 TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
   const Arguments lora = {"--adapter.dropout=0.25"}, dora = joined(lora, {"--adapter.kind=dora"});

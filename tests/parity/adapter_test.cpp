@@ -65,7 +65,10 @@ struct AdapterCase {
   // Returns the number of experts of a layer; 0: the model has none.
   size_t experts() const {
     const Json config = read_json_file(golden_directory(base) + "/config.json", JsonLimits{});
-    return config.value("num_experts", config.value("num_local_experts", size_t{0}));
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+      if (config.contains(key)) return config.at(key).get<size_t>();
+    }
+    return 0;
   }
   // A checkpoint has B of all experts by expert, and A of an embedding by token; PEFT's file has
   // them by output, rank, then expert, and by rank, then token.
@@ -79,6 +82,11 @@ struct AdapterCase {
       values.at(i % count * matrix + i / count) = stored[i];
     }
     return values;
+  }
+  // Returns what rank and alpha of experts' gate and up are multiplied by.
+  size_t gate_up_factor() const {
+    const Json config = read_json_file(directory + "/adapter/adapter_config.json", JsonLimits{});
+    return config.at("rank_pattern").empty() ? 1 : 2;
   }
   // Returns the tensors of golden.safetensors whose names begin so, without that beginning.
   Tensors part(const std::string& beginning) const {
@@ -176,7 +184,8 @@ struct AdapterPart {
   std::string module;
   size_t factor = 1;  // of rank and alpha
   std::vector<float> a, b;
-  bool lookup = false;  // of an embedding, whose inputs are tokens
+  bool lookup = false;      // of an embedding, whose inputs are tokens
+  bool transposed = false;  // the weight is stored as [inputs, outputs]
 };
 
 // Adds scaling * B A to a weight, which is stored as [outputs, inputs], or transposed. If there are
@@ -187,7 +196,7 @@ void merge(const AdapterCase& golden, const AdapterPart& part, const std::vector
   const Json& settings = golden.facts.at("adapter");
   const size_t rank = settings.at("r").get<size_t>() * part.factor;
   const bool root = settings.at("use_rslora").get<bool>();
-  const bool transposed = part.lookup || settings.at("fan_in_fan_out").get<bool>();
+  const bool transposed = part.transposed || settings.at("fan_in_fan_out").get<bool>();
   const double scaling = settings.at("lora_alpha").get<double>() * double(part.factor) /
                          (root ? std::sqrt(double(rank)) : double(rank));
   const size_t inputs = a.size() / rank, outputs = b.size() / rank;
@@ -218,7 +227,7 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
     return adapter.contains(tensor_name) ? adapter.at(tensor_name) : std::vector<float>();
   };
   if (adapter.contains(module + kLookupA)) {
-    return {module, 1, tensor(module + kLookupA), tensor(module + kLookupB), true};
+    return {module, 1, tensor(module + kLookupA), tensor(module + kLookupB), true, true};
   }
   if (at == name.npos || !name.ends_with(".weight")) {
     return {module, 1, tensor(module + kA), tensor(module + kB)};
@@ -227,7 +236,7 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
   const bool down = name.ends_with("w2.weight") || name.ends_with("down_proj.weight");
   const bool up = name.ends_with("w3.weight") || name.ends_with("up_proj.weight");
   AdapterPart part{name.substr(0, at) + (down ? ".experts" : ".experts.base_layer"), 1, {}, {}};
-  part.factor = down ? 1 : 2;
+  part.factor = down ? 1 : golden.gate_up_factor();
   const std::vector<float> a = tensor(part.module + kA), b = tensor(part.module + kB);
   const size_t count = golden.experts();
   const size_t rank = golden.facts.at("adapter").at("r").get<size_t>() * part.factor;
@@ -238,6 +247,34 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
     for (size_t k = 0; k < rank; ++k) part.b.push_back(b.at((out * rank + k) * count + expert));
   }
   return part;
+}
+
+// The matrices of all experts of a layer in one weight, which is stored as [experts, inputs,
+// outputs]. Returns the module of their adapter.
+std::string merge_experts(const AdapterCase& golden, const std::string& name,
+                          const Tensors& adapter, std::vector<double>& weight) {
+  const size_t count = golden.experts(), elements = weight.size() / count;
+  std::string module;
+  for (size_t expert = 0; expert < count; ++expert) {
+    // The name that this matrix has where every expert has its own.
+    const std::string own = name.substr(0, name.rfind('.')) + "." + std::to_string(expert) +
+                            (name.ends_with("down_proj") ? ".down_proj" : ".gate_up_proj");
+    AdapterPart part = part_of(golden, own + ".weight", elements, adapter);
+    part.transposed = true;
+    const auto begin = weight.begin() + static_cast<ptrdiff_t>(expert * elements);
+    std::vector<double> matrix(begin, begin + static_cast<ptrdiff_t>(elements));
+    merge(golden, part, {}, matrix);
+    std::copy(matrix.begin(), matrix.end(), begin);
+    module = part.module;
+  }
+  return module;
+}
+
+double furthest(const std::vector<float>& values, const std::vector<double>& exact) {
+  EXPECT_EQ(values.size(), exact.size());
+  double most = 0.0;
+  for (size_t i = 0; i < exact.size(); ++i) most = std::max(most, std::abs(values[i] - exact[i]));
+  return most;
 }
 
 // `longshore export --merged` writes the whole model: its weights are those of merge() with the
@@ -268,16 +305,15 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
       const std::vector<float> magnitudes =
           golden.dora() ? adapter.at(part.module + kMagnitude) : std::vector<float>();
       merge(golden, part, magnitudes, exact);
-      const double bound = 2.0 * ulp_of(largest_of(mine));
-      double furthest = 0.0;
-      ASSERT_EQ(mine.size(), exact.size()) << name;
-      for (size_t i = 0; i < exact.size(); ++i) {
-        furthest = std::max(furthest, std::abs(mine[i] - exact[i]));
-      }
-      EXPECT_LE(furthest, bound) << name;
+      EXPECT_LE(furthest(mine, exact), 2.0 * ulp_of(largest_of(mine))) << name;
       used.insert(part.module + (part.lookup ? kLookupA : kA));
       used.insert(part.module + (part.lookup ? kLookupB : kB));
       if (golden.dora()) used.insert(part.module + kMagnitude);
+    } else if (name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj")) {
+      std::vector<double> exact(values.begin(), values.end());
+      const std::string module = merge_experts(golden, in_adapter, adapter, exact);
+      EXPECT_LE(furthest(mine, exact), 2.0 * ulp_of(largest_of(mine))) << name;
+      used.insert({module + kA, module + kB});
     } else {
       EXPECT_EQ(mine, values) << name;
     }

@@ -109,6 +109,30 @@ CASES = {
                      "lora": {"r": 4, "lora_alpha": 8,
                               "target_modules": ["embed_tokens", "lm_head", "v_proj"]},
                      "merged": ["model.embed_tokens.weight", "lm_head.weight"]},
+    # The switch of the expert for all tokens has an adapter; gate and up have the rank of other
+    # parameters, as in every family whose experts were not adapted with transformers 4.
+    "qwen2_moe": {"base": "qwen2_moe", "eps": 1e-4,
+                  "lora": {"r": 4, "lora_alpha": 8,
+                           "target_modules": ["q_proj", "shared_expert_gate", "v_proj"],
+                           "target_parameters": ["down_proj", "gate.weight", "gate_up_proj"]},
+                  "merged": ["model.layers.0.mlp.shared_expert_gate.weight",
+                             "model.layers.1.mlp.experts.gate_up_proj"]},
+    # Experts are stored as [in, out], gate and up in turn, with biases. PEFT's all-linear has the
+    # attention alone, and gate and up have the rank of other parameters.
+    "gpt_oss": {"base": "gpt_oss", "eps": 1e-4,
+                "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
+                         "target_parameters": ["down_proj", "gate_up_proj", "router.weight"]},
+                "merged": ["model.layers.0.mlp.experts.gate_up_proj",
+                           "model.layers.1.mlp.experts.down_proj",
+                           "model.layers.1.mlp.router.weight"]},
+    # Scores are sigmoids; dense layers and the expert for all tokens have no adapters.
+    "glm4_moe": {"base": "glm4_moe", "lora": ALL_LINEAR, "eps": 1e-4,
+                 "merged": ["model.layers.1.mlp.experts.down_proj",
+                            "model.layers.1.mlp.gate.weight"]},
+    "deepseek_v3": {"base": "deepseek_v3", "lora": ALL_LINEAR, "eps": 1e-4,
+                    "merged": ["model.layers.1.mlp.experts.gate_up_proj"]},
+    "qwen3_next": {"base": "qwen3_next", "lora": ALL_LINEAR, "eps": 1e-4,
+                   "merged": ["model.layers.0.mlp.experts.down_proj"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 

@@ -237,8 +237,9 @@ void ModelSource::read_adapter(const RunConfig& config) {
       choose_adapters(arch_,
                       {.rank = adapter_settings_.rank,
                        .alpha = adapter_settings_.alpha,
-                       .gate_up_doubled = !adapter_ || adapter_settings_.gate_up_doubled ||
-                                          holds_single_experts(*adapter_),
+                       .gate_up_doubled = adapter_ ? adapter_settings_.gate_up_doubled ||
+                                                         holds_single_experts(*adapter_)
+                                                   : doubles_gate_up(arch_),
                        .rslora = adapter_settings_.rslora,
                        .dora = adapter_settings_.dora,
                        .dropout = adapter_settings_.dropout,
@@ -250,9 +251,11 @@ void ModelSource::read_adapter(const RunConfig& config) {
 void ModelSource::name_as_peft() {
   adapter_settings_.targets = target_names(arch_);
   adapter_settings_.parameters = target_parameters(arch_);
-  adapter_settings_.gate_up_doubled = std::ranges::any_of(
-      arch_.adapter.targets,
-      [](const auto& target) { return target.second == Module::kExpertsGateUp; });
+  adapter_settings_.gate_up_doubled =
+      arch_.adapter.gate_up_doubled &&
+      std::ranges::any_of(arch_.adapter.targets, [](const auto& target) {
+        return target.second == Module::kExpertsGateUp;
+      });
   adapter_settings_.trained.clear();
   for (const std::string& module : trained_modules(whole_)) {
     adapter_settings_.trained.push_back(published_name(module));
