@@ -43,6 +43,7 @@ constexpr std::array kNotes = {"auto_mapping",   "corda_config",   "eva_config",
 constexpr std::array kRead = {"alpha_pattern",
                               "base_model_name_or_path",
                               "bias",
+                              "ensure_weight_tying",
                               "exclude_modules",
                               "fan_in_fan_out",
                               "init_lora_weights",
@@ -67,7 +68,6 @@ struct Unsupported {
 constexpr Unsupported kUnsupported[] = {
     {"alora_invocation_tokens", "the adapter would act on a part of each text only"},
     {"arrow_config", "a router would choose between adapters"},
-    {"ensure_weight_tying", "adapters of tied weights would be tied"},
     {"kasa_config", "singular values of the model's weights would be cut off"},
     {"layer_replication", "layers would be repeated"},
     {"loftq_config", "the model's weights were quantised when the adapter was made"},
@@ -169,6 +169,7 @@ class SettingsReader {
     settings_.rslora = flag("use_rslora");
     settings_.dora = flag("use_dora");
     settings_.transposed = flag("fan_in_fan_out");
+    settings_.tied = flag("ensure_weight_tying");
     if (config_.contains("r")) {
       const Json& rank = config_.at("r");
       if (rank.is_number_integer() && rank >= 1 && rank <= kMaxRank) {
@@ -392,7 +393,7 @@ class TensorCheck {
         found_.insert(module);
       }
     }
-    if (belongs) return;
+    if (belongs || (settings_.tied && name == kTiedHeadName)) return;
     add(tensor, "neither part of an adapter nor of a module that modules_to_save of " +
                     std::string(kAdapterConfigName) +
                     " names; if it is an embedding that was not trained, save the adapter again "
@@ -509,7 +510,7 @@ std::string adapter_config_text(const AdapterSettings& settings) {
       {"base_model_name_or_path", settings.base.empty() ? none : Json(settings.base)},
       {"bias", "none"},
       {"corda_config", none},
-      {"ensure_weight_tying", false},
+      {"ensure_weight_tying", settings.tied},
       {"eva_config", none},
       {"exclude_modules", none},
       {"fan_in_fan_out", settings.transposed},

@@ -35,6 +35,9 @@ struct AdapterSettings {
   bool gate_up_doubled = false;
   // Modules whose name ends with an element are trained as a whole, and in the adapter's file.
   std::vector<std::string> trained = {};
+  // PEFT's ensure_weight_tying: an embedding that is trained as a whole stays the head, whose copy
+  // of it is in the file too.
+  bool tied = false;
   std::string base = {};  // the model: a hub id or a path; may be empty
 };
 
@@ -69,6 +72,8 @@ class AdapterDirectory {
 
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
+// The name of the head's copy (AdapterSettings::tied), without what begins every name.
+inline constexpr std::string_view kTiedHeadName = "lm_head.weight";
 // Begins every name in the file of an adapter's weights.
 inline constexpr std::string_view kAdapterNamePrefix = "base_model.model.";
 

@@ -210,13 +210,18 @@ ExportPlan plan_adapter(const ModelDirectory& source, const ModelSpec& spec,
   ExportPlan plan;
   plan.adapter = true;
   ExportFile file{std::string(kAdapterWeightsName), {{"format", "pt"}}, {}, 0};
-  for (const ParamSpec& parameter : spec.whole_parameters()) {
-    if (parameter.frozen) continue;
-    add_tensor(file, {.target = {options.adapter->names.at(parameter.name), TensorDType::kF32,
-                                 parameter.shape},
+  const auto add = [&file](const std::string& name, const ParamSpec& parameter) {
+    add_tensor(file, {.target = {name, TensorDType::kF32, parameter.shape},
                       .parameter = parameter.name,
                       .values = ExportTensor::Values::kReader,
                       .stored = {}});
+  };
+  for (const ParamSpec& parameter : spec.whole_parameters()) {
+    if (parameter.frozen) continue;
+    add(options.adapter->names.at(parameter.name), parameter);
+    for (const auto& [name, copied] : options.adapter->copies) {
+      if (copied == parameter.name) add(name, parameter);
+    }
   }
   plan.tensor_bytes = file.tensor_bytes;
   plan.files.push_back(std::move(file));

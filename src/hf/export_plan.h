@@ -22,6 +22,8 @@ struct AdapterExport {
   std::string config;  // adapter_config.json
   // The name of each trained parameter in the file, by its name in the model.
   std::map<std::string, std::string> names;
+  // Further tensors of the file, with the parameters whose values they hold too.
+  std::map<std::string, std::string> copies = {};
 };
 
 struct ExportOptions {

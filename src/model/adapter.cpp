@@ -326,13 +326,16 @@ void freeze_base(ModelSpec& model, std::span<const std::string> trained, const s
   }
   if (!unmatched.empty()) {
     throw ConfigError(where + ": \"" + printable(*unmatched.begin()) +
-                      "\" is no module of the model");
+                      "\" is no module of the model" +
+                      (model.units.back().tied.empty() ? "" : ", whose head is its embedding"));
   }
+}
+
+const ParamSpec* trained_tied_table(const ModelSpec& model) {
   for (const ParamRef ref : model.units.back().tied) {
-    if (model.parameter(ref).frozen) continue;
-    throw ConfigError(where + ": " + model.parameter(ref).name +
-                      " is tied to the head; a tied matrix cannot be trained beside adapters");
+    if (!model.parameter(ref).frozen) return &model.parameter(ref);
   }
+  return nullptr;
 }
 
 void check_tied_targets(const ArchSpec& arch, const ModelSpec& model, const std::string& where) {

@@ -72,13 +72,16 @@ std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> va
 
 // Freezes every parameter but those of adapters and those of the modules that `trained` names: by
 // the end of the module's name, as PEFT's modules_to_save does, or by a glob over the whole name.
-// Throws ConfigError, whose message begins with `where`, for what matches nothing and for a tied
-// matrix.
+// Throws ConfigError, whose message begins with `where`, for what matches nothing. An embedding
+// that is also the head is trained as both.
 void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where);
 
 // Throws ConfigError, whose message begins with `where`, if an adapter is on an embedding that is
 // also the head, or on that head: PEFT trains it on one of the two, and merges it into both.
 void check_tied_targets(const ArchSpec& arch, const ModelSpec& model, const std::string& where);
+
+// Returns the embedding's parameter if it is also the head and trained in full; otherwise null.
+const ParamSpec* trained_tied_table(const ModelSpec& model);
 
 // Returns the names of the modules that are trained in full.
 std::vector<std::string> trained_modules(const ModelSpec& model);

@@ -229,7 +229,6 @@ TEST_F(AdapterFiles, RefusesSettingsThatWouldChangeNumbers) {
       {"bias", "\"lora_only\"", "biases"},
       {"use_qalora", "true", "pooled"},
       {"lora_bias", "true", "bias"},
-      {"ensure_weight_tying", "true", "tied"},
       {"rank_pattern", R"({"q_proj": 16})", "rank of their own"},
       {"alpha_pattern", R"({"q_proj": 16})", "alpha of their own"},
       {"layer_replication", "[[0, 4], [2, 5]]", "repeated"},
@@ -447,6 +446,20 @@ TEST_F(AdapterFiles, ModulesTrainedAsAWholeAreInTheFile) {
   EXPECT_EQ(adapter.shape(norm), std::vector<int64_t>{6});
   EXPECT_EQ(adapter.shape("lm_head.bias"), std::vector<int64_t>{9});
   EXPECT_EQ(adapter.names().size(), 5u);
+}
+
+// The head's copy of a trained embedding is in the file where ensure_weight_tying says so.
+TEST_F(AdapterFiles, AnEmbeddingThatStaysTheHeadIsInTheFileTwice) {
+  const std::string name = "model.embed_tokens.weight";
+  write_weights(both(product(kModule), {{kPrefix + name, TensorDType::kF32, {9, 6}},
+                                        {kPrefix + "lm_head.weight", TensorDType::kF32, {9, 6}}}));
+  write_config({{"modules_to_save", "[\"embed_tokens\"]"}});
+  expect_parts(open_error<DataError>(), {"lm_head.weight", "neither part of an adapter"});
+  write_config({{"modules_to_save", "[\"embed_tokens\"]"}, {"ensure_weight_tying", "true"}});
+  EXPECT_TRUE(open().settings().tied);
+  EXPECT_TRUE(open().has("lm_head.weight"));
+  EXPECT_NE(adapter_config_text(open().settings()).find("\"ensure_weight_tying\": true"),
+            std::string::npos);
 }
 
 // --- Files.

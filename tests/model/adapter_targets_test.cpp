@@ -363,9 +363,12 @@ TEST(AdapterFreeze, LeavesAdaptersAndNamedModules) {
   EXPECT_EQ(trained_modules(model).size(), 13u);
   EXPECT_THROW(freeze_base(model, std::vector<std::string>{"nothing"}, "adapter.train"),
                ConfigError);
-  ModelSpec tied = make_model_spec(with_targets(llama(true), {"q_proj"}), {});
-  EXPECT_THROW(freeze_base(tied, std::vector<std::string>{"embed_tokens"}, "adapter.train"),
+  ModelSpec tied = make_model_spec(with_targets(llama(true), {"q_proj"}), {}), other = tied;
+  EXPECT_THROW(freeze_base(other, std::vector<std::string>{"lm_head"}, "adapter.train"),
                ConfigError);
+  freeze_base(tied, std::vector<std::string>{"embed_tokens"}, "adapter.train");
+  EXPECT_EQ(trained_tied_table(tied), &tied.units.front().parameters.front());
+  EXPECT_EQ(trained_tied_table(model), nullptr);
 }
 
 // An adapter has the name of its module, as in PEFT's files.

@@ -89,6 +89,11 @@ TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
   expect_same_bits("llama", "bf16", tables);
 }
 
+// An embedding that is also the head is trained in full beside the adapters.
+TEST(AdapterRuns, OfATiedEmbeddingHaveTheSameBitsInEveryConfiguration) {
+  expect_same_bits("llama-tied", "fp32", {"--adapter.train=[\"embed_tokens\"]"});
+}
+
 // The experts of these families have adapters where they are named.
 TEST(AdapterRuns, OfNamedExpertsHaveTheSameBitsInEveryConfiguration) {
   const std::string targets = "--adapter.targets=[\"attention\", \"mlp\", ";

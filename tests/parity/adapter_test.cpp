@@ -24,6 +24,7 @@ const std::string kPeftPrefix = "base_model.model.";
 const std::string kA = ".lora_A.weight";
 const std::string kB = ".lora_B.weight";
 const std::string kMagnitude = ".lora_magnitude_vector";
+const std::string kTiedTable = "model.embed_tokens.weight", kTiedHead = "lm_head.weight";
 const std::string kLookupA = ".lora_embedding_A";
 const std::string kLookupB = ".lora_embedding_B";
 
@@ -61,6 +62,8 @@ struct AdapterCase {
                    "--optimizer.lr=" + facts.at("adamw").at("lr").dump(),
                    "--optimizer.eps=" + facts.at("adamw").at("eps").dump()});
   }
+  // Returns whether an embedding is trained that is also the head.
+  bool tied() const { return tensors.contains("final." + kPeftPrefix + kTiedHead); }
   bool dora() const { return facts.at("adapter").at("use_dora").get<bool>(); }
   // Returns the number of experts of a layer; 0: the model has none.
   size_t experts() const {
@@ -123,7 +126,11 @@ void expect_peft(const AdapterCase& golden, const RunDriver& run) {
     EXPECT_LE(std::abs(norms[i] - norm), 1e-4 * norm) << golden.directory << " step " << i + 1;
   }
   const Tensors state = published_state(run);
-  const Tensors final_values = golden.part("final." + kPeftPrefix);
+  Tensors final_values = golden.part("final." + kPeftPrefix);
+  if (golden.tied()) {  // PEFT's file has the embedding a second time
+    EXPECT_EQ(final_values.at(kTiedHead), final_values.at(kTiedTable));
+    final_values.erase(kTiedHead);
+  }
   for (const auto& [name, values] : final_values) {
     const auto mine = state.find(name + ".master");
     ASSERT_NE(mine, state.end()) << name;
@@ -146,13 +153,15 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   EXPECT_EQ(shapes_of(hf + weights), shapes_of(golden.directory + "/adapter" + weights));
   const Tensors state = published_state(run);
   for (const auto& [name, values] : read_tensors(hf + weights)) {
+    const std::string own = name.substr(kPeftPrefix.size());
     EXPECT_EQ(golden.as_in_checkpoint(name, values),
-              state.at(name.substr(kPeftPrefix.size()) + ".master"))
+              state.at((golden.tied() && own == kTiedHead ? kTiedTable : own) + ".master"))
         << name;
   }
   const Json mine = read_json_file(hf + "/adapter_config.json", JsonLimits{});
   const Json& settings = golden.facts.at("adapter");
   EXPECT_EQ(mine.at("peft_type"), "LORA");
+  EXPECT_EQ(mine.at("ensure_weight_tying"), golden.tied());
   EXPECT_EQ(mine.at("task_type"), "CAUSAL_LM");
   for (const char* key : {"r", "lora_alpha", "use_dora", "use_rslora", "fan_in_fan_out"}) {
     EXPECT_EQ(mine.at(key), settings.at(key)) << key;
@@ -234,7 +243,7 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
   }
   const size_t expert = std::stoul(name.substr(at + experts.size()));
   const bool down = name.ends_with("w2.weight") || name.ends_with("down_proj.weight");
-  const bool up = name.ends_with("w3.weight") || name.ends_with("up_proj.weight");
+  const bool up = name.ends_with("w3.weight") || name.ends_with(".up_proj.weight");
   AdapterPart part{name.substr(0, at) + (down ? ".experts" : ".experts.base_layer"), 1, {}, {}};
   part.factor = down ? 1 : golden.gate_up_factor();
   const std::vector<float> a = tensor(part.module + kA), b = tensor(part.module + kB);
@@ -249,8 +258,8 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
   return part;
 }
 
-// The matrices of all experts of a layer in one weight, which is stored as [experts, inputs,
-// outputs]. Returns the module of their adapter.
+// Merges the adapter of all experts of a layer into their weight, which is stored as [experts,
+// inputs, outputs]. Returns the module of the adapter.
 std::string merge_experts(const AdapterCase& golden, const std::string& name,
                           const Tensors& adapter, std::vector<double>& weight) {
   const size_t count = golden.experts(), elements = weight.size() / count;
@@ -292,6 +301,7 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
   const Tensors adapter = read_tensors(run.directory() + "/hf/adapter_model.safetensors");
   ASSERT_EQ(merged.size(), model.size());
   std::set<std::string> used;
+  if (golden.tied()) used.insert(kPeftPrefix + kTiedHead);
   for (const auto& [name, values] : model) {
     ASSERT_TRUE(merged.contains(name)) << name;
     const std::vector<float>& mine = merged.at(name);

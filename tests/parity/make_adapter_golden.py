@@ -133,6 +133,11 @@ CASES = {
                     "merged": ["model.layers.1.mlp.experts.gate_up_proj"]},
     "qwen3_next": {"base": "qwen3_next", "lora": ALL_LINEAR, "eps": 1e-4,
                    "merged": ["model.layers.0.mlp.experts.down_proj"]},
+    # The embedding is trained as a whole and stays the head.
+    "qwen3-tied": {"base": "qwen3",
+                   "lora": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"],
+                            "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+                   "merged": ["model.embed_tokens.weight"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 

@@ -25,6 +25,9 @@ AdapterExport adapter_export(const ModelSource& source) {
     adapter.names[parameter.name] =
         std::string(kAdapterNamePrefix) + source.published_name(parameter.name);
   }
+  if (const ParamSpec* const table = trained_tied_table(source.whole())) {
+    adapter.copies[std::string(kAdapterNamePrefix) + std::string(kTiedHeadName)] = table->name;
+  }
   adapter.config = adapter_config_text(source.adapter_settings());
   return adapter;
 }

@@ -182,6 +182,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
                 adapter_ ? adapter_path_ + ": modules_to_save" : "adapter.train");
     if (adapter_) {
       check_adapter_tensors();
+      check_tied_copy();
     } else {
       name_as_peft();
     }
@@ -260,6 +261,34 @@ void ModelSource::name_as_peft() {
   for (const std::string& module : trained_modules(whole_)) {
     adapter_settings_.trained.push_back(published_name(module));
   }
+  adapter_settings_.tied = trained_tied_table(whole_) != nullptr;
+}
+
+// PEFT unties an embedding that it trains unless ensure_weight_tying says otherwise, and its file
+// then has one of the two.
+void ModelSource::check_tied_copy() const {
+  const ParamSpec* const table = trained_tied_table(whole_);
+  if (table == nullptr) return;
+  const std::string start = adapter_path_ +
+                            ": modules_to_save names the embedding, which is also "
+                            "the head of " +
+                            directory_->path() + ", ";
+  if (!adapter_settings_.tied) {
+    throw ConfigError(start +
+                      "without ensure_weight_tying: PEFT trained it as the embedding "
+                      "alone; merge the adapter into its model with PEFT's merge_and_unload");
+  }
+  const std::string copy(kTiedHeadName);
+  if (!adapter_->has(copy)) return;
+  std::vector<float> head(static_cast<size_t>(table->elements())), embedding(head);
+  const bool alike = adapter_->shape(copy) == table->shape;
+  if (alike) {
+    adapter_->read(copy, 0, head);
+    adapter_->read(published_name(table->name), 0, embedding);
+  }
+  if (!alike || head != embedding) {
+    throw DataError(start + "but its file holds another " + copy);
+  }
 }
 
 // An adapter that fits only in part would be trained as another adapter than the one given.
@@ -284,6 +313,7 @@ void ModelSource::check_adapter_tensors() {
     }
     unused.erase(name);
   }
+  if (trained_tied_table(whole_) != nullptr) unused.erase(std::string(kTiedHeadName));
   if (!unused.empty()) {
     throw DataError(adapter_path_ + ": the tensor of " + printable(*unused.begin()) +
                     " is not among what adapter_config.json says is trained");

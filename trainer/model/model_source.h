@@ -95,6 +95,7 @@ class ModelSource {
   void read_adapter(const RunConfig& config);
   void name_as_peft();
   void check_adapter_tensors();
+  void check_tied_copy() const;
   void find_older_tensors();
   void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;
   // Reads a whole parameter in the order of this program.
