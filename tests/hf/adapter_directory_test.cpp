@@ -403,7 +403,7 @@ TEST_F(AdapterFiles, RefusesTensorsOfOtherKinds) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {kModule + ".lora_magnitude_vector", "magnitudes without use_dora"},
       {kModule + ".lora_B.bias", "biases of adapters"},
-      {"model.embed_tokens.lora_embedding_A", "adapters of embeddings"},
+      {"model.embed_tokens.lora_embedding_A", "lora_embedding_B"},
       {"model.embed_tokens.weight", "save_embedding_layers=False"},
       {"lm_head.weight", "save_embedding_layers=False"}};
   for (const auto& [name, part] : cases) {
