@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-constexpr size_t kLoss = 14;            // values of a LossSum
+constexpr size_t kLoss = 16;            // values of a LossSum
 constexpr size_t kScalars = kLoss + 2;  // the loss, stop, save
 constexpr size_t kTimes = 4;            // values per rank
 
@@ -28,7 +28,9 @@ void put(const LossSum& loss, std::span<double> values) {
                                          pairs.kls,
                                          static_cast<double>(loss.policy.tokens),
                                          static_cast<double>(loss.policy.clipped),
-                                         loss.policy.ratios};
+                                         loss.policy.ratios,
+                                         static_cast<double>(loss.tokens.hits),
+                                         static_cast<double>(loss.tokens.compared)};
   std::ranges::copy(all, values.begin());
 }
 
@@ -46,7 +48,9 @@ LossSum loss_of(std::span<const double> values) {
                          .kls = values[10]},
           .policy = {.tokens = static_cast<int64_t>(values[11]),
                      .clipped = static_cast<int64_t>(values[12]),
-                     .ratios = values[13]}};
+                     .ratios = values[13]},
+          .tokens = {.hits = static_cast<int64_t>(values[14]),
+                     .compared = static_cast<int64_t>(values[15])}};
 }
 
 }  // namespace

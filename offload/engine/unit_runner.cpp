@@ -141,6 +141,10 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
       batch.routers = mode == Mode::kTrain ? &*routers_ : nullptr;
     }
   }
+  hits_.assign(mode == Mode::kEvaluate ? batches_.size() : 0, {});
+  for (size_t i = 0; i < hits_.size(); ++i) {
+    batches_[i].hits = batches_[i].preference ? nullptr : &hits_[i];
+  }
   scale_ = 1.0;
   loss_ = {};
   document_logps_.clear();
@@ -312,6 +316,7 @@ void UnitRunner::finish_forward() {
     const LossUnit::Result result =
         model_->loss_unit().loss(views_.leaves(last()), in, batches_[i]);
     count_loss(result);
+    loss_.tokens += hits_[i].count();
     document_logps_.push_back(result.document_logps);
   }
 }

@@ -29,6 +29,7 @@ struct LossSum {
   int64_t trained = 0;             // number of trained positions
   PreferenceSums preference = {};  // of batches with pairs
   PolicySums policy = {};          // of kPolicy
+  HitCount tokens = {};            // of an evaluation whose loss is over tokens
 };
 
 class UnitRunner {
@@ -120,6 +121,7 @@ class UnitRunner {
   double scale_ = 1.0;
   std::optional<GradientBuffer> gradient_;  // buffer of the unit that runs backward
   LossSum loss_;
+  std::vector<TokenHits> hits_;  // by micro-batch, in an evaluation
   std::vector<std::vector<double>> document_logps_;
   at::Tensor positions_, logits_;
   std::vector<at::Tensor> logits_parts_;  // by piece of the head

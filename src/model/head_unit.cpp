@@ -195,6 +195,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
       bent = rule_.bend(logits);
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
+    if (batch.hits != nullptr) batch.hits->compare(logits, targets);
     at::Tensor factors;
     if (scaled) factors = gradients->factors.narrow(0, begin, length);
     if (gpu) {

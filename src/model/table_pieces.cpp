@@ -164,6 +164,9 @@ void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatc
     const at::Tensor target = carry[kTarget].index_select(0, rows);
     copy_rows(carry[kLog], rows, chunk.after);
     copy_rows(carry[kTarget], rows, at::where(chunk.inside, of_target, target));
+    if (batch.hits != nullptr) {
+      batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
+    }
   });
 }
 
@@ -247,6 +250,7 @@ LossUnit::Result HeadLoss::score(UnitParameters parameters, const Carry& in,
   Carry carry = in;
   for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
   rows_.add_rows(parameters, carry, batch);
+  if (batch.hits != nullptr) batch.hits->compare_pieces(trained, batch.targets);
   const at::Tensor losses = (carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1});
   Result result;
   if (batch.preference) {

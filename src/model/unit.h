@@ -22,6 +22,7 @@
 #include "model/policy_loss.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
+#include "model/token_hits.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -49,6 +50,8 @@ struct MicroBatch {
   TokenColumns columns = {};
   // Routers report their choices here; null if they are not needed.
   RouterLoad* routers = nullptr;
+  // The head counts here how often the target has the highest score; null if that is not needed.
+  TokenHits* hits = nullptr;
   // True while autograd recomputes a unit for its backward: the values of its output are not read
   // again, so Unit::forward may build the graph and leave its last operations uncomputed.
   // Unit::backward is never called with it.

@@ -24,7 +24,9 @@ class Exchanged : public SoloCommunicator {
 
 StepTotals totals_of(int32_t rank) {
   const double own = rank + 1;
-  return {.loss = {.loss = 10.0 * own, .trained = 100 * (rank + 1)},
+  return {.loss = {.loss = 10.0 * own,
+                   .trained = 100 * (rank + 1),
+                   .tokens = {.hits = 3 * (rank + 1), .compared = 7 * (rank + 1)}},
           .unit_squares = {own, 0.5 * own, 0.0},
           .stop = rank == 1,
           .times = {{own, 2.0 * own, 3.0 * own, 4.0 * own}}};
@@ -43,6 +45,8 @@ TEST(StepTotals, AddUpWhatTheShardsHold) {
   const StepTotals totals = of_two({.ranks = 2, .shard_ranks = 2});
   EXPECT_EQ(totals.loss.loss, 30.0);
   EXPECT_EQ(totals.loss.trained, 300);
+  EXPECT_EQ(totals.loss.tokens.hits, 9);
+  EXPECT_EQ(totals.loss.tokens.compared, 21);
   EXPECT_EQ(totals.unit_squares, (std::vector<double>{3.0, 1.5, 0.0}));
   EXPECT_TRUE(totals.stop) << "one rank's wish is everybody's";
   EXPECT_FALSE(totals.save);

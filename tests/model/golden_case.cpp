@@ -45,7 +45,9 @@ void read_tensors(const std::filesystem::path& path, std::map<std::string, at::T
   }
 }
 
-std::vector<GoldenRow> read_rows(const std::filesystem::path& path) {
+}  // namespace
+
+std::vector<GoldenRow> read_golden_rows(const std::string& path) {
   std::vector<GoldenRow> rows;
   std::istringstream text(read_text(path));
   for (std::string line; std::getline(text, line);) {
@@ -59,8 +61,6 @@ std::vector<GoldenRow> read_rows(const std::filesystem::path& path) {
   }
   return rows;
 }
-
-}  // namespace
 
 std::vector<FileTensor> GoldenCase::file_tensors() const {
   std::vector<FileTensor> files;
@@ -98,7 +98,7 @@ GoldenCase read_golden_case(const std::string& name) {
   }
   read_tensors(directory / "golden.safetensors", golden.golden);
   golden.facts = Json::parse(read_text(directory / "golden.json"));
-  golden.rows = read_rows(directory / "train.jsonl");
+  golden.rows = read_golden_rows(directory / "train.jsonl");
   return golden;
 }
 

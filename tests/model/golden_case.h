@@ -33,5 +33,7 @@ struct GoldenCase {
 // Returns the sorted names of the directories under tests/parity/golden.
 std::vector<std::string> golden_case_names();
 GoldenCase read_golden_case(const std::string& name);
+// Returns the rows of a file of token ids.
+std::vector<GoldenRow> read_golden_rows(const std::string& path);
 
 }  // namespace longshore

@@ -118,6 +118,13 @@ double PlainRunner::loss(const MicroBatch& batch) const {
   return model_.loss_unit().loss(parameters_.back(), hidden(batch), batch).loss_sum;
 }
 
+HitCount PlainRunner::hits(MicroBatch batch) const {
+  TokenHits hits;
+  batch.hits = &hits;
+  loss(batch);
+  return hits.count();
+}
+
 void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute recompute,
                             Outcome& outcome) const {
   const size_t last = parameters_.size() - 1;

@@ -49,6 +49,8 @@ class PlainRunner {
                                const std::vector<std::vector<int64_t>>& targets);
   at::Tensor logits(const MicroBatch& batch) const;
   double loss(const MicroBatch& batch) const;
+  // Returns how often the target has the highest score.
+  HitCount hits(MicroBatch batch) const;
   Outcome gradients(const std::vector<MicroBatch>& batches, double scale,
                     Recompute recompute) const;
 

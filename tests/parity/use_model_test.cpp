@@ -12,6 +12,7 @@
 #include "hf/model_directory.h"
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
@@ -55,6 +56,34 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
     EXPECT_NEAR(found.at("loss").get<double>(), wanted, 1e-5 * wanted) << golden;
     EXPECT_NEAR(found.at("perplexity").get<double>(), std::exp(wanted), 1e-4 * std::exp(wanted));
     EXPECT_EQ(found.at("step"), 0);
+  }
+}
+
+// Goal: `eval` counts the trained tokens with the highest score as transformers does, for the whole
+// and for each named set, with the vocabulary in pieces and with several micro-batches too; a run
+// writes the same share.
+TEST(UseModel, EvalGivesTheTokenAccuracyOfTransformers) {
+  const std::string golden = test_data() + "/parity/golden_accuracy/";
+  std::ifstream file(golden + "golden.json");
+  for (const auto& [name, facts] : Json::parse(file).items()) {
+    const double wanted = facts.at("hits").get<double>() / facts.at("trained_tokens").get<double>();
+    const RunDriver run("accuracy-" + name);
+    const std::string rows = "\"" + golden + name + ".jsonl\"";
+    const Arguments sets = {"--data.eval=[" + rows + "]", "--eval.sets={ same = " + rows + " }"};
+    ASSERT_EQ(run.train(joined(
+                  RunDriver::golden_arguments(name),
+                  joined(sets, {"--train.steps=1", "--optimizer.lr=0.0", "--eval.every_steps=1"}))),
+              0);
+    const Json eval = run.metrics("eval").back();
+    EXPECT_EQ(eval.at("token_accuracy").get<double>(), wanted) << name;
+    EXPECT_EQ(eval.at("sets").at("same/token_accuracy").get<double>(), wanted) << name;
+    for (const char* units : {"--fsdp.units=block", "--fsdp.units={ rows = 64 }"}) {
+      const Ended said = run_command({"eval", run.directory(), "--json", units});
+      ASSERT_EQ(said.exit_code, 0) << said.out;
+      const Json found = Json::parse(said.out);
+      EXPECT_EQ(found.at("token_accuracy").get<double>(), wanted) << name;
+      EXPECT_EQ(found.at("sets").at("same").at("token_accuracy").get<double>(), wanted) << name;
+    }
   }
 }
 

@@ -159,8 +159,12 @@ TEST_F(MetricsTest, WhatIsNotFiniteIsNull) {
 TEST_F(MetricsTest, OtherKindsHaveTheirKeys) {
   MetricsFile file = MetricsFile::begin(path_);
   file.write(StartRecord{.plan = "p", .config_hash = "c", .ranks = 2});
-  file.write(
-      EvalRecord{.step = Step(4), .loss = 1.0, .perplexity = 2.718, .tokens = 9, .seconds = 1});
+  file.write(EvalRecord{.step = Step(4),
+                        .loss = 1.0,
+                        .perplexity = 2.718,
+                        .token_accuracy = 0.25,
+                        .tokens = 9,
+                        .seconds = 1});
   file.write(CheckpointRecord{.step = Step(4), .path = "runs/x", .bytes = 10, .seconds = 0.5});
   file.write(
       EventRecord{.level = "warning", .code = "checkpoint_refused", .text = "bad \xff byte\n"});
@@ -169,6 +173,7 @@ TEST_F(MetricsTest, OtherKindsHaveTheirKeys) {
   EXPECT_EQ(outline(path_), "start eval4 checkpoint4 event end");
   EXPECT_EQ(lines[0]["ranks"], 2);
   EXPECT_EQ(lines[1]["perplexity"], 2.718);
+  EXPECT_EQ(lines[1]["token_accuracy"], 0.25);
   EXPECT_EQ(lines[2]["bytes"], 10);
   EXPECT_EQ(lines[3]["code"], "checkpoint_refused");
   EXPECT_EQ(lines[4]["exit_code"], 143);

@@ -71,6 +71,7 @@ Json to_json(const Evaluation& result) {
   const std::optional<PreferenceMeans> means = means_of_pairs(result);
   if (!means) {
     object["perplexity"] = result.perplexity;
+    if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
     return object;
   }
   const PreferenceSums& sums = result.preference;
@@ -93,12 +94,9 @@ void print_result(const std::string& name, const Evaluation& result) {
               describe_quality(result).c_str(),
               static_cast<long long>(paired ? sums.pairs : sums.chosen + sums.rejected),
               paired ? "pairs" : "rows");
-  } else if (result.policy.tokens > 0) {
+  } else {
     print_out("%s  loss %.6f  %s  %lld trained tokens\n", name.c_str(), result.loss,
               describe_quality(result).c_str(), static_cast<long long>(result.trained_tokens));
-  } else {
-    print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", name.c_str(), result.loss,
-              result.perplexity, static_cast<long long>(result.trained_tokens));
   }
 }
 

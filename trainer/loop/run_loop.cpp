@@ -190,11 +190,15 @@ void RunLoop::evaluate_now() {
                                               config_.train.micro_batch.value(), stop);
     const Evaluation& result = results.whole;
     std::map<std::string, double> sets;
-    for (const auto& [name, set] : results.named) sets[name + "/loss"] = set.loss;
+    for (const auto& [name, set] : results.named) {
+      sets[name + "/loss"] = set.loss;
+      if (const auto accuracy = token_accuracy(set)) sets[name + "/token_accuracy"] = *accuracy;
+    }
     const bool best = run_.evaluations.record(result.loss);
     reporter.write(EvalRecord{.step = step(),
                               .loss = result.loss,
                               .perplexity = result.perplexity,
+                              .token_accuracy = token_accuracy(result),
                               .tokens = result.tokens,
                               .seconds = result.seconds,
                               .preference = means_of_pairs(result),

@@ -217,6 +217,10 @@ constexpr std::array kEval = {
     Eval{{"perplexity", kReal, "The exponential of the loss, with train.loss = \"sft\".",
           "eval/perplexity", false},
          perplexity},
+    Eval{{"token_accuracy", kReal,
+          "The share of trained tokens that have the highest score; with train.loss = \"sft\".",
+          "eval/token_accuracy", false},
+         member<&EvalRecord::token_accuracy>},
     Eval{{"policy/ratio", kReal,
           "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
           "\"policy\".",
@@ -227,7 +231,9 @@ constexpr std::array kEval = {
          policy<EvalRecord, &PolicyMeans::clip_fraction>},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
-    Eval{{"sets", kRealByName, "The mean loss of each set of eval.sets, under its name and /loss.",
+    Eval{{"sets", kRealByName,
+          "The mean loss of each set of eval.sets, under its name and /loss, and its "
+          "accuracy, under its name and /token_accuracy.",
           "eval", false},
          sets},
     preference_row<EvalRecord, 0>(),

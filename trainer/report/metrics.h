@@ -72,11 +72,12 @@ struct EvalRecord {
   Step step = {};
   double loss = 0.0;
   double perplexity = 0.0;
+  std::optional<double> token_accuracy = {};  // of a loss over tokens
   int64_t tokens = 0;
   double seconds = 0.0;
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
   std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
-  std::map<std::string, double> sets = {};         // "<name>/loss" of each set of eval.sets
+  std::map<std::string, double> sets = {};         // "<name>/loss" and others of each of eval.sets
 };
 
 struct CheckpointRecord {

@@ -105,6 +105,7 @@ std::string figures(const RunRecord& run, Step step) {
       number("%.4f", median_of(losses)));
   add("evaluation loss", number("%.4f", last_of(of("eval/loss"))));
   add("evaluation perplexity", number("%.2f", last_of(of("eval/perplexity"))));
+  add("evaluation token accuracy", number("%.4f", last_of(of("eval/token_accuracy"))));
   add("tokens per second, median", number("%.0f", median_of(of("tokens_per_second"))));
   add("hours in steps", number("%.2f", sum_of(of("seconds")) / 3600.0));
   return markdown_table({"", ""}, rows);

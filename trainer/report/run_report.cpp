@@ -167,6 +167,10 @@ std::string summary(const std::vector<RunRecord>& runs) {
         [](const RunRecord& run) { return number(least_of(run.of("eval/loss")), "%.4f"); }},
        {"perplexity, least",
         [](const RunRecord& run) { return number(least_of(run.of("eval/perplexity")), "%.2f"); }},
+       {"token accuracy, last",
+        [](const RunRecord& run) {
+          return number(last_of(run.of("eval/token_accuracy")), "%.4f");
+        }},
        {"tokens seen",
         [](const RunRecord& run) {
           return with_thousands(static_cast<int64_t>(sum_of(run.of("tokens"))));
@@ -235,6 +239,7 @@ std::string curves(const std::vector<RunRecord>& runs) {
   std::vector<Curve> all = {
       {.key = "loss", .title = "loss", .smooth = true},
       {.key = "eval/loss", .title = "evaluation loss"},
+      {.key = "eval/token_accuracy", .title = "evaluation token accuracy", .from_zero = true},
       {.key = "rewards/margins", .title = "margin of rewards", .smooth = true},
       {.key = "rewards/accuracies",
        .title = "share of pairs with the higher reward for the chosen answer",

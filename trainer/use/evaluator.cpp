@@ -74,6 +74,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     mine.trained += sum.trained;
     mine.preference += sum.preference;
     mine.policy += sum.policy;
+    mine.tokens += sum.tokens;
   });
   const LossSum all = sum_over_ranks(engine.groups(), mine);
   Evaluation result;
@@ -83,6 +84,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   result.loss = all.loss / result.terms;
   result.preference = all.preference;
   result.policy = all.policy;
+  result.hits = all.tokens;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
@@ -102,6 +104,7 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
     sums.trained_tokens += result.trained_tokens;
     sums.preference += result.preference;
     sums.policy += result.policy;
+    sums.hits += result.hits;
     sums.seconds += result.seconds;
     if (set.name.empty()) {
       results.whole = result;
@@ -129,12 +132,22 @@ std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation) {
   return means_of(evaluation.policy);
 }
 
+std::optional<double> token_accuracy(const Evaluation& evaluation) {
+  const HitCount& count = evaluation.hits;
+  if (count.compared == 0) return std::nullopt;
+  return static_cast<double>(count.hits) / static_cast<double>(count.compared);
+}
+
 std::string describe_quality(const Evaluation& evaluation) {
   if (const std::optional<PolicyMeans> policy = means_of_policy(evaluation)) {
     return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
   }
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
-  if (!means) return formatted("perplexity %.2f", evaluation.perplexity);
+  if (!means) {
+    const std::optional<double> accuracy = token_accuracy(evaluation);
+    return formatted("perplexity %.2f", evaluation.perplexity) +
+           (accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "");
+  }
   if (evaluation.preference.pairs == 0) {
     const std::string kl = formatted("kl %.4f", means->kl);
     return std::isnan(means->margin) ? kl : formatted("margin %.4f  ", means->margin) + kl;

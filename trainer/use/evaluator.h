@@ -23,7 +23,12 @@ struct Evaluation {
   double seconds = 0.0;
   PreferenceSums preference = {};  // empty without a preference loss
   PolicySums policy = {};          // no tokens: the loss is another one
+  HitCount hits = {};              // of a loss over tokens
 };
+
+// Returns the share of trained tokens whose target has the highest score; empty without a loss over
+// tokens.
+std::optional<double> token_accuracy(const Evaluation& evaluation);
 
 // Returns the means over pairs or rows; empty without a preference loss.
 std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
@@ -31,8 +36,8 @@ std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
 // Returns the means over tokens of train.loss = "policy"; empty with another loss.
 std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation);
 
-// Returns "perplexity 12.34", or "margin 0.1234  accuracy 75.0 %" of a loss over pairs, "kl" of
-// KTO, or "ratio 1.0123  clipped 2.5 %" of a policy.
+// Returns "perplexity 12.34  accuracy 56.7 %", or "margin 0.1234  accuracy 75.0 %" of a loss over
+// pairs, "kl" of KTO, or "ratio 1.0123  clipped 2.5 %" of a policy.
 std::string describe_quality(const Evaluation& evaluation);
 
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
