@@ -10,8 +10,9 @@ void add_template_keys(Rows<DataSection>& rows) {
   rows.add(
       "prompt_template", KeyType::kString, &Data::prompt_template,
       {.description = "template of the text before a completion: \"plain\" (the prompt, a blank "
-                      "line and the context), \"alpaca\", or a text with {prompt} and {context}; "
-                      "\"auto\": alpaca for rows with an instruction, else plain"});
+                      "line and the context), \"alpaca\", \"chat\" (prompt and completion are "
+                      "messages, which the chat template writes), or a text with {prompt} and "
+                      "{context}; \"auto\": alpaca for rows with an instruction, else plain"});
   rows.add(
       "chat_template", KeyType::kPath, &Data::chat_template,
       {.description =

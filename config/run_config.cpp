@@ -12,6 +12,7 @@
 #include "base/texts.h"
 #include "config/field_table.h"
 #include "config/other_trainers.h"
+#include "config/run_file_path.h"
 #include "config/run_rules.h"
 #include "config/toml_document.h"
 #include "config/value_reader.h"
@@ -52,6 +53,12 @@ std::string did_you_mean(const std::string& name) {
   return name.empty() ? "" : ", did you mean '" + name + "'?";
 }
 
+// Returns ": " and the reason why Longshore has no such key of another trainer, or "".
+std::string reason_without(const std::string& name) {
+  const OtherKey* const found = find_other_key(name);
+  return found == nullptr || found->why.empty() ? "" : ": " + std::string(found->why);
+}
+
 std::string unknown_section(const std::string& name) {
   const std::vector<std::string> names = section_names();
   const bool lora = name == "lora" || name == "qlora" || name == "dora" || name == "peft";
@@ -63,8 +70,9 @@ std::string unknown_key(const Section& section, const std::string& name) {
   std::string meant = key_of_other_trainers(name);
   if (meant.empty()) meant = nearest_name(name, key_names(section));
   if (meant.empty()) meant = full_name_elsewhere(name);
+  const std::string reason = meant.empty() ? reason_without(name) : "";
   return "unknown key '" + section.name + "." + printable(name) + "'" + did_you_mean(meant) +
-         " (longshore config keys " + section.name + ")";
+         reason + " (longshore config keys " + section.name + ")";
 }
 
 // Loader collects the values of files and overrides, with all problems.
@@ -72,9 +80,7 @@ class Loader {
  public:
   // The directory of a run stands for the configuration that the run recorded.
   void read_file(const std::string& given) {
-    std::error_code ignored;
-    const std::string recorded = given + "/config.toml";
-    const std::string& file = std::filesystem::exists(recorded, ignored) ? recorded : given;
+    const std::string file = run_file_at(given);
     const std::string origin = file == "-" ? "stdin" : file;
     if (places_.run_file.empty()) places_.run_file = origin;
     if (file == "-" && stdin_read_) {
@@ -82,6 +88,11 @@ class Loader {
       return;
     }
     stdin_read_ = stdin_read_ || file == "-";
+    if (const std::string wrong = file == "-" ? "" : why_no_run_file(file); !wrong.empty()) {
+      problems_.push_back(wrong);
+      unreadable_ = true;
+      return;
+    }
     try {
       for (const TomlMember& member : parse_toml(text_of(file), origin)) read_section(member);
     } catch (const Error& error) {
@@ -248,9 +259,10 @@ std::string toml_of(const RunConfig& config, bool changed_only) {
 
 }  // namespace
 
-std::string key_meant_by(const std::string& name) {
-  const std::string other = key_of_other_trainers(name);
-  return other.empty() ? full_name_elsewhere(name) : other;
+std::string advice_for_option(const std::string& name) {
+  std::string key = key_of_other_trainers(name);
+  if (key.empty()) key = full_name_elsewhere(name);
+  return key.empty() ? reason_without(name) : ", did you mean --" + key + "=VALUE?";
 }
 
 CheckedConfig check_run_config(const std::vector<std::string>& files,

@@ -75,7 +75,7 @@ struct DataSection {
   Mask mask = Mask::kAuto;
   std::vector<double> weights;           // one per file of `train`, or empty
   std::vector<std::string> keys;         // "prompt = \"question\""; see KeyType::kTable
-  std::string prompt_template = "auto";  // auto, plain, alpaca, or a text
+  std::string prompt_template = "auto";  // auto, plain, alpaca, chat, or a text
   std::string chat_template = "auto";    // auto, training, or a file
   std::vector<std::string> template_arguments;
   std::string date = "2024-07-26";
@@ -305,9 +305,11 @@ CheckedConfig check_run_config(const std::vector<std::string>& files,
                                const std::vector<Override>& overrides,
                                const LoadOptions& options = {});
 
-// Returns the full name of the key that `name` means without its section, by its own name or by
-// that of Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed; empty if there is none.
-std::string key_meant_by(const std::string& name);
+// Returns advice for an option that is the last part of a key (`--lr` of `--optimizer.lr`) or what
+// Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed call one: the key, or the reason why there is
+// none;
+// "" for other names.
+std::string advice_for_option(const std::string& name);
 
 // Reads run files ("-" is standard input; the directory of a run is its config.toml) and overrides
 // over the defaults: a later file overrides earlier ones key by key, and the command line overrides

@@ -153,6 +153,10 @@ std::string fill(const std::string& pattern, const std::string& prompt,
 
 }  // namespace
 
+bool by_chat_template(const RowFormatOptions& options) {
+  return options.prompt_template == "chat";
+}
+
 std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
                         const RowFormatOptions& options) {
   std::string pattern = options.prompt_template;
@@ -186,6 +190,7 @@ class PromptFormat : public RowFormat {
     if (read.prompt->is_array() && read.completion->is_array()) {
       return read_messages(row, read, notes);
     }
+    if (by_chat_template(options_)) return read_chat(row, read, notes);
     note_unread(
         row, {read.prompt_key, read.completion_key, read.context_key, options_.name_of("weight")},
         "", notes);
@@ -225,6 +230,24 @@ class PromptFormat : public RowFormat {
       read.context = required_text(*context, context_key, true);
     }
     return read;
+  }
+
+  // Prompt and completion are texts, which become a message each. A context stands behind the
+  // prompt in a line of its own, as LLaMA-Factory writes an input.
+  std::vector<Document> read_chat(Json row, const PromptRow& read, RowNotes* notes) const {
+    const std::string context = read.context.empty() ? "" : "\n" + read.context;
+    const Json prompt = message_of("user", required_text(*read.prompt, read.prompt_key) + context);
+    const Json answer =
+        message_of("assistant", required_text(*read.completion, read.completion_key));
+    PromptRow messages = read;
+    messages.prompt = &prompt;
+    messages.completion = &answer;
+    row.erase(read.context_key);
+    return read_messages(row, messages, notes);
+  }
+
+  static Json message_of(const char* role, const std::string& text) {
+    return Json::array({{{"role", role}, {"content", text}}});
   }
 
   // Prompt and completion are lists of messages, which form one conversation.

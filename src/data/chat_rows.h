@@ -33,7 +33,11 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
                                           const RowFormatOptions& options, ChatMask mask,
                                           RowNotes* notes);
 
-// Returns the text of a prompt by data.prompt_template. `instruction`: the row has Alpaca's names.
+// Returns whether the texts of a prompt and its answer become messages of a conversation.
+bool by_chat_template(const RowFormatOptions& options);
+
+// Returns the text of a prompt by data.prompt_template, which is none of the chat template.
+// `instruction`: the row has Alpaca's names.
 std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
                         const RowFormatOptions& options);
 

@@ -223,6 +223,9 @@ class PreferenceFormat : public RowFormat {
       const std::string question = question_of(row);
       if (!question.empty()) return read_columns(row, question, notes);
     }
+    if (by_chat_template(options_) && has(row, prompt_key) && row[prompt_key].is_string()) {
+      return read_columns(joined(row, prompt_key, context_key), prompt_key, notes);
+    }
     note_others(row, {prompt_key, context_key}, answers_, notes);
     for (size_t side = 0; side < answers.size(); ++side) {
       const std::string key = key_of(answers_[side]);
@@ -244,6 +247,16 @@ class PreferenceFormat : public RowFormat {
     if (has(row, context_key)) context = text(row[context_key], context_key, true);
     return encode_texts(
         fill_prompt(text(prompt, prompt_key, false), context, instruction, options_), answers);
+  }
+
+  // Returns the row with its context behind the prompt, in a line of its own.
+  static Json joined(Json row, const std::string& prompt_key, const std::string& context_key) {
+    if (has(row, context_key)) {
+      const std::string context = required_text(row[context_key], context_key, true);
+      if (!context.empty()) row[prompt_key] = row[prompt_key].get<std::string>() + "\n" + context;
+      row.erase(context_key);
+    }
+    return row;
   }
 
   // Returns the name of the column with the question, or "".

@@ -248,6 +248,28 @@ TEST_F(Rows, FillsThePromptTemplateAndRenamesKeys) {
   EXPECT_EQ(learned(load(row), 0), "a</s>");
 }
 
+// Goal: with "chat" a prompt, its context and its answer are trained as the conversation that they
+// are, in rows of prompts and in pairs; nothing of Alpaca's text is left.
+TEST_F(Rows, WritesPromptsByTheChatTemplateIfAsked) {
+  options_.data.prompt_template = "chat";
+  const auto same = [this](const std::string& row, const std::string& question) {
+    const LoadedData whole = load(dialog(message("user", question) + "," + kAnswer));
+    const LoadedData found = load(row, "prompts.jsonl");
+    EXPECT_EQ(tokens_of(found, 0), tokens_of(whole, 0)) << row;
+    EXPECT_EQ(targets_of(found, 0), targets_of(whole, 0)) << row;
+    EXPECT_EQ(learned(found, 0), "a</s>") << row;
+  };
+  same("{\"prompt\": \"q\", \"completion\": \"a\"}", "\"q\"");
+  same("{\"instruction\": \"q\", \"input\": \"\", \"output\": \"a\"}", "\"q\"");
+  same("{\"instruction\": \"q\", \"input\": \"i\", \"output\": \"a\"}", "\"q\\ni\"");
+  const LoadedData pair =
+      load("{\"instruction\": \"q\", \"input\": \"i\", \"chosen\": \"a\", \"rejected\": \"b\"}",
+           "pairs.jsonl");
+  EXPECT_EQ(tokens_of(pair, 0),
+            tokens_of(load(dialog(message("user", "\"q\\ni\"") + "," + kAnswer)), 0));
+  EXPECT_EQ(learned(pair, 1), "b</s>");
+}
+
 // A prompt and completion may be lists of messages.
 TEST_F(Rows, ReadsPromptsThatAreConversations) {
   const LoadedData data =

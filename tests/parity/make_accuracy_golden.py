@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes tests/parity/golden_accuracy: how often a target has the highest score in transformers.
 
-Needs scripts/dev/venv. Usage: make_accuracy_golden.py. For each model of tests/parity/golden in CASES it
-writes <case>.jsonl, rows of token ids of which about half are the model's own choice, and to
-golden.json the number of trained tokens and of hits over all rows. The two highest scores of each
-position differ by more than MARGIN, so that rounding decides nothing.
+Needs scripts/dev/venv. Usage: make_accuracy_golden.py. For each model of tests/parity/golden in
+CASES it writes <case>.jsonl, rows of token ids of which about half are the model's own choice, and
+to golden.json the number of trained tokens and of hits over all rows. The two highest scores of
+each position differ by more than MARGIN, so that rounding decides nothing.
 """
 import json
 import sys

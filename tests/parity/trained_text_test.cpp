@@ -161,6 +161,21 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   EXPECT_TRUE(fs::exists(hf + "/additional_chat_templates/tool_use.jinja"));
 }
 
+// Goal: the trained template is exported too where prompts and answers are messages, or become
+// some.
+TEST_F(TrainedTextOfARun, HasTheTemplateOfPromptsThatAreMessages) {
+  const std::string lists = R"({"prompt": [{"role": "user", "content": "one"}],)"
+                            R"( "completion": [{"role": "assistant", "content": "two"}]})";
+  const std::string texts = R"({"prompt": "one", "completion": "two"})";
+  for (const auto& [row, prompts] : {std::pair(lists, "auto"), std::pair(texts, "chat")}) {
+    write_text_to(path("rows.jsonl"), row + "\n" + row + "\n");
+    const Ended trained = run(
+        {"train"}, {"--checkpoint.resume=never", std::string("--data.prompt_template=") + prompts});
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    EXPECT_TRUE(holds(text_in(path("run/hf/chat_template.jinja")), "<|im_start|>")) << prompts;
+  }
+}
+
 // Goal: if no file names end tokens, the export gets one that does; config.json stays unchanged.
 TEST_F(TrainedTextOfARun, NamesItsEndsInAFileOfItsOwn) {
   fs::remove(path("model/generation_config.json"));

@@ -159,6 +159,12 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
       << plan;
   EXPECT_NE(plan.find("2 conversations are several samples each, with "), std::string::npos)
       << plan;
+  EXPECT_EQ(plan.find("train.epochs ="), std::string::npos) << plan;
+  // Prepared data say how many steps its epochs are: four samples, each a sequence, three times.
+  const std::string epochs = printed({"plan", at + "/run.toml", "--train.epochs=3",
+                                      "--data.packing=false", "--train.sequences_per_step=1"});
+  EXPECT_NE(epochs.find("  train.epochs = 3: 12 steps of 1 sequences\n"), std::string::npos)
+      << epochs;
 }
 
 }  // namespace

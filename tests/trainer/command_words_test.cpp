@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -148,6 +149,55 @@ TEST(OldCommands, AreTheFirstWordsOnly) {
             run_command({"check", "data", "--help"}).out);
   const Ended ended = run_command({"report", "plot"});
   EXPECT_EQ(notices(ended.err).size(), 0u) << ended.err;
+}
+
+// Goal: an option or a command of another program gets the words of this one, or the reason why
+// there are none; every suggested command exists.
+TEST(OtherPrograms, TheirWordsAreAnswered) {
+  const auto advice = [](const std::vector<std::string>& words) {
+    const Ended ended = run_command(words);
+    EXPECT_EQ(ended.exit_code, 2) << ended.err;
+    return ended.err;
+  };
+  const std::vector<std::pair<std::string, std::string>> options = {
+      {"--model=m", "--model.path=DIRECTORY"},
+      {"--data=d.jsonl", "--data.train=FILE"},
+      {"--batch_size=8", "--train.sequences_per_step=VALUE"},
+      {"--lr=1", "--optimizer.lr=VALUE"},
+      {"--config=c.toml", "the run file is named without an option"},
+      {"--deepspeed=z3.json", "Longshore shards the model over the ranks"}};
+  for (const auto& [option, wanted] : options) {
+    EXPECT_TRUE(has(advice({"train", "run.toml", option}), wanted)) << option;
+  }
+  EXPECT_TRUE(has(advice({"export", "run.toml", "--output", "x"}), "did you mean --to?"));
+  EXPECT_TRUE(has(advice({"generate", "run.toml", "--max_new_tokens=5"}), "--max-new-tokens?"));
+  EXPECT_TRUE(has(advice({"generate", "run.toml", "-p", "hi"}), "did you mean --prompt?"));
+  EXPECT_FALSE(has(advice({"eval", "run.toml", "--output", "x"}), "--to"));
+  EXPECT_TRUE(has(advice({"chat", "runs/a"}), "did you mean 'generate --chat'?"));
+  for (const OldCommand& other : kOtherPrograms) {
+    EXPECT_TRUE(has(advice({std::string(other.name)}), "'" + std::string(other.words) + "'"));
+    const std::vector<std::string> help = joined({words_of(other.words).front()}, {"--help"});
+    EXPECT_EQ(run_command(help).exit_code, 0) << other.words;
+  }
+}
+
+// Goal: commands read run.toml if no run file is named, and say so where there is none; `report`
+// takes a run file, too.
+TEST(RunFiles, RunTomlIsTheUsualOne) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path());
+  const Ended none = run_command({"train"});
+  std::ofstream("run.toml") << "[run]\ndir = \"runs/mine\"\n";
+  const Ended found = run_command({"check", "run"});
+  const Ended reported = run_command({"report"}), named = run_command({"report", "run.toml"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_TRUE(has(none.err, "there is no run.toml here; `longshore init")) << none.err;
+  EXPECT_TRUE(has(found.err, "run.toml")) << found.err;
+  EXPECT_FALSE(has(found.err, "there is no run.toml here")) << found.err;
+  EXPECT_TRUE(has(reported.err, "runs/mine/metrics.jsonl: no such file")) << reported.err;
+  EXPECT_EQ(named.err, reported.err);
 }
 
 // Goal: every rank compares its GPU, because a comparison that did not run counts as passed; the

@@ -1,14 +1,16 @@
 #include "trainer/commands/command.h"
 
 #include "config/describe.h"
+#include "config/run_file_path.h"
 
 namespace longshore {
 
 void add_run_files(CommandArguments command, const CommandLine& line, RunArguments& run) {
   run.overrides = line.overrides;
-  command
-      .add_option("files", run.files, "run files; a later file overrides earlier ones key by key")
-      .required();
+  run.files = {kUsualRunFile};
+  command.add_option("files", run.files,
+                     "run files, or the directory of a run; a later one overrides earlier ones key "
+                     "by key; default: run.toml");
   command.footer(
       "\nkeys of the run file, each also --section.key=value; --help=SECTION describes them:\n" +
       help_overview());

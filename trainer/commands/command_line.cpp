@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <iterator>
 #include <new>
@@ -118,6 +119,8 @@ bool abbreviates(const std::string& name, const std::string& word) {
 // Returns the nearest command of `names`, or what replaced it if an earlier name is nearer.
 std::string meant_command(const std::string& word, std::vector<std::string> names, bool top_level) {
   if (top_level) {
+    const auto other = std::ranges::find(kOtherPrograms, word, &OldCommand::name);
+    if (other != kOtherPrograms.end()) return std::string(other->words);
     for (const OldCommand& old : kOldCommands) names.emplace_back(old.name);
   }
   std::string nearest = nearest_name(word, names);
@@ -154,15 +157,53 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   }
 }
 
-// Returns advice for an option of `problem` that is the last part of a run-file key (`--lr` of
-// `--optimizer.lr`), or another trainer's name of one; "" if there is none.
-std::string meant_key(const std::vector<std::string>& words, const std::string& problem) {
+// What other programs call an option or a key of the run file.
+struct MeantOption {
+  std::string_view name, meant;
+};
+constexpr std::array<MeantOption, 12> kMeantOptions = {{
+    {"model", "--model.path=DIRECTORY"},
+    {"data", "--data.train=FILE"},
+    {"device", "--device.kind=VALUE"},
+    {"batch_size", "--train.sequences_per_step=VALUE"},
+    {"batch-size", "--train.sequences_per_step=VALUE"},
+    {"output", "--to"},
+    {"out", "--to"},
+    {"o", "--to"},
+    {"p", "--prompt"},
+    {"max_tokens", "--max-new-tokens"},
+    {"max-tokens", "--max-new-tokens"},
+    {"checkpoint", "--from"},
+}};
+
+// Returns advice for an option that the command does not have, "" if there is none.
+std::string advice_for(const CLI::App& command, const std::string& name) {
+  if (name == "config" || name == "c") return ": the run file is named without an option";
+  const auto has = [&command](const std::string& option) {
+    return command.get_option_no_throw(option) != nullptr;
+  };
+  const auto other = std::ranges::find(kMeantOptions, name, &MeantOption::name);
+  if (other != kMeantOptions.end()) {
+    const std::string meant(other->meant);
+    if (meant.find('.') != std::string::npos || has(meant)) return ", did you mean " + meant + "?";
+  }
+  std::string dashed = name;
+  std::ranges::replace(dashed, '_', '-');
+  if (has("--" + dashed)) return ", did you mean --" + dashed + "?";
+  return advice_for_option(name);
+}
+
+// Returns advice for the first option of `problem` that any is known for.
+std::string advice_for_words(const CLI::App& app, const std::vector<std::string>& words,
+                             const std::string& problem) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   for (const std::string& word : words) {
-    if (!word.starts_with("--")) continue;
-    const std::string name = word.substr(2, word.find('=') - 2);
-    const std::string meant = key_meant_by(name);
-    if (problem.find("--" + name) != std::string::npos && !meant.empty())
-      return ", did you mean --" + meant + "=VALUE?";
+    if (!word.starts_with('-')) continue;
+    const std::string option = word.substr(0, word.find('='));
+    if (problem.find(option) == std::string::npos) continue;
+    const std::string advice = advice_for(*command, option.substr(option.find_first_not_of('-')));
+    if (!advice.empty()) return advice;
   }
   return "";
 }
@@ -206,7 +247,7 @@ int parse_and_run(std::vector<std::string> arguments) {
     if (error.get_exit_code() != 0) {
       const bool unknown = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
       throw ConfigError(std::string(error.what()) +
-                        (unknown ? meant_key(split.rest, error.what()) : "") +
+                        (unknown ? advice_for_words(app, split.rest, error.what()) : "") +
                         " (--help explains)");
     }
     std::ostringstream help, none;

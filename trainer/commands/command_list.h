@@ -32,4 +32,22 @@ inline constexpr std::array<OldCommand, 9> kOldCommands = {{
     {"completion", "config completion"},
 }};
 
+// The commands of other programs for what a command does here; suggested, never run.
+inline constexpr std::array<OldCommand, 14> kOtherPrograms = {{
+    {"finetune", "train"},
+    {"fine-tune", "train"},
+    {"sft", "train"},
+    {"dpo", "train"},
+    {"fit", "train"},
+    {"resume", "train"},
+    {"chat", "generate --chat"},
+    {"inference", "generate"},
+    {"merge", "export --merged"},
+    {"merge-lora", "export --merged"},
+    {"convert", "init --from"},
+    {"preprocess", "prepare"},
+    {"env", "version"},
+    {"info", "version"},
+}};
+
 }  // namespace longshore

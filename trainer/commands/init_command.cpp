@@ -18,6 +18,7 @@
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
+#include "trainer/directory/run_directory.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/setup/other_run_file.h"
 #include "trainer/setup/plan_forecast.h"
@@ -268,8 +269,9 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
             plan.drives.tier.state ? ", the rest on drives" : "");
   print_out("  a checkpoint is about %s, in %s\n", format_bytes(plan.checkpoint_bytes).c_str(),
             facts.run_directory.c_str());
+  const std::string file = shell_quoted(options.file);
   print_out("written: %s; next\n", options.file.c_str());
-  print_out("  longshore check data %s    # what is trained\n", options.file.c_str());
+  print_out("  longshore check data %s    # what is trained\n", file.c_str());
   std::string planned, launched;
   if (place.ranks > 1) {
     const std::string n = std::to_string(place.ranks);
@@ -277,8 +279,8 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
     launched = "launch --nproc " + n + " -- ";
   }
   print_out("  longshore plan %s%s          # whether it fits, and how fast it is\n",
-            planned.c_str(), options.file.c_str());
-  print_out("  longshore %strain %s\n", launched.c_str(), options.file.c_str());
+            planned.c_str(), file.c_str());
+  print_out("  longshore %strain %s\n", launched.c_str(), file.c_str());
 }
 
 Json to_json(const std::vector<NotConverted>& list) {
@@ -315,11 +317,10 @@ int convert_other(const InitOptions& options) {
   say_not_converted("not needed:", run.needless);
   print_out("written: %s, the run of %s's %s; next\n", options.file.c_str(), run.trainer.c_str(),
             options.other.c_str());
-  print_out("  longshore check run %s     # whether model and data can be read\n",
-            options.file.c_str());
-  print_out("  longshore check data %s    # what is trained\n", options.file.c_str());
-  print_out("  longshore plan %s          # whether it fits, and how fast it is\n",
-            options.file.c_str());
+  const std::string file = shell_quoted(options.file);
+  print_out("  longshore check run %s     # whether model and data can be read\n", file.c_str());
+  print_out("  longshore check data %s    # what is trained\n", file.c_str());
+  print_out("  longshore plan %s          # whether it fits, and how fast it is\n", file.c_str());
   return 0;
 }
 

@@ -113,7 +113,11 @@ class InputCheck {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) {
-      add(ExitCode::kData, path + ": no such file");
+      // A name that may be a data set of the hub is already reported, with how to fetch it.
+      const bool reported = std::ranges::any_of(checked_.problems, [&path](const auto& problem) {
+        return problem.text.starts_with(path + ": ");
+      });
+      if (!reported) add(ExitCode::kData, path + ": no such file");
     } else if (!fs::is_regular_file(status)) {
       add(ExitCode::kData, path + ": not a regular file");
     } else if (::access(path.c_str(), R_OK) != 0) {

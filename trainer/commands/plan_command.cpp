@@ -5,10 +5,12 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
@@ -30,16 +32,25 @@ struct PlanOptions {
   std::string save;  // output directory for the search's run files; empty: none
 };
 
-// Describes the training data if it is already prepared. A plan reads no rows.
+// Describes the training data if it is already prepared, with the steps that train.epochs gives. A
+// plan reads no rows.
 std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
+  std::vector<std::string> lines;
   try {
     const std::vector<std::string> files = with_data_files(config.data).train;
     const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
-    std::vector<std::string> lines = preparation.known(files);
-    if (!lines.empty()) return lines;
+    lines = preparation.known(files);
+    if (!lines.empty() && config.train.steps == 0 && config.train.epochs > 0.0) {
+      const TrainingData data(config,
+                              load_sequences(config, source, SequenceUse::kTrain, [] {}, Say::kNo));
+      lines.push_back(formatted("train.epochs = %g: %lld steps of %lld sequences",
+                                config.train.epochs, static_cast<long long>(data.total_steps()),
+                                static_cast<long long>(config.train.sequences_per_step)));
+    }
   } catch (const Error&) {
     // `check run` and `train` report data errors; a plan does not need the data.
   }
+  if (!lines.empty()) return lines;
   return {"not prepared yet; `longshore prepare` counts its tokens"};
 }
 

@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/texts.h"
+#include "config/run_config.h"
+#include "config/run_file_path.h"
 #include "trainer/commands/command.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/run_report.h"
@@ -77,7 +79,15 @@ void draw_losses(const std::string& directory, const std::string& title) {
   print_out("%s", nonfinite_text(losses).c_str());
 }
 
-int run_report(const ReportCommandOptions& options) {
+// A run file stands for the directory that it names.
+std::string run_directory_of(const std::string& given) {
+  if (!std::filesystem::is_regular_file(given) && given != kUsualRunFile) return given;
+  return load_run_config({given}, {}, {.complete = false}).run.dir;
+}
+
+int run_report(const ReportCommandOptions& given) {
+  ReportCommandOptions options = given;
+  for (std::string& directory : options.directories) directory = run_directory_of(directory);
   if (options.terminal) {
     const bool one = options.directories.size() == 1;
     for (const std::string& directory : options.directories) {
@@ -103,7 +113,9 @@ int run_report(const ReportCommandOptions& options) {
 
 void add_report(CommandArguments command, CommandLine& line) {
   ReportCommandOptions& options = call_with_options(command, line, run_report);
-  command.add_option("runs", options.directories, "run directories (run.dir)").required();
+  options.directories = {kUsualRunFile};
+  command.add_option("runs", options.directories,
+                     "run directories (run.dir), or run files that name them; default: run.toml");
   const CommandOption to = command.add_option(
       "--to", options.html, "HTML file to write; default: report.html in the first run directory");
   command

@@ -91,7 +91,7 @@ std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& 
 }
 
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
-                            const StopCheck& stop) {
+                            const StopCheck& stop, Say say) {
   const bool training = use == SequenceUse::kTrain;
   const bool split = config.eval.split > 0.0;
   const bool from_training_files = training || split;
@@ -122,10 +122,18 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   data.report = std::move(prepared.report);
   if (split) data.part = part_of(*data.dataset, !training, config.eval.split);
   const PrepareOptions used = preparation.options(paths);
-  data.conversations = std::ranges::any_of(
-      data.report.files, [](const FileReport& file) { return file.format == "messages"; });
+  const std::vector<FileReport>& reports = data.report.files;
+  const bool prompts_are_chat = config.data.prompt_template == "chat";
+  data.conversations = std::ranges::any_of(reports, [&](const FileReport& file) {
+    return file.format == "messages" || (prompts_are_chat && file.format == "prompt-completion");
+  });
+  // Prompts, completions and the answers of pairs may be messages too.
+  const bool may_be_chat = std::ranges::any_of(reports, [](const FileReport& file) {
+    return file.format != "text" && file.format != "tokens";
+  });
   if (training && used.tokenizer != nullptr) data.ends = ends_of(*data.dataset, *used.tokenizer);
-  if (training && data.conversations) data.chat_template = template_to_export(config, used.chat);
+  if (training && may_be_chat) data.chat_template = template_to_export(config, used.chat);
+  if (say == Say::kNo) return data;
   if (split && !training) {
     // The lines and warnings are about whole files, which the training data has named.
     log_info("held out for evaluation: " + std::to_string(data.part->documents) + " documents, " +

@@ -56,6 +56,9 @@ Json to_json(const SequenceData& data);
 // Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
+// Whether lines about the files are logged.
+enum class Say : uint8_t { kYes, kNo };
+
 // PairObjective: a preference loss of one data set, or kPolicy. Plain value.
 struct PairObjective {
   PreferenceOptions options;
@@ -80,7 +83,7 @@ std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& 
 // Loads the documents for this use from the cache of prepared data, after preparing missing ones.
 // Safe in several processes at once.
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
-                            const StopCheck& stop);
+                            const StopCheck& stop, Say say = Say::kYes);
 
 // Loads all evaluation sets; empty without any.
 std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,

@@ -53,7 +53,7 @@ std::vector<Fact> facts_of(const DataStatistics& statistics) {
       {"bad rows skipped", with_thousands(total.bad_rows)},
       {"truncated", with_thousands(total.truncated)},
       {"dropped", with_thousands(total.dropped)},
-      {"split", with_thousands(total.split)},
+      {"split as too long", with_thousands(total.split)},
       {"in several samples", with_thousands(total.resampled_rows) + " rows, " +
                                  with_thousands(total.resampled_tokens) + " tokens more"},
       {"longest row", with_thousands(total.longest_row_tokens) + " tokens"},

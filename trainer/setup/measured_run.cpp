@@ -57,7 +57,8 @@ void measure_workspace(MeasuredRun& run) {
   }
   run.inputs.costs = measured.costs();
   if (measured.units_run() == 0 || (run.ranks && !run.ranks->first())) return;
-  log_info(formatted("ran %d units in %.2f s to measure their memory", measured.units_run(),
+  const int units = measured.units_run();
+  log_info(formatted("ran %d unit%s in %.2f s to measure memory", units, units == 1 ? "" : "s",
                      measured.seconds()));
 }
 

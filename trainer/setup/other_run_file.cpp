@@ -211,7 +211,7 @@ class Converter {
     if (!sets.prompt_template.empty()) {
       set("data", "prompt_template", quote_toml(sets.prompt_template));
     }
-    convert_template();
+    convert_template(sets.prompt_template.empty());
     convert_mask();
     set("data", "max_tokens", std::to_string(trainer_.max_tokens));  // convert_rest replaces it
     std::string overlength = text("excess_length_strategy");
@@ -235,7 +235,8 @@ class Converter {
     evaluates_ = evaluates_ || !sets.eval.empty();
   }
 
-  void convert_template() {
+  // LLaMA-Factory writes prompts by its chat template, too.
+  void convert_template(bool prompts_are_chat) {
     std::string chat = text("chat_template");
     if (chat == "jinja") chat = text("chat_template_jinja");
     if (chat.empty()) chat = text("chat_template_path");
@@ -248,6 +249,7 @@ class Converter {
     }
     const std::string named = text("template");
     if (!named.empty()) {
+      if (prompts_are_chat) set("data", "prompt_template", "\"chat\"");
       note("template",
            "the model's own chat template is used, which may differ from "
            "LLaMA-Factory's; for another name a Jinja file in data.chat_template");
