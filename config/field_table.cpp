@@ -1,6 +1,7 @@
 #include "config/field_table.h"
 
 #include "base/errors.h"
+#include "base/token_column.h"
 #include "config/field_rows.h"
 #include "shard/state_format.h"
 
@@ -124,9 +125,11 @@ Section train_section() {
        {"orpo", LossKind::kOrpo},
        {"simpo", LossKind::kSimpo},
        {"kto", LossKind::kKto},
-       {"policy", LossKind::kPolicy}},
+       {"policy", LossKind::kPolicy},
+       {"distill", LossKind::kDistill}},
       {.description = "sft: the weighted mean over trained tokens; policy: the clipped loss of "
-                      "tokens with advantages and old log-probabilities; kto: the mean over "
+                      "tokens with advantages and old log-probabilities; distill: the divergence "
+                      "from a teacher whose log-probabilities the rows have; kto: the mean over "
                       "answers with a label; the others are means over pairs of a chosen and a "
                       "rejected answer, which the rows of data.train must have; dpo, dpo-robust, "
                       "ipo and kto compare with preference.reference"});
@@ -170,6 +173,26 @@ Section policy_section() {
            {.description = "a token with a positive advantage gives no gradient once its "
                            "probability is above 1 + clip_high times the old one",
             .bounds = at_least(0)});
+  return section;
+}
+
+Section distill_section() {
+  Section section{"distill", "settings of train.loss = \"distill\"", {}};
+  Rows rows(&section, &RunConfig::distill);
+  rows.add("top_k", KeyType::kInteger, &DistillOptions::top_k,
+           {.description = "the most tokens of the teacher for each token of a row; device memory "
+                           "is planned for them, and a row with more is a bad row",
+            .bounds = between(1, kMostTeacherTokens),
+            .unit = "tokens"});
+  rows.add("temperature", KeyType::kReal, &DistillOptions::temperature,
+           {.description = "divides the student's logits; the rows' log-probabilities are those of "
+                           "the teacher at the same temperature",
+            .bounds = between(0.01, 100)});
+  rows.add(
+      "ce_weight", KeyType::kReal, &DistillOptions::ce_weight,
+      {.description = "the share of the cross entropy of the rows' own tokens in the loss; the "
+                      "divergence has the rest",
+       .bounds = between(0, 1)});
   return section;
 }
 
@@ -469,11 +492,11 @@ Section log_section() {
 
 const std::vector<Section>& run_file_sections() {
   static const std::vector<Section> kSections = {
-      run_section(),       model_section(),      adapter_section(),    tokenizer_section(),
-      data_section(),      train_section(),      preference_section(), policy_section(),
-      optimizer_section(), schedule_section(),   precision_section(),  fsdp_section(),
-      offload_section(),   checkpoint_section(), eval_section(),       device_section(),
-      dist_section(),      log_section()};
+      run_section(),     model_section(),     adapter_section(),    tokenizer_section(),
+      data_section(),    train_section(),     preference_section(), policy_section(),
+      distill_section(), optimizer_section(), schedule_section(),   precision_section(),
+      fsdp_section(),    offload_section(),   checkpoint_section(), eval_section(),
+      device_section(),  dist_section(),      log_section()};
   return kSections;
 }
 

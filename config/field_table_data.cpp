@@ -88,15 +88,17 @@ Section data_section() {
        {"messages", Data::Format::kMessages},
        {"preference", Data::Format::kPreference},
        {"unpaired-preference", Data::Format::kUnpaired},
-       {"policy", Data::Format::kPolicy}},
+       {"policy", Data::Format::kPolicy},
+       {"distill", Data::Format::kDistill}},
       {.description =
            "row format. text: a .txt file is one document, a JSONL row is {\"text\": ...}; tokens: "
            "rows {\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": "
            "..., \"completion\": ...} or Alpaca rows; messages: conversations in the OpenAI or "
            "ShareGPT format; preference: rows {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
            "...}; unpaired-preference: rows {\"prompt\": ..., \"completion\": ..., \"label\": "
-           "true}; policy: rows of tokens with \"old_logps\" and \"advantage\"; auto: detected "
-           "from the first row of each file. Files may be compressed with "
+           "true}; policy: rows of tokens with \"old_logps\" and \"advantage\"; distill: rows of "
+           "tokens with \"teacher_ids\" and \"teacher_logps\"; auto: detected from the first row "
+           "of each file. Files may be compressed with "
            "gzip or zstd"});
   rows.choice<Data::Mask>(
       "mask", &Data::mask,
@@ -118,7 +120,8 @@ Section data_section() {
            {.description =
                 "field names of a row where they differ from text, prompt, context, "
                 "completion, messages, tools, input_ids, labels, chosen, rejected, label, weight, "
-                "weights, advantage, advantages, old_logps: { prompt = \"question\" }"});
+                "weights, advantage, advantages, old_logps, teacher_ids, teacher_logps: { prompt = "
+                "\"question\" }"});
   add_template_keys(rows);
   rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
            {.description = "maximum number of tokens in a sequence",

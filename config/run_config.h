@@ -63,7 +63,8 @@ struct DataSection {
     kMessages,
     kPreference,
     kUnpaired,
-    kPolicy
+    kPolicy,
+    kDistill
   };
   enum class Mask : uint8_t { kAuto, kAssistant, kCompletion, kLast, kAll };
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
@@ -270,6 +271,7 @@ struct RunConfig {
   TrainSection train;
   PreferenceSection preference;
   PolicyOptions policy;
+  DistillOptions distill;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   PrecisionSection precision;

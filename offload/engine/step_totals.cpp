@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-constexpr size_t kLoss = 16;            // values of a LossSum
+constexpr size_t kLoss = 18;            // values of a LossSum
 constexpr size_t kScalars = kLoss + 2;  // the loss, stop, save
 constexpr size_t kTimes = 4;            // values per rank
 
@@ -30,7 +30,9 @@ void put(const LossSum& loss, std::span<double> values) {
                                          static_cast<double>(loss.policy.clipped),
                                          loss.policy.ratios,
                                          static_cast<double>(loss.tokens.hits),
-                                         static_cast<double>(loss.tokens.compared)};
+                                         static_cast<double>(loss.tokens.compared),
+                                         static_cast<double>(loss.distill.tokens),
+                                         loss.distill.kl};
   std::ranges::copy(all, values.begin());
 }
 
@@ -50,7 +52,8 @@ LossSum loss_of(std::span<const double> values) {
                      .clipped = static_cast<int64_t>(values[12]),
                      .ratios = values[13]},
           .tokens = {.hits = static_cast<int64_t>(values[14]),
-                     .compared = static_cast<int64_t>(values[15])}};
+                     .compared = static_cast<int64_t>(values[15])},
+          .distill = {.tokens = static_cast<int64_t>(values[16]), .kl = values[17]}};
 }
 
 }  // namespace

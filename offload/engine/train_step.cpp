@@ -45,6 +45,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.routers = totals.routers;
   outcome.preference = totals.loss.preference;
   outcome.policy = totals.loss.policy;
+  outcome.distill = totals.loss.distill;
   // With updates in backward the pass has updated the state already.
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);

@@ -37,6 +37,7 @@ struct StepOutcome {
   std::vector<double> routers;   // input of router_statistics; empty if not collected
   PreferenceSums preference;     // empty without a preference loss
   PolicySums policy;             // no tokens: the loss is another one
+  DistillSums distill;           // the same
 };
 
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients

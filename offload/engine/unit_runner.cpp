@@ -254,6 +254,7 @@ void UnitRunner::count_loss(const LossUnit::Result& result) {
   loss_.trained += result.trained;
   loss_.preference += result.preference;
   loss_.policy += result.policy;
+  loss_.distill += result.distill;
 }
 
 void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {

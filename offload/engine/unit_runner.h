@@ -30,6 +30,7 @@ struct LossSum {
   PreferenceSums preference = {};  // of batches with pairs
   PolicySums policy = {};          // of kPolicy
   HitCount tokens = {};            // of an evaluation whose loss is over tokens
+  DistillSums distill = {};        // of kDistill
 };
 
 class UnitRunner {

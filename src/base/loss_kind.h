@@ -1,13 +1,24 @@
-// LossKind and PreferenceOptions: the loss of a run and its settings. Plain values; any thread.
+// LossKind, PolicyOptions, DistillOptions, PreferenceOptions: the loss of a run and its settings.
+// Plain values; any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace longshore {
 
-// kSft and kPolicy ([Note: policy loss]) sum over trained tokens; preference losses sum over pairs,
-// or over rows with kKto ([Note: preference losses]).
-enum class LossKind : uint8_t { kSft, kDpo, kDpoRobust, kIpo, kOrpo, kSimpo, kKto, kPolicy };
+// kSft, kPolicy ([Note: policy loss]) and kDistill ([Note: distillation]) sum over trained tokens;
+// preference losses sum over pairs, or over rows with kKto ([Note: preference losses]).
+enum class LossKind : uint8_t {
+  kSft,
+  kDpo,
+  kDpoRobust,
+  kIpo,
+  kOrpo,
+  kSimpo,
+  kKto,
+  kPolicy,
+  kDistill
+};
 
 // Returns whether the loss is over answers that people judged.
 constexpr bool is_preference(LossKind loss) {
@@ -37,9 +48,17 @@ struct PolicyOptions {
   bool operator==(const PolicyOptions&) const = default;
 };
 
+// The settings of kDistill, with the defaults of the run file's section "distill".
+struct DistillOptions {
+  int64_t top_k = 16;        // the most tokens of a teacher at a position
+  double temperature = 1.0;  // of teacher and student
+  double ce_weight = 0.0;    // the share of cross entropy in the loss
+  bool operator==(const DistillOptions&) const = default;
+};
+
 // The defaults are TRL's, and those of the run file's section "preference".
 struct PreferenceOptions {
-  LossKind loss = LossKind::kDpo;  // not kSft
+  LossKind loss = LossKind::kDpo;  // not kSft, not kDistill
   double beta = 0.1;
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta

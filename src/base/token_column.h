@@ -14,11 +14,22 @@ enum TokenColumn : uint8_t {
   kWeightColumn,     // factor of the token's loss
   kAdvantageColumn,  // of an answer, for train.loss = "policy"
   kOldLogpColumn,    // log-probability under the policy that wrote the answer
+  // Of several tokens that a teacher found likely, for train.loss = "distill": their ids, below
+  // 2^24, and their log-probabilities. A token that has fewer repeats its first id with -infinity.
+  kTeacherIdColumn,
+  kTeacherLogpColumn,
   kTokenColumns,
 };
 
-// By column: one value for each token, or empty.
-using TokenColumns = std::array<std::vector<float>, kTokenColumns>;
+// By column: as many values for each token as the column is wide, or empty.
+struct TokenColumns : std::array<std::vector<float>, kTokenColumns> {
+  size_t teacher_tokens = 0;  // the width of both columns of a teacher
+  // Returns the width of a column.
+  size_t width_of(size_t column) const { return column < kTeacherIdColumn ? 1 : teacher_tokens; }
+};
+
+// The most that TokenColumns::teacher_tokens may be.
+inline constexpr size_t kMostTeacherTokens = 1024;
 
 // Returns the value of a token whose row lacks the column.
 constexpr float default_of(size_t column) {

@@ -149,9 +149,13 @@ void append_columns(const Dataset& dataset, int64_t document, TokenBatch& batch)
     const auto column = static_cast<TokenColumn>(c);
     if (!dataset.has_column(column)) continue;
     const std::vector<float> values = dataset.column_of(document, column);
-    const size_t first = batch.targets.size() - values.size();
-    for (size_t t = 0; t < values.size(); ++t) {
-      if (batch.targets[first + t] != kNotTrained) batch.columns[c].push_back(values[t]);
+    const size_t width = dataset.width_of(column), tokens = values.size() / width;
+    if (column >= kTeacherIdColumn) batch.columns.teacher_tokens = width;
+    const size_t first = batch.targets.size() - tokens;
+    for (size_t t = 0; t < tokens; ++t) {
+      if (batch.targets[first + t] == kNotTrained) continue;
+      const auto value = values.begin() + static_cast<int64_t>(t * width);
+      batch.columns[c].insert(batch.columns[c].end(), value, value + static_cast<int64_t>(width));
     }
   }
 }

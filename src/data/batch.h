@@ -63,7 +63,7 @@ struct TokenBatch {
   std::vector<int64_t> dropout_keys = {};
   std::vector<int64_t> documents = {};  // the dataset's number of each document, in order
   std::vector<uint8_t> desirable = {};  // by document: Dataset::is_desirable
-  TokenColumns columns = {};            // of the dataset: a value for each trained token, in order
+  TokenColumns columns = {};            // of the dataset: those of each trained token, in order
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
 

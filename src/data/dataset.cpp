@@ -158,11 +158,17 @@ bool CombinedDataset::has_column(TokenColumn column) const {
                              [&](const Part& part) { return part.file->has_column(column); });
 }
 
+size_t CombinedDataset::width_of(TokenColumn column) const {
+  size_t width = 0;
+  for (const Part& part : parts_) width = std::max(width, part.file->width_of(column));
+  return width;
+}
+
 std::vector<float> CombinedDataset::column_of(int64_t document, TokenColumn column) const {
   const Place place = place_of(document);
   if (place.file->has_column(column)) return place.file->column_of(place.document, column);
-  return std::vector<float>(static_cast<size_t>(place.file->document_tokens(place.document)),
-                            default_of(column));
+  const auto tokens = static_cast<size_t>(place.file->document_tokens(place.document));
+  return std::vector<float>(width_of(column) * tokens, default_of(column));
 }
 
 void CombinedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,

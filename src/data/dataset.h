@@ -36,9 +36,10 @@ class Dataset {
   virtual bool row_goes_on(int64_t /*document*/) const { return false; }
   // Returns false for an answer that people rejected.
   virtual bool is_desirable(int64_t /*document*/) const { return true; }
-  // Returns whether documents have this column. Then column_of() returns a value for each token of
-  // a document, which belongs to the token's target.
+  // Returns whether documents have this column. Then column_of() returns width_of() values for each
+  // token of a document, which belong to the token's target.
   virtual bool has_column(TokenColumn) const { return false; }
+  virtual size_t width_of(TokenColumn) const { return 1; }
   virtual std::vector<float> column_of(int64_t /*document*/, TokenColumn) const { return {}; }
   // Equal for equal documents in equal order. Resuming compares it to detect changed data.
   virtual uint64_t fingerprint() const = 0;
@@ -75,6 +76,7 @@ class CombinedDataset : public Dataset {
   bool is_desirable(int64_t document) const override;
   // Documents of files without the column have its default.
   bool has_column(TokenColumn column) const override;
+  size_t width_of(TokenColumn column) const override;
   std::vector<float> column_of(int64_t document, TokenColumn column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 

@@ -179,6 +179,9 @@ class FilePreparer {
     if (data.special_tokens != DataSection::SpecialTokens::kKeep) {
       settings["special_tokens"] = static_cast<int>(data.special_tokens);
     }
+    if (options_.teacher_tokens != DistillOptions().top_k) {
+      settings["teacher_tokens"] = options_.teacher_tokens;
+    }
     return hash64(settings.dump());
   }
 
@@ -398,6 +401,7 @@ RowFormatOptions row_format_options(const PrepareOptions& options) {
   rows.tokenizer = options.tokenizer;
   rows.chat = options.chat;
   rows.model_vocabulary_size = options.model_vocabulary_size;
+  rows.teacher_tokens = options.teacher_tokens;
   rows.add_eos = options.data.add_eos;
   rows.mask = options.data.mask;
   rows.prompt_template = options.data.prompt_template;

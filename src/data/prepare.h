@@ -31,7 +31,8 @@ struct PrepareOptions {
   const Tokenizer* tokenizer = nullptr;  // may be null if all files hold token ids
   const ChatTemplate* chat = nullptr;    // may be null if no file holds conversations
   int64_t model_vocabulary_size = 0;
-  std::string cache;    // directory; created if missing
+  int64_t teacher_tokens = DistillOptions().top_k;  // distill.top_k
+  std::string cache;                                // directory; created if missing
   int64_t threads = 0;  // 0: all of the machine; results do not depend on it
   // Called regularly, by one thread at a time. It may throw to stop; completed work is kept.
   std::function<void(const PrepareProgress&)> on_progress = {};

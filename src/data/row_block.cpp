@@ -14,13 +14,17 @@ constexpr size_t kBlockRows = 4096;
 // Adds the columns of the next `tokens` ids: values of labels become those of targets. `columns`
 // belong to a document whose tokens from `first` on these are.
 void add_columns(const TokenColumns& columns, size_t first, size_t tokens, TokenBlock& into) {
+  into.columns.teacher_tokens = std::max(into.columns.teacher_tokens, columns.teacher_tokens);
   for (size_t c = 0; c < kTokenColumns; ++c) {
     std::vector<float>& values = into.columns[c];
     if (columns[c].empty() && values.empty()) continue;
-    values.resize(into.ids.size(), default_of(c));  // of the documents before
+    const size_t width = into.columns.width_of(c);
+    values.resize(width * into.ids.size(), default_of(c));  // of the documents before
     for (size_t t = 0; t < tokens; ++t) {
       const bool has_target = !columns[c].empty() && t + 1 < tokens;
-      values.push_back(has_target ? columns[c][first + t + 1] : default_of(c));
+      for (size_t i = 0; i < width; ++i) {
+        values.push_back(has_target ? columns[c][width * (first + t + 1) + i] : default_of(c));
+      }
     }
   }
 }

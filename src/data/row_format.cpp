@@ -54,26 +54,10 @@ void refuse_padding(const Json& row) {
 // for nothing and may be null.
 std::vector<float> read_column(const Json& values, const std::string& key, const Document& document,
                                bool not_negative) {
-  if (!values.is_array()) {
-    throw RowProblem(key + ": expected an array of numbers, found " + article_and_type(values));
-  }
-  const std::vector<TokenId>& labels = document.labels;
-  const auto trained = [&](size_t t) { return t > 0 && labels[t] != kNotTrained; };
-  size_t trained_tokens = 0;
-  for (size_t t = 0; t < labels.size(); ++t) trained_tokens += trained(t) ? 1 : 0;
-  const bool each = values.size() == labels.size();
-  if (!each && values.size() != trained_tokens) {
-    throw RowProblem(key + ": " + std::to_string(values.size()) + " of them for " +
-                     std::to_string(labels.size()) + " input_ids, " +
-                     std::to_string(trained_tokens) + " with a loss");
-  }
-  std::vector<float> column(labels.size(), 0.0f);
-  size_t next = 0;
-  for (size_t t = 0; t < labels.size(); ++t) {
-    if (!trained(t)) continue;
-    const size_t place = each ? t : next++;
-    column[t] = read_number(values[place], place_of(key, place), not_negative);
-  }
+  std::vector<float> column(document.labels.size(), 0.0f);
+  TrainedElements(values, key, document).each([&](size_t token, size_t place) {
+    column[token] = read_number(values[place], place_of(key, place), not_negative);
+  });
   return column;
 }
 
@@ -106,16 +90,20 @@ class TokensFormat : public RowFormat {
   std::string_view name() const override { return "tokens"; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    const std::string key = options_.name_of("weights");
-    Document document = read_tokens(row, {key, options_.name_of("weight")}, notes);
+    return weighted(row, read_tokens(row, {name_of_weights(), options_.name_of("weight")}, notes));
+  }
+
+ protected:
+  std::string name_of_weights() const { return options_.name_of("weights"); }
+  // Multiplies the loss of the tokens by the weights that the row has for them, and for itself.
+  std::vector<Document> weighted(const Json& row, Document document) const {
+    const std::string key = name_of_weights();
     if (const Json* weights = member_of(row, key)) {
       document.columns[kWeightColumn] = read_column(*weights, key, document, true);
       leave_out_weightless(document);
     }
     return with_row_weight(row, options_, {std::move(document)});
   }
-
- protected:
   // Reads ids and labels. `others` are members that the format reads beside them.
   Document read_tokens(const Json& row, std::vector<std::string> others, RowNotes* notes) const {
     Document document;
@@ -177,6 +165,23 @@ class PolicyFormat : public TokensFormat {
       advantages = read_column(*of_tokens, many, document, false);
     }
     return {std::move(document)};
+  }
+};
+
+// Rows of tokens with the tokens that a teacher found likely in their places.
+class DistillFormat : public TokensFormat {
+ public:
+  using TokensFormat::TokensFormat;
+  std::string_view name() const override { return "distill"; }
+
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    Document document =
+        read_tokens(row,
+                    {name_of_weights(), options_.name_of("weight"), options_.name_of("teacher_ids"),
+                     options_.name_of("teacher_logps")},
+                    notes);
+    read_teacher(row, options_, document);
+    return weighted(row, std::move(document));
   }
 };
 
@@ -270,6 +275,8 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
       return std::make_unique<TokensFormat>(options);
     case DataSection::Format::kPolicy:
       return std::make_unique<PolicyFormat>(options);
+    case DataSection::Format::kDistill:
+      return std::make_unique<DistillFormat>(options);
     case DataSection::Format::kPromptCompletion:
       require_tokenizer(options, "prompt-completion");
       return make_prompt_format(options);
@@ -289,6 +296,7 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   require_object(row);
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) {
+    if (has("teacher_logps")) return DataSection::Format::kDistill;
     return has("old_logps") ? DataSection::Format::kPolicy : DataSection::Format::kTokens;
   }
   if (holds_pair(row, options)) return DataSection::Format::kPreference;
@@ -326,6 +334,8 @@ std::string_view name_of(DataSection::Format format) {
       return "unpaired-preference";
     case DataSection::Format::kPolicy:
       return "policy";
+    case DataSection::Format::kDistill:
+      return "distill";
   }
   return "?";
 }

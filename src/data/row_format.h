@@ -25,7 +25,7 @@ struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
   std::string text{};      // the tokenized text, if RowFormatOptions::keep_text is set
-  TokenColumns columns{};  // one value for each label, or empty
+  TokenColumns columns{};  // those of each label
   bool desirable = true;   // false: an answer that people rejected
 };
 
@@ -38,6 +38,7 @@ class RowProblem : public std::runtime_error {
 struct RowFormatOptions {
   const Tokenizer* tokenizer = nullptr;  // must outlive the format; may be absent for tokens
   int64_t model_vocabulary_size = 0;     // ids must be below
+  int64_t teacher_tokens = DistillOptions().top_k;  // the most of a teacher for each token
   bool add_eos = true;
   const ChatTemplate* chat = nullptr;  // must outlive the format; may be absent where no row is a
                                        // conversation
@@ -110,11 +111,26 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
 // Returns a finite number that fits float32; throws RowProblem for another value, or for one below
 // 0 with `not_negative`.
 float read_number(const Json& value, const std::string& place, bool not_negative);
+// Sets the columns of a teacher from a row's "teacher_ids" and "teacher_logps": lists of up to
+// RowFormatOptions::teacher_tokens for each token, or for each token with a loss.
+void read_teacher(const Json& row, const RowFormatOptions& options, Document& document);
 // Multiplies the loss of a row's documents by the row's weight, if it has one.
 std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& options,
                                       std::vector<Document> documents);
 // Tokens with the weight 0 get no loss.
 void leave_out_weightless(Document& document);
+// The elements of an array that belong to tokens with a loss: it has one for each token, or one for
+// each of these. Throws RowProblem for another number, or for another value.
+class TrainedElements {
+ public:
+  TrainedElements(const Json& values, const std::string& key, const Document& document);
+  // Calls use(token, element's index) in order.
+  void each(const std::function<void(size_t, size_t)>& use) const;
+
+ private:
+  std::vector<size_t> tokens_;
+  bool every_;  // the array has one for each token
+};
 // Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
 // Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without

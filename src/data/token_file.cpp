@@ -13,11 +13,10 @@ namespace longshore {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-static_assert(sizeof(TokenFileHeader) == 17 * sizeof(uint64_t));
+static_assert(sizeof(TokenFileHeader) == 18 * sizeof(uint64_t));
 static_assert(sizeof(OtherTarget) == 16);
 
 constexpr size_t kNumbersOffset = 16;
-constexpr size_t kColumnNumbers = 2 * sizeof(uint64_t);  // at the end of the header
 
 // The pieces that a file keeps in memory: 4 million tokens, so that small data is read once.
 constexpr size_t kKeptPieces = 256;
@@ -55,12 +54,11 @@ void TokenFile::read_header() {
   if (std::memcmp(header.data(), "LNGSHTOK", 8) != 0) refuse("is no file of prepared tokens");
   uint32_t version = 0;
   std::memcpy(&version, header.data() + 8, sizeof version);
-  if (version != kTokenFileVersion && version != kTokenColumnsVersion) {
+  if (version < kTokenFileVersion || version > kTokenTeacherVersion) {
     refuse("has version " + std::to_string(version) + ", expected " +
-           std::to_string(kTokenFileVersion) + " or " + std::to_string(kTokenColumnsVersion));
+           std::to_string(kTokenFileVersion) + " to " + std::to_string(kTokenTeacherVersion));
   }
-  const size_t numbers =
-      sizeof header_ - (version == kTokenColumnsVersion ? size_t{0} : kColumnNumbers);
+  const size_t numbers = number_bytes(version);
   uint64_t checksum = 0;
   std::memcpy(&checksum, header.data() + kNumbersOffset + numbers, sizeof checksum);
   if (checksum != hash64(std::span<const std::byte>(header).first(kNumbersOffset + numbers))) {
@@ -73,6 +71,12 @@ void TokenFile::read_header() {
   }
 }
 
+uint64_t TokenFile::column_numbers(size_t columns) const {
+  uint64_t sum = 0;
+  for (size_t c = 0; c < columns; ++c) sum += header_.width_of(c);
+  return sum;
+}
+
 // Sections follow each other in the file. Sizes cannot overflow, since each is compared with the
 // file's size before it is multiplied.
 void TokenFile::check_layout() const {
@@ -82,12 +86,15 @@ void TokenFile::check_layout() const {
   const bool aligned = h.ids_offset % 64 == 0 && h.mask_offset % 64 == 0 &&
                        h.ends_offset % 64 == 0 && h.others_offset % 64 == 0 &&
                        h.checksums_offset % 64 == 0;
+  const uint64_t width = column_numbers(kTokenColumns);
   const bool columns =
-      h.columns == 0 ||
-      (h.columns < uint64_t{1} << kTokenColumns && counts && h.columns_offset % 64 == 0 &&
-       h.columns_offset <= bytes && h.mask_offset + (h.tokens + 7) / 8 <= h.columns_offset &&
-       h.columns_offset + 4 * h.tokens * static_cast<uint64_t>(std::popcount(h.columns)) <=
-           h.ends_offset);
+      h.columns == 0 || (h.columns < uint64_t{1} << kTokenColumns && counts &&
+                         h.columns_offset % 64 == 0 && h.teacher_tokens <= kMostTeacherTokens &&
+                         width > 0 && h.has_column(kTeacherIdColumn) == (h.teacher_tokens > 0) &&
+                         h.has_column(kTeacherIdColumn) == h.has_column(kTeacherLogpColumn) &&
+                         h.tokens <= bytes / (4 * width) && h.columns_offset <= bytes &&
+                         h.mask_offset + (h.tokens + 7) / 8 <= h.columns_offset &&
+                         h.columns_offset + 4 * h.tokens * width <= h.ends_offset);
   const bool ordered =
       counts && aligned && columns && h.ids_offset == static_cast<uint64_t>(kTokenHeaderBytes) &&
       h.mask_offset <= bytes && h.ends_offset <= bytes && h.others_offset <= bytes &&
@@ -217,9 +224,9 @@ std::vector<uint8_t> TokenFile::mask_of(uint64_t begin, uint64_t end) const {
 std::vector<float> TokenFile::column_of(int64_t document, TokenColumn column) const {
   LONGSHORE_CHECK(has_column(column)) << fd_.path() << ": column " << static_cast<int>(column);
   const uint64_t begin = begin_of(document), end = end_of(document);
-  const uint64_t below = header_.columns & ((uint64_t{1} << column) - 1);
-  const uint64_t first = static_cast<uint64_t>(std::popcount(below)) * header_.tokens + begin;
-  std::vector<float> values(end - begin);
+  const uint64_t width = header_.width_of(column);
+  const uint64_t first = column_numbers(column) * header_.tokens + width * begin;
+  std::vector<float> values(width * (end - begin));
   read_checked(header_.columns_offset + 4 * first, std::as_writable_bytes(std::span(values)));
   return values;
 }

@@ -7,7 +7,7 @@
 // uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
 // the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (3, 4), u32 0     80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (3 - 5), u32 0    80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -19,6 +19,9 @@
 //   136  columns: bit c is set for the column with the number c of base/token_column.h
 //   144  offset of the columns, one behind the other: a float32 for each token, of its target
 //   152  checksum of the header up to here
+// A file with columns of a teacher has version 5:
+//   152  the width of these columns: the float32 numbers of each token
+//   160  checksum of the header up to here
 // The header has 4096 bytes; sections are aligned to 64. A target is the next token unless the
 // other targets list it (labels of token rows may be any tokens). The highest bit of a document's
 // end is set if the document comes from the same row as the one before, the next one if it is an
@@ -43,6 +46,7 @@ inline constexpr Bytes kTokenHeaderBytes = 4096;
 inline constexpr Bytes kTokenPieceBytes = 64 * kKiB;
 inline constexpr uint32_t kTokenFileVersion = 3;
 inline constexpr uint32_t kTokenColumnsVersion = 4;
+inline constexpr uint32_t kTokenTeacherVersion = 5;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 inline constexpr uint64_t kUndesirable = uint64_t{1} << 62;
 
@@ -65,10 +69,27 @@ struct TokenFileHeader {
   uint64_t longest_document = 0;
   uint64_t columns = 0;  // in files with columns
   uint64_t columns_offset = 0;
+  uint64_t teacher_tokens = 0;  // in files with columns of a teacher
 
   bool has_column(size_t column) const { return (columns >> column & 1) != 0; }
+  // Returns the numbers that each token has in a column.
+  uint64_t width_of(size_t column) const {
+    if (!has_column(column)) return 0;
+    return column < kTeacherIdColumn ? 1 : teacher_tokens;
+  }
+  uint32_t version() const {
+    if (columns == 0) return kTokenFileVersion;
+    return has_column(kTeacherIdColumn) ? kTokenTeacherVersion : kTokenColumnsVersion;
+  }
   bool operator==(const TokenFileHeader&) const = default;
 };
+
+// Returns the bytes of the header's numbers, of which earlier versions lack the last ones.
+constexpr size_t number_bytes(uint32_t version) {
+  if (version == kTokenFileVersion) return offsetof(TokenFileHeader, columns);
+  return version == kTokenColumnsVersion ? offsetof(TokenFileHeader, teacher_tokens)
+                                         : sizeof(TokenFileHeader);
+}
 
 // OtherTarget: a target that differs from the next token.
 struct OtherTarget {
@@ -92,6 +113,7 @@ class TokenFile : public Dataset {
   bool row_goes_on(int64_t document) const override;
   bool is_desirable(int64_t document) const override;
   bool has_column(TokenColumn column) const override { return header_.has_column(column); }
+  size_t width_of(TokenColumn column) const override { return header_.width_of(column); }
   std::vector<float> column_of(int64_t document, TokenColumn column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
@@ -116,6 +138,8 @@ class TokenFile : public Dataset {
   [[noreturn]] void refuse(const std::string& what) const;
   void read_header();
   void check_layout() const;
+  // Returns the numbers that each token has in the first columns.
+  uint64_t column_numbers(size_t columns) const;
   void read_index();
   template <typename T>
   std::span<const T> in_index(uint64_t offset, uint64_t count) const;

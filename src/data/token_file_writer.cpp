@@ -16,8 +16,9 @@
 namespace longshore {
 namespace {
 
-constexpr std::array<const char*, 7> kPartNames = {"ids",     "trained",    "ends",     "others",
-                                                   "weights", "advantages", "old_logps"};
+constexpr std::array<const char*, 9> kPartNames = {"ids",       "trained",     "ends",
+                                                   "others",    "weights",     "advantages",
+                                                   "old_logps", "teacher_ids", "teacher_logps"};
 constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr uint64_t kSectionAlignment = 64;
 constexpr uint64_t kFilledAtOnce = uint64_t{1} << 16;
@@ -130,10 +131,11 @@ bool TokenFileWriter::resume() {
     totals_.other_targets = progress.at("other_targets").get<uint64_t>();
     totals_.longest_document = progress.at("longest_document").get<uint64_t>();
     totals_.columns = progress.value("columns", uint64_t{0});
+    totals_.teacher_tokens = progress.value("teacher_tokens", uint64_t{0});
     std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens, 8 * totals_.documents,
                                           sizeof(OtherTarget) * totals_.other_targets};
     for (size_t c = 0; c < kTokenColumns; ++c) {
-      bytes[kColumns + c] = totals_.has_column(c) ? sizeof(float) * totals_.tokens : 0;
+      bytes[kColumns + c] = sizeof(float) * totals_.width_of(c) * totals_.tokens;
     }
     for (size_t part = 0; part < kParts; ++part) {
       if (std::filesystem::file_size(part_path(part)) < bytes[part]) return false;
@@ -160,10 +162,12 @@ void TokenFileWriter::begin_anew() {
 
 // The file has a column from the first block on that has one; other documents get its default.
 void TokenFileWriter::append_columns(const TokenBlock& block) {
+  if (block.columns.teacher_tokens > 0) totals_.teacher_tokens = block.columns.teacher_tokens;
   for (size_t c = 0; c < kTokenColumns; ++c) {
     Part& part = parts_[kColumns + c];
     const std::vector<float>& values = block.columns[c];
-    LONGSHORE_CHECK(values.empty() || values.size() == block.ids.size())
+    const uint64_t width = c < kTeacherIdColumn ? 1 : totals_.teacher_tokens;
+    LONGSHORE_CHECK(values.empty() || values.size() == width * block.ids.size())
         << kPartNames[kColumns + c];
     const auto fill = [&](uint64_t count) {
       while (count > 0) {
@@ -174,10 +178,10 @@ void TokenFileWriter::append_columns(const TokenBlock& block) {
     };
     if (!values.empty() && !totals_.has_column(c)) {
       totals_.columns |= uint64_t{1} << c;
-      fill(totals_.tokens);
+      fill(width * totals_.tokens);
     }
     part.append(std::as_bytes(std::span(values)));
-    if (values.empty() && totals_.has_column(c)) fill(block.ids.size());
+    if (values.empty() && totals_.has_column(c)) fill(width * block.ids.size());
   }
 }
 
@@ -218,6 +222,7 @@ void TokenFileWriter::save(const Json& state) {
                          {"other_targets", totals_.other_targets},
                          {"longest_document", totals_.longest_document},
                          {"columns", totals_.columns},
+                         {"teacher_tokens", totals_.teacher_tokens},
                          {"state", state}};
   write_file_durably(directory_ + "/progress.json", progress.dump());
   state_ = state;
@@ -241,6 +246,7 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   append_bits(parts_[kTrained].fd, parts_[kTrained].bytes, body);
   body.align();
   header.columns = totals_.columns;
+  header.teacher_tokens = totals_.teacher_tokens;
   if (header.columns != 0) header.columns_offset = body.offset();
   for (size_t part = kColumns; part < kParts; ++part) {
     for_each_piece(parts_[part].fd, parts_[part].bytes, copy);
@@ -261,11 +267,9 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   write_all(body.fd(), std::as_bytes(std::span(checksums)));
 
   std::string head("LNGSHTOK");
-  const bool columns = header.columns != 0;
-  const std::array<uint32_t, 2> version = {columns ? kTokenColumnsVersion : kTokenFileVersion, 0};
+  const std::array<uint32_t, 2> version = {header.version(), 0};
   head.append(reinterpret_cast<const char*>(version.data()), sizeof version);
-  head.append(reinterpret_cast<const char*>(&header),
-              columns ? sizeof header : offsetof(TokenFileHeader, columns));
+  head.append(reinterpret_cast<const char*>(&header), number_bytes(header.version()));
   const uint64_t checksum = hash64(head);
   head.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
   write_exact_at(body.fd(), 0, bytes_of(head));

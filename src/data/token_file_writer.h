@@ -21,7 +21,7 @@ struct TokenBlock {
   std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
   std::vector<size_t> undesirable;  // documents that people rejected
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
-  TokenColumns columns;             // one value for each id, of its target; or empty
+  TokenColumns columns;             // of each id's target
 };
 
 class TokenFileWriter {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/loss_kind.h"
 
 namespace longshore {
 
@@ -290,6 +291,8 @@ struct ArchSpec {
   double initializer_range = 0.02;  // used by init = "random"
   // Scales the initial standard deviation of matrices that write into the residual stream.
   double residual_init_scale = 1.0;
+
+  std::optional<DistillOptions> distill;  // of a run with train.loss = "distill"
 
   std::vector<int64_t> eos_tokens;  // one or more ids that end a text
   std::optional<int64_t> bos_token;

@@ -220,6 +220,7 @@ class GroupedLoss : public LossUnit {
   Bytes gpu_bytes_of_position(DType compute) const override {
     return loss_->gpu_bytes_of_position(compute);
   }
+  int64_t teacher_tokens() const override { return loss_->teacher_tokens(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
     return loss_->loss(pick(parameters, parameters_), chain_.forward(parameters, in, batch), batch);
   }

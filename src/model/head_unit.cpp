@@ -1,6 +1,7 @@
 #include "model/head_unit.h"
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "device/gpu_tensors.h"
 #include "model/fused_ops.h"
 #include "model/row_ops.h"
@@ -87,6 +88,19 @@ at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Ten
   return divides() ? grad.div_(divisor_) : grad;
 }
 
+std::string signature_of(const std::optional<DistillOptions>& distill) {
+  if (!distill) return {};
+  return formatted(" distilled %lld", static_cast<long long>(distill->top_k)) +
+         (distill->temperature != 1.0 ? " divided" : "") +
+         (distill->ce_weight > 0.0 ? " mixed" : "");
+}
+
+// Counts the scores in fp32 and their exponentials, and with cross entropy two copies more.
+Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill) {
+  if (!distill) return 0;
+  return (distill->ce_weight > 0.0 ? 4 : 2) * width_of(DType::kF32);
+}
+
 // Overwrites log probabilities with the gradient of scale * loss by the logits.
 at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale) {
   at::Tensor grad = std::move(log_probabilities);
@@ -110,6 +124,7 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
       rule_(arch),
+      distill_(arch.distill),
       vocabulary_(arch.vocabulary),
       index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
       head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
@@ -119,12 +134,14 @@ std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
          std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
          (rule_.caps() ? " capped" : "") +
-         (index_.index(Module::kHead, ParameterRole::kLoraA) < 0 ? "" : " lora");
+         (index_.index(Module::kHead, ParameterRole::kLoraA) < 0 ? "" : " lora") +
+         signature_of(distill_);
 }
 
 // Counts the logits, which their gradient overwrites, and with a cap two more copies in fp32.
 Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
-  return vocabulary_ * (width_of(compute) + (rule_.caps() ? 2 * width_of(DType::kF32) : 0));
+  return vocabulary_ * (width_of(compute) + (rule_.caps() ? 2 * width_of(DType::kF32) : 0) +
+                        gpu_bytes_of(distill_));
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
@@ -171,9 +188,37 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
+struct HeadUnit::Distilled {
+  at::Tensor losses;  // fp32 [N]
+  double kl = 0.0;
+  at::Tensor by_logits;  // undefined without gradients
+};
+
+// HOST WAIT, on a GPU: the sum of the divergence is a metric of the step.
+HeadUnit::Distilled HeadUnit::distil(const MicroBatch& batch, int64_t begin,
+                                     const at::Tensor& targets, at::Tensor logits,
+                                     const Gradients* gradients) const {
+  const int64_t count = targets.size(0);
+  const TeacherChunk teacher(*distill_, batch, begin, count, targets.device());
+  logits = logits.to(at::kFloat);
+  const auto none = DistillState::before(count, logits.options());
+  DistillScores scores(&teacher, std::move(logits), 0, targets);
+  const DistillState all = scores.after(none);
+  const at::Tensor divergence = teacher.divergences(all);
+  Distilled result{
+      .losses = teacher.losses(all, divergence), .kl = ordered_sum(divergence), .by_logits = {}};
+  if (gradients == nullptr) return result;
+  at::Tensor factors = at::full_like(divergence, gradients->scale);
+  if (gradients->factors.defined()) {
+    factors.mul_(gradients->factors.narrow(0, begin, count).unsqueeze(1));
+  }
+  result.by_logits = scores.by_logits(all, teacher.derivatives(all, factors));
+  return result;
+}
+
 std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in,
                                       const MicroBatch& batch, const at::Tensor& trained,
-                                      Gradients* gradients) const {
+                                      Gradients* gradients, DistillSums& sums) const {
   const at::NoGradGuard no_grad;
   const bool wanted = gradients != nullptr;
   const bool scaled = wanted && gradients->factors.defined();
@@ -196,6 +241,17 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
     if (batch.hits != nullptr) batch.hits->compare(logits, targets);
+    if (distill_) {
+      Distilled part = distil(batch, begin, targets, std::move(logits), gradients);
+      losses.push_back(part.losses);
+      sums += {.tokens = length, .kl = part.kl};
+      if (wanted) {
+        chunk_gradients(parameters, x, normed,
+                        rule_.by_product(std::move(part.by_logits), std::move(bent), x), lora, rows,
+                        *gradients);
+      }
+      continue;
+    }
     at::Tensor factors;
     if (scaled) factors = gradients->factors.narrow(0, begin, length);
     if (gpu) {
@@ -226,7 +282,8 @@ LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
   const at::Tensor trained = trained_positions(batch.targets);
   Result result;
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr);
+  const std::vector<at::Tensor> losses =
+      run(parameters, in, batch, trained, nullptr, result.distill);
   if (batch.preference) {
     apply_preference(batch, trained, joined(losses), result);
   } else {
@@ -244,7 +301,7 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   if (batch.preference) {
     // The gradient of a position depends on all of its document and of the other answer's, so the
     // log-probabilities come first, and the logits exist a second time for gradients.
-    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr));
+    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result.distill));
     gradients.factors = apply_preference(batch, trained, losses, result).to(in.at(0).device());
     gradients.scored = true;
   } else if (const at::Tensor weights = weights_of(batch); weights.defined()) {
@@ -259,7 +316,8 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   if (bias_index >= 0 && sink.wants(bias_index)) {
     gradients.bias_sum = at::zeros(weight.sizes(), sums);
   }
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients);
+  const std::vector<at::Tensor> losses =
+      run(parameters, in, batch, trained, &gradients, result.distill);
   if (!batch.preference) sum_losses(losses, trained, batch, result);
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);

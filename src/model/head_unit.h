@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,11 @@ at::Tensor weights_of(const MicroBatch& batch);
 // on sums over whole documents.
 at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
                             const at::Tensor& losses, LossUnit::Result& result);
+
+// Returns what the loss of distillation adds to the signature of a head; empty without it.
+std::string signature_of(const std::optional<DistillOptions>& distill);
+// Returns the bytes of a token's scores that it needs on a GPU at one position; 0 without it.
+Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill);
 
 // Turns products with the head's rows into scores: divides them and caps them.
 class LogitRule {
@@ -90,6 +96,7 @@ class HeadUnit : public LossUnit {
     return head_chunk_positions(vocabulary_, device);
   }
   Bytes gpu_bytes_of_position(DType compute) const override;
+  int64_t teacher_tokens() const override { return distill_ ? distill_->top_k : 0; }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradientSink& sink) const override;
@@ -105,14 +112,20 @@ class HeadUnit : public LossUnit {
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const Lora& lora, const at::Tensor& rows,
                        Gradients& gradients) const;
+  struct Distilled;
+  // Computes the loss of distillation of a chunk. Overwrites the logits.
+  Distilled distil(const MicroBatch& batch, int64_t begin, const at::Tensor& targets,
+                   at::Tensor logits, const Gradients* gradients) const;
   // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
-  // the losses were computed before, nothing is returned.
+  // the losses were computed before, nothing is returned. Adds to `sums` with distillation.
   std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                              const at::Tensor& trained, Gradients* gradients) const;
+                              const at::Tensor& trained, Gradients* gradients,
+                              DistillSums& sums) const;
 
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
+  std::optional<DistillOptions> distill_;
   int64_t vocabulary_;
   ModuleIndex index_;
   int32_t head_index_;  // in the unit's list, after the norm: owned or tied

@@ -37,15 +37,25 @@ at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   return sum;
 }
 
-// Calls work(positions) for each chunk of trained positions.
+// Calls work(positions, begin) for each chunk of trained positions, of which `begin` is the first.
 template <typename Work>
 void for_each_chunk(const HeadRows& rows, const MicroBatch& batch, const Work& work) {
   const int64_t chunk = rows.chunk(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const at::Tensor positions = trained_positions(batch.targets);
   const int64_t count = positions.size(0);
   for (int64_t begin = 0; begin < count; begin += chunk) {
-    work(positions.narrow(0, begin, std::min(chunk, count - begin)));
+    work(positions.narrow(0, begin, std::min(chunk, count - begin)), begin);
   }
+}
+
+// Returns the carry's sums of distillation at some positions.
+DistillState state_at(const Carry& carry, const at::Tensor& rows) {
+  return {carry.at(kLog).index_select(0, rows), carry.at(kTarget).index_select(0, rows)};
+}
+
+void put_state(const DistillState& state, const at::Tensor& rows, Carry& carry) {
+  copy_rows(carry[kLog], rows, state.logs);
+  copy_rows(carry[kTarget], rows, state.sums);
 }
 
 }  // namespace
@@ -94,6 +104,7 @@ HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
       norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
       rule_(arch),
+      distill_(arch.distill),
       index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
                            : std::vector<ModuleParameter>()),
       table_index_(rows.begins()
@@ -103,12 +114,14 @@ HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
 std::string HeadRows::signature() const {
   return std::string("head piece") + (rows_.begins() ? " first " : " ") +
          std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(rows_.count) +
-         (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "");
+         (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "") +
+         signature_of(distill_);
 }
 
 // Bytes of logits, and in fp32 of scores, their exponentials and, with a cap, the tanh.
 Bytes HeadRows::gpu_bytes_of_position(DType compute) const {
-  return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32));
+  return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32) +
+                        gpu_bytes_of(distill_));
 }
 
 at::Tensor HeadRows::table(UnitParameters parameters) const {
@@ -124,6 +137,10 @@ Carry HeadRows::begin(UnitParameters parameters, const Carry& in) const {
   if (!rows_.begins()) return in;
   const at::Tensor& hidden = in.at(0);
   const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+  if (distill_) {
+    DistillState none = DistillState::before(hidden.size(0), fp32);
+    return {none.logs, none.sums, norm(parameters, hidden)};
+  }
   return {at::full({hidden.size(0), 1}, -std::numeric_limits<float>::infinity(), fp32),
           at::zeros({hidden.size(0), 1}, fp32), norm(parameters, hidden)};
 }
@@ -149,6 +166,7 @@ HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry
   } else {
     chunk.scores = logits.to(at::kFloat);
   }
+  if (distill_) return chunk;
   const auto [inside, local] = find_rows(batch.targets.index_select(0, rows), rows_);
   chunk.inside = inside.unsqueeze(1);
   chunk.targets = local.unsqueeze(1);
@@ -158,8 +176,15 @@ HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry
 }
 
 void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
-  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
-    const Chunk chunk = chunk_of(parameters, carry, batch, rows);
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
+    Chunk chunk = chunk_of(parameters, carry, batch, rows);
+    if (distill_) {
+      const TeacherChunk teacher(*distill_, batch, begin, rows.size(0), rows.device());
+      const DistillScores scores(&teacher, std::move(chunk.scores), rows_.first,
+                                 batch.targets.index_select(0, rows));
+      put_state(scores.after(state_at(carry, rows)), rows, carry);
+      return;
+    }
     const at::Tensor of_target = chunk.scores.gather(1, chunk.targets);
     const at::Tensor target = carry[kTarget].index_select(0, rows);
     copy_rows(carry[kLog], rows, chunk.after);
@@ -174,15 +199,25 @@ Carry HeadRows::rows_backward(UnitParameters parameters, const Carry& before,
                               const MicroBatch& batch, const Carry& grad_out,
                               GradientSink& sink) const {
   Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
-  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
     Chunk chunk = chunk_of(parameters, before, batch, rows);
-    const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
-    copy_rows(grad[kLog], rows, (chunk.before - chunk.after).exp_().mul_(by_after));
     at::Tensor by_scores = std::move(chunk.scores);
-    by_scores.sub_(chunk.after).exp_().mul_(by_after);
-    const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
-    add_in_rows(by_scores, chunk.targets,
-                at::where(chunk.inside, by_target, at::zeros_like(by_target)));
+    if (distill_) {
+      const TeacherChunk teacher(*distill_, batch, begin, rows.size(0), rows.device());
+      DistillScores scores(&teacher, std::move(by_scores), rows_.first,
+                           batch.targets.index_select(0, rows));
+      const DistillState earlier = state_at(before, rows), by_after = state_at(grad_out, rows);
+      const DistillState after = scores.after(earlier);
+      copy_rows(grad[kLog], rows, chained(earlier, after, by_after).logs);
+      by_scores = scores.by_logits(after, by_after);
+    } else {
+      const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
+      copy_rows(grad[kLog], rows, (chunk.before - chunk.after).exp_().mul_(by_after));
+      by_scores.sub_(chunk.after).exp_().mul_(by_after);
+      const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
+      add_in_rows(by_scores, chunk.targets,
+                  at::where(chunk.inside, by_target, at::zeros_like(by_target)));
+    }
     const at::Tensor by_product =
         rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
     if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
@@ -203,7 +238,7 @@ Carry HeadRows::begin_backward(UnitParameters parameters, const Carry& in, const
   if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
   if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
   at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
-  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t) {
     const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
     copy_rows(grad_in, rows,
               normalise_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
@@ -264,9 +299,39 @@ LossUnit::Result HeadLoss::score(UnitParameters parameters, const Carry& in,
   return result;
 }
 
+LossUnit::Result HeadLoss::distil(UnitParameters parameters, const Carry& in,
+                                  const MicroBatch& batch, double scale, Carry* grad_out) const {
+  Carry carry = in;
+  for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+  rows_.add_rows(parameters, carry, batch);
+  Result result;
+  const at::Tensor weights = weights_of(batch);
+  for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
+    const int64_t count = rows.size(0);
+    const TeacherChunk teacher(*rows_.distill(), batch, begin, count, rows.device());
+    const DistillState all = state_at(carry, rows);
+    const at::Tensor divergence = teacher.divergences(all);
+    const at::Tensor losses = teacher.losses(all, divergence);
+    std::span<const float> some = batch.columns[kWeightColumn];
+    if (!some.empty()) some = some.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    // HOST WAIT, on a GPU: these sums are the step's results.
+    result.loss_sum += ordered_sum(losses, some);
+    result.trained += count;
+    result.distill += {.tokens = count, .kl = ordered_sum(divergence)};
+    if (grad_out == nullptr) return;
+    at::Tensor factors = at::full_like(divergence, scale);
+    if (weights.defined()) {
+      factors.mul_(weights.narrow(0, begin, count).unsqueeze(1).to(rows.device()));
+    }
+    put_state(teacher.derivatives(all, factors), rows, *grad_out);
+  });
+  return result;
+}
+
 LossUnit::Result HeadLoss::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;
+  if (rows_.distill()) return distil(parameters, in, batch, 1.0, nullptr);
   at::Tensor factors;
   return score(parameters, in, batch, trained_positions(batch.targets), factors);
 }
@@ -275,13 +340,19 @@ LossUnit::Result HeadLoss::loss_and_gradients(UnitParameters parameters, const C
                                               const MicroBatch& batch, double scale,
                                               bool want_grad_in, GradientSink& sink) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor trained = trained_positions(batch.targets);
-  at::Tensor factors;
-  Result result = score(parameters, in, batch, trained, factors);
   const auto fp32 = in.at(kHidden).options().dtype(at::kFloat).requires_grad(false);
-  at::Tensor by_log = at::zeros({batch.targets.size(0), 1}, fp32);
-  copy_rows(by_log, trained, factors.mul_(scale).unsqueeze(1));
-  const Carry grad_out = {by_log, by_log.neg(), at::zeros(in.at(kHidden).sizes(), fp32)};
+  Carry grad_out = {at::zeros(in.at(kLog).sizes(), fp32), at::zeros(in.at(kTarget).sizes(), fp32),
+                    at::zeros(in.at(kHidden).sizes(), fp32)};
+  Result result;
+  if (rows_.distill()) {
+    result = distil(parameters, in, batch, scale, &grad_out);
+  } else {
+    const at::Tensor trained = trained_positions(batch.targets);
+    at::Tensor factors;
+    result = score(parameters, in, batch, trained, factors);
+    copy_rows(grad_out[kLog], trained, factors.mul_(scale).unsqueeze(1));
+    grad_out[kTarget] = grad_out[kLog].neg();
+  }
   Carry grad = rows_.rows_backward(parameters, in, batch, grad_out, sink);
   if (want_grad_in) result.grad_in = std::move(grad);
   return result;

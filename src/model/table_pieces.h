@@ -6,13 +6,15 @@
 // has run. With `out` the log-sum-exp after a piece and g its gradient, the gradient of the piece's
 // scores is g * exp(scores - out) and that of the log-sum-exp before it g * exp(before - out). This
 // is exact and recomputed from x, so scores of all positions or the whole vocabulary never exist.
-// The last piece computes the loss. Gradients of x are computed and summed in fp32: rounded to bf16
+// The last piece computes the loss. With distillation the pieces pass on the sums of DistillState
+// instead ([Note: distillation]). Gradients of x are computed and summed in fp32: rounded to bf16
 // in each piece, gradients of small models were up to 1.3 times as far from fp32 as a whole head's.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,9 @@ class HeadRows {
   int64_t chunk(DeviceKind device) const { return head_chunk_positions(rows_.count, device); }
   Bytes gpu_bytes_of_position(DType compute) const;
   std::string signature() const;
+  // The settings of distillation, whose sums the carry has then; empty with other losses.
+  const std::optional<DistillOptions>& distill() const { return distill_; }
+  int64_t teacher_tokens() const { return distill_ ? distill_->top_k : 0; }
   // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const;
   // Adds the piece's rows to the log-sum-exp and the target's score.
@@ -77,6 +82,7 @@ class HeadRows {
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
+  std::optional<DistillOptions> distill_;
   ModuleIndex index_;    // of the final norm, in the first piece
   int32_t table_index_;  // after the norm: owned or tied
 };
@@ -92,6 +98,7 @@ class HeadPiece : public Unit {
   Bytes gpu_bytes_of_position(DType compute) const override {
     return rows_.gpu_bytes_of_position(compute);
   }
+  int64_t teacher_tokens() const override { return rows_.teacher_tokens(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -115,6 +122,7 @@ class HeadLoss : public LossUnit {
   Bytes gpu_bytes_of_position(DType compute) const override {
     return rows_.gpu_bytes_of_position(compute);
   }
+  int64_t teacher_tokens() const override { return rows_.teacher_tokens(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradientSink& sink) const override;
@@ -125,6 +133,10 @@ class HeadLoss : public LossUnit {
   // Computes the loss; `factors` (fp32 [trained]) become those of the positions' losses in it.
   Result score(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                const at::Tensor& trained, at::Tensor& factors) const;
+  // Computes the loss of distillation; `grad_out`, unless it is null, becomes its gradient by the
+  // carry after the piece's rows.
+  Result distil(UnitParameters parameters, const Carry& in, const MicroBatch& batch, double scale,
+                Carry* grad_out) const;
 
   HeadRows rows_;
 };

@@ -19,6 +19,7 @@
 #include "base/loss_kind.h"
 #include "base/token_column.h"
 #include "device/device_kind.h"
+#include "model/distill_loss.h"
 #include "model/policy_loss.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
@@ -39,7 +40,8 @@ struct MicroBatch {
   std::vector<int64_t> document_starts;
   // Set for a preference loss: documents 2k and 2k + 1 are the chosen and the rejected answer of a
   // pair; with KTO each document is a row. Set for kPolicy, too, whose positions have an advantage
-  // and an old log-probability. Empty: the loss sums over trained positions.
+  // and an old log-probability. Empty: the loss sums over trained positions; that of kDistill is
+  // the model's (ArchSpec::distill).
   std::optional<PreferenceOptions> preference = {};
   // With KTO: by document whether it is desirable, and the step's kl.
   std::vector<uint8_t> desirable = {};
@@ -116,6 +118,8 @@ class UnitCode {
   // Returns the multiplications of a position in products of activations, other than attention's
   // (attention_heads), whose number grows with the document.
   virtual int64_t activation_elements() const { return 0; }
+  // Returns the width of the teacher's columns that the unit reads.
+  virtual int64_t teacher_tokens() const { return 0; }
   // Returns whether the unit reports to MicroBatch::routers.
   virtual bool has_router() const { return false; }
   // Sets the values of an otherwise zero input that make the unit use the most memory.
@@ -156,7 +160,8 @@ class LossUnit : public UnitCode {
     // A preference loss sets these: the sums, and the log-probability of each document.
     PreferenceSums preference = {};
     std::vector<double> document_logps = {};
-    PolicySums policy = {};  // of kPolicy
+    PolicySums policy = {};    // of kPolicy
+    DistillSums distill = {};  // of a model with ArchSpec::distill
   };
   // Computes the loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,

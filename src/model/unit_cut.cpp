@@ -227,13 +227,14 @@ void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) 
   unit.name += "." + std::to_string(number);
 }
 
-// The carry between pieces: log-sum-exp and target score so far, and x. Backward reads no target
-// score except that of the last piece, which computes the loss.
-std::vector<CarryTensorSpec> head_carry(const TableRows& rows, int64_t hidden) {
+// The carry between pieces: log-sum-exp and target score so far (or head_sums()), and x. Backward
+// reads no target score except that of the last piece, which computes the loss.
+std::vector<CarryTensorSpec> head_carry(const TableRows& rows, const ArchSpec& arch) {
   const bool to_last = rows.first + 2 * rows.count >= rows.all;
-  return {{.elements_per_position = 1, .wide = true},
-          {.elements_per_position = 1, .wide = true, .running = !to_last},
-          {.elements_per_position = hidden,
+  const HeadSums sums = head_sums(arch);
+  return {{.elements_per_position = sums.logs, .wide = true},
+          {.elements_per_position = sums.scores, .wide = true, .running = !to_last},
+          {.elements_per_position = arch.hidden,
            .wide_gradient = true,
            .passes = rows.begins() ? std::nullopt : std::optional<int32_t>(2)}};
 }
@@ -412,7 +413,7 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kHeadPiece:
         take_head_piece(part.rows, pieces++, unit);
-        if (!part.rows.ends()) unit.carry_out = head_carry(part.rows, arch.hidden);
+        if (!part.rows.ends()) unit.carry_out = head_carry(part.rows, arch);
         break;
       default:
         break;

@@ -83,6 +83,19 @@ struct DecoderPart {
 // with an adapter stays whole.
 UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch);
 
+// The numbers of a position that the pieces of a head pass on.
+struct HeadSums {
+  int64_t logs = 1;    // log-sum-exps
+  int64_t scores = 1;  // sums of scores
+};
+
+// With distillation they are those of a DistillState.
+inline constexpr HeadSums kDistillSums{.logs = 3, .scores = 2};
+
+constexpr HeadSums head_sums(const ArchSpec& arch) {
+  return arch.distill ? kDistillSums : HeadSums{};
+}
+
 // Returns one part for each unit of the cut model, in order.
 std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut);
 

@@ -212,8 +212,8 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "\"no_shard\", found the string \"zero3\""},
       {"[data]\nformat = \"token\"",
        "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", "
-       "\"prompt-completion\", \"messages\", \"preference\", \"unpaired-preference\" or "
-       "\"policy\", found the string \"token\", did you mean \"tokens\"?"},
+       "\"prompt-completion\", \"messages\", \"preference\", \"unpaired-preference\", "
+       "\"policy\" or \"distill\", found the string \"token\", did you mean \"tokens\"?"},
       {"[fsdp]\nrecompute = \"full\"",
        "run.toml:2:13: fsdp.recompute: expected \"unit\", \"none\" or \"auto\", found the string "
        "\"full\""},

@@ -1,5 +1,7 @@
 // Numbers of tokens: weights in rows, in prepared files and in batches.
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <stdexcept>
 
 #include "base/file.h"
@@ -252,6 +254,88 @@ TEST_F(Columns, BadRowsOfAPolicyAreNamed) {
             "old_logps: 3 of them for 2 input_ids, 1 with a loss"},
            {", \"old_logps\": [-1], \"advantage\": \"1\"}",
             "advantage: expected a number, found a string"}}) {
+    const std::string text = refusal(good + row + "\n");
+    EXPECT_EQ(text.find("rows.jsonl:2: " + message), 0u) << row << ": " << text;
+  }
+}
+
+// Rows with a teacher have up to top_k tokens for each token, or for each token with a loss. A
+// token that has fewer repeats the first id without probability.
+TEST_F(Columns, RowsHaveTheTokensOfATeacher) {
+  options_.teacher_tokens = 2;
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7], \"weight\": 2, "
+      "\"teacher_ids\": [[6, 9], [7]], \"teacher_logps\": [[-0.5, -1], [-0.25]]}\n"
+      "{\"input_ids\": [5, 6], \"teacher_ids\": [null, [4]], \"teacher_logps\": [null, [0]]}\n");
+  EXPECT_EQ(data.report.files.at(0).format, "distill");
+  EXPECT_TRUE(data.report.files.at(0).unread.empty());
+  const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  const float none = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(batch.columns.teacher_tokens, 2u);
+  EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{4, 4, 6, 9, 7, 7}));
+  EXPECT_EQ(batch.columns[kTeacherLogpColumn], (Weights{0, none, -0.5, -1, -0.25, none}));
+  EXPECT_EQ(batch.columns[kWeightColumn], (Weights{1, 2, 2}));
+}
+
+// Pieces of a long row keep the teacher's tokens. Probabilities of a sum above 1 are divided by it.
+TEST_F(Columns, PiecesOfARowKeepTheirTeacher) {
+  options_.teacher_tokens = 2;
+  options_.data.max_tokens = 2;
+  options_.data.overlength = DataSection::Overlength::kSplit;
+  const LoadedData data = load(
+      "{\"input_ids\": [1, 2, 3, 4], \"teacher_ids\": [[5], [6], [7, 8]], "
+      "\"teacher_logps\": [[-1], [-2], [0, -5]]}\n");
+  ASSERT_EQ(data.dataset->document_count(), 2);
+  const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{7, 8, 5, 5}));
+  EXPECT_NEAR(batch.columns[kTeacherLogpColumn].at(0), -std::log1p(std::exp(-5.0)), 1e-6);
+}
+
+// Files with a teacher have a version of their own, and a damaged width is found.
+TEST_F(Columns, FilesWithATeacherHaveAVersionOfTheirOwn) {
+  options_.files = {files_.write("rows.jsonl",
+                                 "{\"input_ids\": [1, 2], \"teacher_ids\": [[3, 4]], "
+                                 "\"teacher_logps\": [[-1, -2]]}\n")};
+  const std::string path = prepare_or_open(options_).paths.at(0);
+  std::string bytes = read_whole_file(path, kMiB);
+  EXPECT_EQ(bytes.at(8), 5);
+  EXPECT_EQ(TokenFile(path).header().teacher_tokens, 16u);
+  options_.teacher_tokens = 2;
+  const std::string narrow = prepare_or_open(options_).paths.at(0);
+  EXPECT_NE(narrow, path);
+  EXPECT_EQ(TokenFile(narrow).header().teacher_tokens, 2u);
+  bytes[152] ^= 1;
+  EXPECT_THROW(TokenFile(files_.write("damaged.tok", bytes)), DataError);
+}
+
+// Faults of such rows are named.
+TEST_F(Columns, BadTokensOfATeacherAreNamed) {
+  options_.teacher_tokens = 2;
+  const std::string good =
+      "{\"input_ids\": [1, 2], \"teacher_ids\": [[3]], \"teacher_logps\": [[-1]]}\n"
+      "{\"input_ids\": [1, 2], \"teacher_ids\": ";
+  for (const auto& [row, message] : std::vector<std::pair<std::string, std::string>>{
+           {"[[3]]}", "expected a key \"teacher_logps\", found input_ids, teacher_ids"},
+           {"[[3]], \"teacher_logps\": [-1]}",
+            "teacher_logps[0]: expected an array of 1 log-probabilities, one for each id, found "},
+           {"[[3], [4], [5]], \"teacher_logps\": [[-1], [-1], [-1]]}",
+            "teacher_ids: 3 of them for 2 input_ids, 1 with a loss"},
+           {"[[3], [4]], \"teacher_logps\": [[-1]]}",
+            "teacher_logps: expected an array of 2 arrays, as teacher_ids, found 1"},
+           {"[[]], \"teacher_logps\": [[]]}", "teacher_ids[0]: the array is empty"},
+           {"[[3, 4, 5]], \"teacher_logps\": [[-1, -2, -3]]}",
+            "teacher_ids[0]: 3 tokens, more than distill.top_k = 2; raise it"},
+           {"[[3, 3]], \"teacher_logps\": [[-1, -2]]}", "teacher_ids[0]: has the token 3 twice"},
+           {"[[3, 999999]], \"teacher_logps\": [[-1, -2]]}",
+            "teacher_ids[0][1]: 999999 is no token of the model"},
+           {"[[3]], \"teacher_logps\": [[0.5]]}",
+            "teacher_logps[0][0]: 0.5 is above 0, which is no log-probability"},
+           {"[[3, 4]], \"teacher_logps\": [[-0.1, -0.1]]}",
+            "teacher_logps[0]: the probabilities have a sum of 1.8"},
+           {"[[3]], \"teacher_logps\": [[NaN]]}",
+            "teacher_logps[0][0]: expected a number, found null"}}) {
     const std::string text = refusal(good + row + "\n");
     EXPECT_EQ(text.find("rows.jsonl:2: " + message), 0u) << row << ": " << text;
   }

@@ -19,14 +19,17 @@ void correct_checksums(std::string& bytes) {
   constexpr size_t kNumbers = 16, kHeader = static_cast<size_t>(kTokenHeaderBytes),
                    kPiece = static_cast<size_t>(kTokenPieceBytes);
   TokenFileHeader header;
-  std::memcpy(&header, bytes.data() + kNumbers, sizeof header);
+  uint32_t version = 0;
+  std::memcpy(&version, bytes.data() + 8, sizeof version);
+  const size_t numbers = number_bytes(version);
+  std::memcpy(&header, bytes.data() + kNumbers, numbers);
   const std::string_view all = bytes;
   const size_t end = std::min<uint64_t>(header.checksums_offset, bytes.size());
   for (size_t i = 0; kHeader + i * kPiece < end && end + 8 * (i + 1) <= bytes.size(); ++i) {
     const size_t begin = kHeader + i * kPiece;
     put_hash(bytes, end + 8 * i, all.substr(begin, std::min(kPiece, end - begin)));
   }
-  put_hash(bytes, kNumbers + sizeof header, all.substr(0, kNumbers + sizeof header));
+  put_hash(bytes, kNumbers + numbers, all.substr(0, kNumbers + numbers));
 }
 
 }  // namespace
@@ -46,6 +49,11 @@ bool fuzz_token_file(std::string_view input) {
     LONGSHORE_CHECK(file.document_trained_tokens(i) >= 0);
     LONGSHORE_CHECK(file.ids(i).size() == ids.size());
     file.row_goes_on(i);
+    for (size_t c = 0; c < kTokenColumns; ++c) {
+      const auto column = static_cast<TokenColumn>(c);
+      if (!file.has_column(column)) continue;
+      LONGSHORE_CHECK(file.column_of(i, column).size() == file.width_of(column) * ids.size());
+    }
     tokens += std::ssize(ids);
   }
   LONGSHORE_CHECK(static_cast<uint64_t>(tokens) <= file.header().tokens);

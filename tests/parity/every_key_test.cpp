@@ -47,6 +47,7 @@ const Arguments kChat = {"data.train=[\"$/chat.jsonl\"]", "data.chat_template=$/
 const Arguments kPairs = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=dpo"};
 const Arguments kJudged = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=kto"};
 const Arguments kPolicy = {"data.train=[\"$/policy.jsonl\"]", "train.loss=policy"};
+const Arguments kTeacher = {"data.train=[\"$/teacher.jsonl\"]", "train.loss=distill"};
 const Arguments kMargin = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=simpo"};
 const Arguments kExperts = {"model.path=$/experts"};
 const Arguments kEval = {"data.eval=[\"$/other.jsonl\"]", "eval.every_steps=1",
@@ -107,6 +108,9 @@ const std::map<std::string, Change> kChanges = {
     {"preference.reference", {"$/model2", kPairs}},
     {"policy.clip_low", {"0.01", kPolicy}},
     {"policy.clip_high", {"0.01", kPolicy}},
+    {"distill.top_k", {"1", kTeacher}},
+    {"distill.temperature", {"2", kTeacher}},
+    {"distill.ce_weight", {"0.5", kTeacher}},
     {"optimizer.name", {"sgd", {}, Sight::kOneValue}},
     {"optimizer.lr", {"0.02"}},
     {"optimizer.betas", {"[0.5, 0.6]"}},
@@ -189,6 +193,9 @@ class Looker {
     // The first ratio is far below 1 and the second far above, and the clip holds both.
     write_rows("policy.jsonl",
                "{\"input_ids\": [5, 6, 1#], \"old_logps\": [-2, -9], \"advantages\": [-1, 1]}");
+    write_rows("teacher.jsonl",
+               "{\"input_ids\": [5, 6, 1#], \"teacher_ids\": [[6, 7], [8]], "
+               "\"teacher_logps\": [[-1, -2], [-0.5]]}");
     const std::string turn =
         "{\"role\": \"user\", \"content\": \"q #\"}, "
         "{\"role\": \"assistant\", \"content\": \"a #\"}";

@@ -32,8 +32,10 @@ struct WeightedCase {
          "--optimizer.lr=" + adamw.at("lr").dump(), "--optimizer.betas=" + adamw.at("betas").dump(),
          "--optimizer.eps=" + adamw.at("eps").dump(),
          "--optimizer.weight_decay=" + adamw.at("weight_decay").dump()});
-    for (const auto& [key, value] : facts.at("policy").items()) {
-      list.push_back("--policy." + key + "=" + value.dump());
+    for (const auto& [section, settings] : facts.at("settings").items()) {
+      for (const auto& [key, value] : settings.items()) {
+        list.push_back("--" + section + "." + key + "=" + value.dump());
+      }
     }
     return list;
   }
@@ -93,6 +95,7 @@ void expect_torch(const std::string& name, const Arguments& more) {
   const Json eval = run.metrics("eval").back();
   EXPECT_EQ(eval.contains("perplexity"), name == "sft");
   EXPECT_EQ(eval.contains("policy/ratio"), name == "policy");
+  EXPECT_EQ(eval.contains("distill/kl"), name == "distill");
   EXPECT_NEAR(eval.at("loss").get<double>(), eval_loss({run.directory() + "/config.toml"}), 1e-6);
   const auto state = run.state();
   for (const auto& [tensor, values] : read_tensors(golden.directory + "/golden.safetensors")) {
@@ -102,7 +105,7 @@ void expect_torch(const std::string& name, const Arguments& more) {
   }
 }
 
-const auto kGoldenCases = testing::Values("sft", "policy");
+const auto kGoldenCases = testing::Values("sft", "policy", "distill");
 
 class Weighted : public testing::TestWithParam<std::string> {};
 
@@ -247,6 +250,37 @@ TEST(PolicyRuns, RefuseRowsThatDoNotFitTheLoss) {
              "set it to \"policy\"");
   fails_with(joined(WeightedCase("sft").arguments(), {"--train.loss=policy"}),
              "the rows are of format \"tokens\"; give such rows");
+}
+
+// A run is planned for the lists of a teacher, and uses no more than its plan: whole heads and
+// pieces, with and without what temperature and cross entropy need beside.
+TEST(DistillRuns, KeepToTheirPlan) {
+  for (const std::string units : {"block", "{ rows = 100 }"}) {
+    for (const std::string weight : {"0", "0.3"}) {
+      const Arguments list = joined(WeightedCase("distill").arguments(),
+                                    {"--fsdp.units=" + units, "--distill.ce_weight=" + weight,
+                                     "--train.steps=2", "--distill.top_k=200"});
+      RunDriver run("distill-plan");
+      ASSERT_EQ(run.train(list), 0) << units << weight;  // compares the peak with the plan
+    }
+  }
+}
+
+// Rows without a teacher, and rows whose teacher would be ignored, are refused with what to change.
+TEST(DistillRuns, RefuseRowsThatDoNotFitTheLoss) {
+  const auto fails_with = [](const Arguments& list, const std::string& text) {
+    RunDriver run("distill-wrong");
+    testing::internal::CaptureStderr();
+    EXPECT_NE(run.train(list), 0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+  };
+  fails_with(joined(WeightedCase("distill").arguments(), {"--train.loss=sft"}),
+             "set it to \"distill\", or data.format = \"tokens\"");
+  fails_with(joined(WeightedCase("sft").arguments(), {"--train.loss=distill"}),
+             "the rows are of format \"tokens\"; give such rows");
+  fails_with(joined(WeightedCase("distill").arguments(), {"--distill.top_k=2"}),
+             "more than distill.top_k = 2; raise it");
 }
 
 // The loss of an evaluation is the weighted mean over its tokens.

@@ -68,6 +68,10 @@ Json to_json(const Evaluation& result) {
     object["policy/clip_fraction"] = policy->clip_fraction;
     return object;
   }
+  if (const std::optional<double> kl = mean_kl(result.distill)) {
+    object["distill/kl"] = *kl;
+    return object;
+  }
   const std::optional<PreferenceMeans> means = means_of_pairs(result);
   if (!means) {
     object["perplexity"] = result.perplexity;

@@ -26,8 +26,16 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
 // answer of a pair as a row.
 void check_loss(const RunConfig& config, const DataReport& report) {
   const LossKind loss = config.train.loss;
-  const bool policy = loss == LossKind::kPolicy;
+  const bool policy = loss == LossKind::kPolicy, distill = loss == LossKind::kDistill;
   for (const FileReport& file : report.files) {
+    if ((file.format == "distill") != distill) {
+      throw ConfigError(file.path + ": train.loss = \"distill\" and rows of token ids with " +
+                        "\"teacher_ids\" and \"teacher_logps\" go together, but train.loss is " +
+                        (distill ? "\"distill\" and the rows are of format \"" + file.format +
+                                       "\"; give such rows, or set train.loss = \"sft\""
+                                 : "another; set it to \"distill\", or data.format = \"tokens\" " +
+                                       std::string("to train without the teacher")));
+    }
     if ((file.format == "policy") != policy) {
       throw ConfigError(file.path + ": train.loss = \"policy\" and rows of token ids with " +
                         "\"old_logps\" and advantages go together, but train.loss is " +
@@ -242,9 +250,10 @@ double TrainingData::epochs_after(Step step) const {
 }
 
 std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
-  if (config.train.loss == LossKind::kSft) return std::nullopt;
+  const LossKind loss = config.train.loss;
+  if (loss == LossKind::kSft || loss == LossKind::kDistill) return std::nullopt;
   PreferenceOptions options = config.preference;
-  options.loss = config.train.loss;
+  options.loss = loss;
   options.policy = config.policy;
   return options;
 }

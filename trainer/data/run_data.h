@@ -126,7 +126,8 @@ class TrainingData {
   int64_t base_samples_ = 0;  // samples before base_step_
 };
 
-// Returns the loss that the run file asks for; empty with train.loss = "sft".
+// Returns the loss that the run file asks for; empty with "sft", and with "distill", which is the
+// model's (ArchSpec::distill).
 std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 
 // Returns the divisor of a loss over these batches: their pairs or rows with an objective, else the

@@ -100,7 +100,10 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   std::error_code ignored;
   const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
   // Rows of token ids need no tokenizer, so its directory may lack one.
-  if (format == DataSection::Format::kTokens || format == DataSection::Format::kPolicy) return;
+  if (format == DataSection::Format::kTokens || format == DataSection::Format::kPolicy ||
+      format == DataSection::Format::kDistill) {
+    return;
+  }
   const bool may_be_ids = format == DataSection::Format::kAuto ||
                           format == DataSection::Format::kPreference ||
                           format == DataSection::Format::kUnpaired;
@@ -115,6 +118,7 @@ PrepareOptions RunPreparation::options(const std::vector<std::string>& files) co
           .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
           .chat = chat_ ? &*chat_ : nullptr,
           .model_vocabulary_size = vocabulary_,
+          .teacher_tokens = config_.distill.top_k,
           .cache = cache_directory(config_),
           .threads = config_.data.threads.value_or(0)};
 }

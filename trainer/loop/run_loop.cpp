@@ -203,6 +203,7 @@ void RunLoop::evaluate_now() {
                               .seconds = result.seconds,
                               .preference = means_of_pairs(result),
                               .policy = means_of_policy(result),
+                              .distill_kl = mean_kl(result.distill),
                               .sets = sets});
     reporter.clear_display();
     const std::string text = formatted("step %lld  eval loss %.4f  ",

@@ -164,6 +164,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
       config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
+  if (config.train.loss == LossKind::kDistill) arch_.distill = config.distill;
   if (packs_) check_packable(arch_, *directory_);
   if (config.adapter.on()) read_adapter(config);
   std::vector<FileTensor> files = file_tensors(*directory_);

@@ -1,6 +1,7 @@
 #include "trainer/report/data_inspection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -49,7 +50,22 @@ std::vector<std::string> pieces_of(const InspectedRow& row, const Tokenizer* tok
   return pieces;
 }
 
+// Returns by label the sum of the teacher's probabilities, 0 without a loss.
+std::vector<double> teacher_sums(const Document& document) {
+  std::vector<double> sums;
+  const std::vector<float>& logps = document.columns[kTeacherLogpColumn];
+  if (logps.empty()) return sums;
+  const size_t width = document.columns.teacher_tokens;
+  for (size_t t = 0; t < document.labels.size(); ++t) {
+    double sum = 0.0;
+    for (size_t i = 0; i < width; ++i) sum += std::exp(static_cast<double>(logps[t * width + i]));
+    sums.push_back(t > 0 && document.labels[t] != kNotTrained ? sum : 0.0);
+  }
+  return sums;
+}
+
 void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
+  row.teacher = teacher_sums(document);
   row.text = std::move(document.text);
   row.ids = std::move(document.tokens);
   row.labels = std::move(document.labels);

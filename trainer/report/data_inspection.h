@@ -25,6 +25,8 @@ struct InspectedRow {
   std::vector<TokenId> ids{};
   std::vector<TokenId> labels{};
   std::vector<float> weights{};  // of the labels' losses; empty: all are 1
+  // By label the sum of the teacher's probabilities that the row has; empty without a teacher.
+  std::vector<double> teacher{};
   // pieces[i] is what token i shows of `text`, or the token's name. It is empty where an earlier
   // token already shows the character.
   std::vector<std::string> pieces{};
@@ -53,7 +55,7 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
 std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
 // Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", of a judged answer with
-// "label", with "weights" if there are any, or {"row", "problem"}.
+// "label", with "weights" and "teacher" if there are any, or {"row", "problem"}.
 Json row_as_json(const InspectedRow& row);
 // Returns one HTML page that needs no other file.
 std::string inspection_page(const DataStatistics& statistics,

@@ -191,6 +191,7 @@ Json row_as_json(const InspectedRow& row) {
       {"row", row.row}, {"text", row.text}, {"input_ids", row.ids}, {"labels", row.labels}};
   if (row.label) object["label"] = *row.label;
   if (!row.weights.empty()) object["weights"] = row.weights;
+  if (!row.teacher.empty()) object["teacher"] = row.teacher;
   if (row.pair) {
     object["answer"] = answer_of(row);
   } else if (row.samples > 1) {

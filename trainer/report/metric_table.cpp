@@ -183,6 +183,10 @@ constexpr std::array kStep = {
     StepRow{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
              "train/policy/clip_fraction", false},
             policy<StepRecord, &PolicyMeans::clip_fraction>},
+    StepRow{{"distill/kl", kReal,
+             "The mean divergence of the tokens from the teacher's; with train.loss = \"distill\".",
+             "train/distill/kl", false},
+            member<&StepRecord::distill_kl>},
     StepRow{
         {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
         member<&StepRecord::router>},
@@ -205,7 +209,7 @@ std::optional<Json> sets(const EvalRecord& record) {
 }
 
 std::optional<Json> perplexity(const EvalRecord& record) {
-  const bool none = record.preference || record.policy;
+  const bool none = record.preference || record.policy || record.distill_kl;
   return none ? std::nullopt : std::optional<Json>(record.perplexity);
 }
 
@@ -229,6 +233,10 @@ constexpr std::array kEval = {
     Eval{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
           "eval/policy/clip_fraction", false},
          policy<EvalRecord, &PolicyMeans::clip_fraction>},
+    Eval{{"distill/kl", kReal,
+          "The mean divergence of the tokens from the teacher's; with train.loss = \"distill\".",
+          "eval/distill/kl", false},
+         member<&EvalRecord::distill_kl>},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
     Eval{{"sets", kRealByName,

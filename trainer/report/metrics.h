@@ -64,6 +64,7 @@ struct StepRecord {
   std::optional<RouterStatistics> router = {};
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
   std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
+  std::optional<double> distill_kl = {};           // of train.loss = "distill"
   bool skipped = false;
   int64_t skipped_total = 0;
 };
@@ -77,6 +78,7 @@ struct EvalRecord {
   double seconds = 0.0;
   std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
   std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
+  std::optional<double> distill_kl = {};           // of train.loss = "distill"
   std::map<std::string, double> sets = {};         // "<name>/loss" and others of each of eval.sets
 };
 

@@ -394,7 +394,7 @@ std::string evaluations(const RunRecord& run) {
   Other other = {"eval/perplexity", "perplexity", "%.2f"};
   for (const Other& candidate :
        {Other{"eval/rewards/accuracies", "accuracy", "%.3f"}, Other{"eval/kl", "kl", "%.4f"},
-        Other{"eval/policy/ratio", "ratio", "%.4f"}}) {
+        Other{"eval/policy/ratio", "ratio", "%.4f"}, Other{"eval/distill/kl", "kl", "%.4f"}}) {
     if (!run.of(candidate.key).empty()) other = candidate;
   }
   const Points& others = run.of(other.key);

@@ -60,6 +60,7 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
   }
   if (!outcome.preference.empty()) record.preference = means_of(outcome.preference);
   if (outcome.policy.tokens > 0) record.policy = means_of(outcome.policy);
+  record.distill_kl = mean_kl(outcome.distill);
   record.skipped = outcome.skipped;
   record.skipped_total = ended.skipped_total;
   return record;

@@ -75,6 +75,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     mine.preference += sum.preference;
     mine.policy += sum.policy;
     mine.tokens += sum.tokens;
+    mine.distill += sum.distill;
   });
   const LossSum all = sum_over_ranks(engine.groups(), mine);
   Evaluation result;
@@ -85,6 +86,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   result.preference = all.preference;
   result.policy = all.policy;
   result.hits = all.tokens;
+  result.distill = all.distill;
   result.perplexity = std::exp(result.loss);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
@@ -105,6 +107,7 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
     sums.preference += result.preference;
     sums.policy += result.policy;
     sums.hits += result.hits;
+    sums.distill += result.distill;
     sums.seconds += result.seconds;
     if (set.name.empty()) {
       results.whole = result;
@@ -142,6 +145,8 @@ std::string describe_quality(const Evaluation& evaluation) {
   if (const std::optional<PolicyMeans> policy = means_of_policy(evaluation)) {
     return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
   }
+  if (const std::optional<double> kl = mean_kl(evaluation.distill))
+    return formatted("kl %.4f", *kl);
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
   if (!means) {
     const std::optional<double> accuracy = token_accuracy(evaluation);

@@ -207,6 +207,10 @@ class UnitProbe::Bench {
     TokenColumns columns;
     columns[kWeightColumn].assign(
         static_cast<size_t>(std::min<int64_t>(trained, std::ssize(zero.targets))), 1.0f);
+    columns.teacher_tokens = static_cast<size_t>(model_.code_of(model_.probed()).teacher_tokens());
+    for (const TokenColumn column : {kTeacherIdColumn, kTeacherLogpColumn}) {
+      columns[column].resize(columns.teacher_tokens * columns[kWeightColumn].size());
+    }
     host.columns = &columns;
     const std::span<const MicroBatch> batch = batches_.load({&host, 1});
     const UnitId unit = model_.probed();
