@@ -304,6 +304,7 @@ TEST(PreferenceRuns, CompareWithAnotherModel) {
 }
 
 // The values of another model are kept, and computed again where they are missing or of other data.
+// A run that finds them does not measure that model.
 TEST(PreferenceRuns, KeepTheValuesOfAnotherModel) {
   const PreferenceCase golden("dpo");
   const Arguments list =
@@ -315,8 +316,15 @@ TEST(PreferenceRuns, KeepTheValuesOfAnotherModel) {
   const std::string path = parts.directory() + "/other_reference_train";
   const std::string kept = read_whole_file(path, 1 << 20);
   const auto written = std::filesystem::last_write_time(path);
+  const std::string workspace = parts.directory() + "/cache/workspace";
+  const auto measured = [&workspace] {
+    return std::distance(std::filesystem::directory_iterator(workspace), {});
+  };
+  const auto of_both = measured();
+  std::filesystem::remove_all(workspace);
   ASSERT_EQ(parts.train(joined(list, {"--train.steps=4"})), 0);
   EXPECT_EQ(std::filesystem::last_write_time(path), written);
+  EXPECT_LT(measured(), of_both);
   std::ofstream(path) << "damaged";
   ASSERT_EQ(parts.train(joined(list, {"--train.steps=6"})), 0);
   EXPECT_EQ(read_whole_file(path, 1 << 20), kept);

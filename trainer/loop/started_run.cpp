@@ -164,7 +164,7 @@ std::string reference_file(const EvaluationSet& set) {
 void take_other_references(StartedRun& run) {
   const RunConfig& config = run.setup.config;
   if (!has_other_reference(config)) return;
-  const MeasuredRun reference = other_reference(run.setup);
+  OpenedRun opened = open_other_reference(run.setup);
   const bool first = run.ranks().first();
   std::vector<const SequenceData*> data = {&run.data.data()};
   std::vector<std::string> paths = {run.directory.file("other_reference_train")}, keys;
@@ -173,7 +173,7 @@ void take_other_references(StartedRun& run) {
     paths.push_back(run.directory.file("other_" + reference_file(set)));
   }
   for (const SequenceData* const one : data) {
-    keys.push_back(other_reference_key(reference, *one));
+    keys.push_back(other_reference_key(opened, *one));
   }
   std::vector<std::vector<double>> values;
   try {
@@ -182,6 +182,7 @@ void take_other_references(StartedRun& run) {
     }
   } catch (const CheckpointError&) {
     // No file, or one of other data or another model: the values can be computed at any time.
+    const MeasuredRun reference = measured_reference(config, std::move(opened));
     if (first) log_info(describe_other_reference(reference));
     values = compute_other_reference(reference, data, stop_of_pass(run));
     for (size_t i = 0; first && i < data.size(); ++i) write_reference(paths[i], keys[i], values[i]);

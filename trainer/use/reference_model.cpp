@@ -115,20 +115,31 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
   return config;
 }
 
-MeasuredRun other_reference(const MeasuredRun& run) {
+OpenedRun open_other_reference(const MeasuredRun& run) {
   ReadRun read = run;
   read.config = other_reference_config(run.config, *run.source);
   return named_by_key(run.config, [&] {
-    MeasuredRun reference{OpenedRun(std::move(read))};
+    OpenedRun reference(std::move(read));
     if (run.ranks) {
       run.ranks->world().agree("the reference model", reference.source->fingerprint() + "\n");
     }
+    return reference;
+  });
+}
+
+MeasuredRun measured_reference(const RunConfig& run, OpenedRun opened) {
+  return named_by_key(run, [&] {
+    MeasuredRun reference(std::move(opened));
     reference.plan_for_inference();  // throws if it does not fit
     return reference;
   });
 }
 
-std::string other_reference_key(const MeasuredRun& reference, const SequenceData& data) {
+MeasuredRun other_reference(const MeasuredRun& run) {
+  return measured_reference(run.config, open_other_reference(run));
+}
+
+std::string other_reference_key(const OpenedRun& reference, const SequenceData& data) {
   const ModelDirectory& model = reference.source->directory();
   std::string times;
   for (const auto& file : model.files()) {

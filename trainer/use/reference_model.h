@@ -20,12 +20,18 @@ bool has_other_reference(const RunConfig& config);
 // also if its vocabulary or tokenizer is another one.
 RunConfig other_reference_config(const RunConfig& run, const ModelSource& own);
 
-// Opens and measures the model. Throws DoesNotFitError too. Collective if the run has ranks.
+// Opens the model, which other_reference_key() needs alone. Collective if the run has ranks.
+OpenedRun open_other_reference(const MeasuredRun& run);
+
+// Measures the opened model of a run. Throws DoesNotFitError too. Collective if the run has ranks.
+MeasuredRun measured_reference(const RunConfig& run, OpenedRun opened);
+
+// Does both.
 MeasuredRun other_reference(const MeasuredRun& run);
 
 // Returns the key of its values of `data`, as of reference_key; it changes when a
 // weight file is written.
-std::string other_reference_key(const MeasuredRun& reference, const SequenceData& data);
+std::string other_reference_key(const OpenedRun& reference, const SequenceData& data);
 
 // Returns a line about the pass of such a model, with the peaks of its plan.
 std::string describe_other_reference(const MeasuredRun& reference);
