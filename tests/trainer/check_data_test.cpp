@@ -102,9 +102,35 @@ TEST(CheckData, ShowsTheLabelOfAnAnswer) {
   EXPECT_NE(pairs.find("of up to 64 tokens"), std::string::npos) << pairs;
 }
 
-// A row of JSON has the weights of its tokens, and a row with the weight 0 says that it is left
-// out.
-TEST(CheckData, ShowsWeights) {
+// Sequences of KTO's rows have space for their mismatched answers, as those of a run have.
+TEST(CheckData, PacksRowsOfKtoWithTheirMismatchedAnswers) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  const auto ids = [](int count) {
+    std::string text = "[5";
+    for (int i = 1; i < count; ++i) text += ", 6";
+    return text + "]";
+  };
+  std::ofstream file(at + "/rows.jsonl");
+  for (const int prompt : {4, 28}) {
+    file << "{\"prompt_ids\": " << ids(prompt) << ", \"completion_ids\": " << ids(32 - prompt)
+         << ", \"label\": true}\n";
+  }
+  file.close();
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at
+                                  << "/rows.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\nloss = "
+                                  << "\"kto\"\n";
+  // Two rows of 32 tokens fill a sequence, but the long prompt with the long answer has 56.
+  EXPECT_NE(printed({"check", "data", at + "/run.toml"}).find("2 of up to 64 tokens"),
+            std::string::npos);
+}
+
+// A row of JSON has the weights of its tokens, and how much a teacher's tokens hold. A row with the
+// weight 0 says that it is left out.
+TEST(CheckData, ShowsWeightsAndTeachers) {
   const TemporaryDirectory directory;
   const std::string at = directory.path();
   std::ofstream(at + "/rows.jsonl") << R"({"input_ids": [5, 6, 7], "weights": [1, 0.5, 2]})"
@@ -119,6 +145,11 @@ TEST(CheckData, ShowsWeights) {
   const std::string rows = printed({"check", "data", at + "/run.toml", "--json"});
   EXPECT_NE(rows.find("\"weights\":[0.0,0.5,2.0]"), std::string::npos) << rows;
   EXPECT_NE(rows.find("left out: its weight is 0"), std::string::npos) << rows;
+  std::ofstream(at + "/teacher.jsonl")
+      << R"({"input_ids": [5, 6], "teacher_ids": [[9]], "teacher_logps": [[0]]})" << "\n";
+  const std::string taught = printed(
+      {"check", "data", at + "/run.toml", "--json", "--data.train=[\"" + at + "/teacher.jsonl\"]"});
+  EXPECT_NE(taught.find("\"teacher\":[0.0,1.0]"), std::string::npos) << taught;
 }
 
 // `prepare` prints for each file what was added, where, and how many samples.

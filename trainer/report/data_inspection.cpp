@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -175,6 +176,11 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
                        return file.format == name_of(DataSection::Format::kPreference);
                      });
   PackingOptions packing = packing_options(config.data, pairs ? 2 : 1);
+  std::optional<MismatchedDataset> mismatched;  // it needs two rows
+  if (config.train.loss == LossKind::kKto && row_starts(all).size() > 2) {
+    mismatched.emplace(&all, config.train.sequences_per_step, config.data.max_tokens);
+    packing.beside = &*mismatched;
+  }
   packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
   statistics.sequence_tokens = packing.max_tokens;
   const SequenceTable table = make_sequences(all, packing);
