@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "data/batch.h"
 #include "tests/data/prepare_fixture.h"
+#include "tests/fakes/test_files.h"
 
 namespace longshore {
 namespace {
@@ -276,6 +277,21 @@ TEST_F(Columns, RowsHaveTheTokensOfATeacher) {
   EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{4, 4, 6, 9, 7, 7}));
   EXPECT_EQ(batch.columns[kTeacherLogpColumn], (Weights{0, none, -0.5, -1, -0.25, none}));
   EXPECT_EQ(batch.columns[kWeightColumn], (Weights{1, 2, 2}));
+}
+
+// Lists of lists in a Parquet file are those of JSONL.
+TEST_F(Columns, TablesHaveTheTokensOfATeacher) {
+  options_.files = {test_data() + "/data/tables/teacher.parquet"};
+  const LoadedData data = load();
+  EXPECT_EQ(data.report.files.at(0).format, "distill");
+  const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{0, 1});
+  ASSERT_EQ(batch.columns.teacher_tokens, 16u);
+  const Weights& ids = batch.columns[kTeacherIdColumn];
+  const Weights& logps = batch.columns[kTeacherLogpColumn];
+  ASSERT_EQ(ids.size(), 48u);
+  EXPECT_EQ((Weights{ids[0], ids[1], ids[16], ids[32]}), (Weights{6, 9, 7, 4}));
+  EXPECT_EQ((Weights{logps[0], logps[1], logps[16], logps[32]}), (Weights{-0.5, -1, -0.25, 0}));
 }
 
 // Pieces of a long row keep the teacher's tokens. Probabilities of a sum above 1 are divided by it.

@@ -114,6 +114,18 @@ def zigzag(value):
     return out + bytes([value])
 
 
+def write_teacher():
+    """Rows of token ids with the tokens of a teacher; none for the first, which nothing predicts."""
+    lists = [("input_ids", pyarrow.list_(pyarrow.int32())),
+             ("teacher_ids", pyarrow.list_(pyarrow.list_(pyarrow.int32()))),
+             ("teacher_logps", pyarrow.list_(pyarrow.list_(pyarrow.float32())))]
+    rows = [{"input_ids": [5, 6, 7], "teacher_ids": [None, [6, 9], [7]],
+             "teacher_logps": [None, [-0.5, -1.0], [-0.25]]},
+            {"input_ids": [5, 6], "teacher_ids": [[4]], "teacher_logps": [[0.0]]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(lists)),
+                                HERE / "teacher.parquet")
+
+
 def write_zero_dictionary():
     """plain.parquet as older writers have it: an offset of zero where there is no dictionary. In
     the footer's Thrift, field 11 goes in after field 9 of every column."""
@@ -170,5 +182,6 @@ if __name__ == "__main__":
     write_same_rows()
     write_empty_groups()
     write_pairs()
+    write_teacher()
     write_zero_dictionary()
     write_bombs()
