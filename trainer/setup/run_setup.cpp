@@ -9,6 +9,7 @@
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_from_config.h"
+#include "offload/plan/plan_sizes.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
@@ -20,7 +21,9 @@ namespace longshore {
 namespace {
 
 // Estimates the memory of the data, because its tokens are counted only after planning. A token is
-// about four bytes of text and eight bytes of memory (token and target).
+// about four bytes of text and eight bytes of memory (token and target). A teacher's lists are most
+// of the text of their rows. They are in memory for one step: two numbers for each token of a list,
+// in the batches of the step and in those of the rank.
 Bytes estimate_data_bytes(const RunConfig& config) {
   Bytes text = 0;
   const auto add_files = [&text](const std::vector<std::string>& files) {
@@ -38,7 +41,10 @@ Bytes estimate_data_bytes(const RunConfig& config) {
   } catch (const Error&) {
     // Reading the data reports the error later; a plan is possible without it.
   }
-  return text * 2;
+  if (config.train.loss != LossKind::kDistill) return text * 2;
+  const int64_t top_k = config.distill.top_k;
+  return text * 2 / top_k + plan_product({static_cast<int64_t>(4 * sizeof(float)), top_k,
+                                          config.train.sequences_per_step, config.data.max_tokens});
 }
 
 // Throws if a learned position table is too short; rotary positions have no limit.
