@@ -115,7 +115,7 @@ def zigzag(value):
 
 
 def write_teacher():
-    """Rows of token ids with the tokens of a teacher; none for the first, which nothing predicts."""
+    """Rows of token ids with the tokens of a teacher, which no first token has."""
     lists = [("input_ids", pyarrow.list_(pyarrow.int32())),
              ("teacher_ids", pyarrow.list_(pyarrow.list_(pyarrow.int32()))),
              ("teacher_logps", pyarrow.list_(pyarrow.list_(pyarrow.float32())))]
