@@ -44,6 +44,7 @@ struct RopeSpec {
   double theta = 10000.0;
   double partial = 1.0;  // share of each head that rotates, counted from its first value
   bool pairs = false;    // rotates neighbours together (GLM) instead of the halves
+  double turning = 1.0;  // share of the rotating pairs that turn; the later ones never do (Gemma 4)
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
   int64_t original_max_positions = 0;  // used by kLlama3, kYarn and kLong
@@ -61,6 +62,10 @@ struct RopeSpec {
 
   int64_t rotary_dim(int64_t head_dim) const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  }
+  // Returns how many of a head's rotating pairs turn.
+  int64_t turning_pairs(int64_t head_dim) const {
+    return static_cast<int64_t>(static_cast<double>(rotary_dim(head_dim)) * turning / 2.0);
   }
 };
 
@@ -104,6 +109,9 @@ struct LayerSpec {
   bool rotates = true;      // false: the layer has no positions
   bool local_rope = false;  // uses ArchSpec::local_rope
   bool sparse = false;      // experts replace the MLP
+  // The sizes of attention's heads where they differ from those of ArchSpec; 0: they do not.
+  int64_t head_dim = 0, kv_heads = 0;
+  bool values_are_keys = false;  // there is no matrix of values; keys before their norm replace it
 };
 
 // How a router's scores become weights.
@@ -165,6 +173,7 @@ enum class Module : uint8_t {
   kUp,
   kGateUp,
   kDown,
+  kLayerScale,  // without ".weight"
   kSinks,
   // These are of gated DeltaNet; the two after the convolution have no ".weight".
   kDeltaQkv,
@@ -250,7 +259,8 @@ struct ArchSpec {
   // Limits the values of queries, keys and value heads to -clip .. clip before the rope; 0 means
   // none (OLMoE).
   double qkv_clip = 0.0;
-  bool sinks = false;  // each head has one more score, which takes weight and adds no value
+  bool value_norm = false;  // each head's value has an RMS norm without weight (Gemma 4)
+  bool sinks = false;       // each head has one more score, which takes weight and adds no value
   // Attention's result is multiplied by the sigmoid of a gate. The matrix of the queries holds
   // both: each head's rows of the query, then those of the gate.
   bool output_gate = false;
@@ -263,6 +273,7 @@ struct ArchSpec {
   double embedding_scale = 1.0;
   bool embedding_scale_rounded = false;  // rounds the scale to the compute dtype before use
   double residual_scale = 1.0;           // factor of the outputs of attention and MLP
+  bool layer_scale = false;  // a stored number, which no run trains, multiplies a block's output
   double logit_divisor = 1.0;
   // Caps (Gemma 2): x becomes cap * tanh(x / cap); 0 means none.
   double score_cap = 0.0;  // caps attention scores before the softmax
@@ -301,6 +312,13 @@ struct ArchSpec {
   int64_t layer_count() const { return static_cast<int64_t>(layers.size()); }
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_width() const { return kv_heads * head_dim; }
+  // Returns these settings with the sizes of the layer's heads.
+  ArchSpec of_layer(const LayerSpec& layer) const {
+    ArchSpec own = *this;
+    if (layer.head_dim > 0) own.head_dim = layer.head_dim;
+    if (layer.kv_heads > 0) own.kv_heads = layer.kv_heads;
+    return own;
+  }
 };
 
 }  // namespace longshore

@@ -9,7 +9,7 @@ namespace longshore {
 
 AttentionMixer::AttentionMixer(const ArchSpec& arch, const LayerSpec& layer,
                                const ModuleIndex& index)
-    : arch_(arch), layer_(layer), index_(index) {
+    : arch_(arch.of_layer(layer)), layer_(layer), index_(index) {
   if (arch_.position == PositionKind::kRope && layer_.rotates) {
     rope_.emplace(rope_spec(), arch_.head_dim);
   }
@@ -18,16 +18,26 @@ AttentionMixer::AttentionMixer(const ArchSpec& arch, const LayerSpec& layer,
 std::string AttentionMixer::signature() const {
   std::string text = " attention";
   const RopeSpec& rope = rope_spec();
-  for (const int64_t value :
-       {arch_.heads, arch_.kv_heads, arch_.head_dim, layer_.window,
-        static_cast<int64_t>(arch_.qk_norm), static_cast<int64_t>(arch_.fused_qkv),
-        static_cast<int64_t>(arch_.position), static_cast<int64_t>(layer_.rotates),
-        static_cast<int64_t>(arch_.query_growth_beta != 0.0),
-        static_cast<int64_t>(arch_.qk_norm_after_rope), static_cast<int64_t>(arch_.qkv_clip != 0.0),
-        static_cast<int64_t>(arch_.score_cap != 0.0), static_cast<int64_t>(arch_.sinks),
-        static_cast<int64_t>(arch_.output_gate), rope.rotary_dim(arch_.head_dim),
-        static_cast<int64_t>(rope.pairs), static_cast<int64_t>(rope.attention_factor != 1.0),
-        static_cast<int64_t>(rope.scaling == RopeSpec::Scaling::kLong)}) {
+  for (const int64_t value : {arch_.heads,
+                              arch_.kv_heads,
+                              arch_.head_dim,
+                              layer_.window,
+                              static_cast<int64_t>(arch_.qk_norm),
+                              static_cast<int64_t>(arch_.fused_qkv),
+                              static_cast<int64_t>(arch_.position),
+                              static_cast<int64_t>(layer_.rotates),
+                              static_cast<int64_t>(arch_.query_growth_beta != 0.0),
+                              static_cast<int64_t>(arch_.qk_norm_after_rope),
+                              static_cast<int64_t>(arch_.qkv_clip != 0.0),
+                              static_cast<int64_t>(arch_.score_cap != 0.0),
+                              static_cast<int64_t>(arch_.sinks),
+                              static_cast<int64_t>(arch_.output_gate),
+                              static_cast<int64_t>(arch_.value_norm),
+                              static_cast<int64_t>(layer_.values_are_keys),
+                              rope.rotary_dim(arch_.head_dim),
+                              static_cast<int64_t>(rope.pairs),
+                              static_cast<int64_t>(rope.attention_factor != 1.0),
+                              static_cast<int64_t>(rope.scaling == RopeSpec::Scaling::kLong)}) {
     text += " " + std::to_string(value);
   }
   return text;
@@ -60,10 +70,13 @@ std::vector<at::Tensor> AttentionMixer::query_key_value(UnitParameters parameter
                                                         const NormWeights& norm,
                                                         const MicroBatch& batch) const {
   if (!arch_.fused_qkv) {
-    const std::array weights{index_.linear(parameters, Module::kQuery, batch),
-                             index_.linear(parameters, Module::kKey, batch),
-                             index_.linear(parameters, Module::kValue, batch)};
+    std::vector<LinearWeights> weights{index_.linear(parameters, Module::kQuery, batch),
+                                       index_.linear(parameters, Module::kKey, batch)};
+    if (!layer_.values_are_keys) {
+      weights.push_back(index_.linear(parameters, Module::kValue, batch));
+    }
     std::vector<at::Tensor> qkv = linear_group(x, norm, weights, arch_.transposed_weights);
+    if (layer_.values_are_keys) qkv.push_back(qkv[1]);
     if (arch_.output_gate) {
       const std::vector<at::Tensor> both =
           qkv[0].view({x.size(0), arch_.heads, 2, arch_.head_dim}).unbind(2);
@@ -104,10 +117,16 @@ at::Tensor AttentionMixer::head_normed(UnitParameters parameters, Module module,
   return norm.weight.defined() ? normalise(x, norm.weight, norm.bias, norm.kind, norm.eps) : x;
 }
 
+at::Tensor AttentionMixer::value_normed(const at::Tensor& x) const {
+  const at::Tensor ones = at::ones({arch_.head_dim}, x.options().requires_grad(false));
+  return normalise(x, ones, {}, NormKind::kRmsWide, arch_.norm_eps);
+}
+
 at::Tensor AttentionMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                    const NormWeights& norm, const MicroBatch& batch,
                                    Values values) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
+  if (arch_.value_norm) qkv[2] = value_normed(qkv[2]);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
   qkv[2] = clipped(qkv[2]);

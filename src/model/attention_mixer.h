@@ -28,12 +28,14 @@ class AttentionMixer final : public Mixer {
                            const MicroBatch& batch) const;
   // Returns x itself if the family lacks this norm.
   at::Tensor head_normed(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  // Returns the values with each head divided by its root mean square.
+  at::Tensor value_normed(const at::Tensor& x) const;
   // Returns x with its values limited, or x itself if the family does not clip.
   at::Tensor clipped(const at::Tensor& x) const;
   // Returns the factor of the queries, [T, 1].
   at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
 
-  ArchSpec arch_;
+  ArchSpec arch_;  // with the sizes of the layer's heads
   LayerSpec layer_;
   ModuleIndex index_;
   std::optional<RopeTable> rope_;  // only in layers that rotate

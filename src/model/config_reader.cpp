@@ -172,6 +172,12 @@ void read_partial(ConfigReader& reader, const RopeRules& rules, int64_t head_dim
   }
 }
 
+void read_proportional(ConfigReader& rope, RopeSpec& spec) {
+  spec.turning = rope.real({"partial_rotary_factor"}, 0.0, 1.0).value_or(1.0);
+  spec.factor = rope.real({"factor"}, 1e-3, kMostFactor).value_or(1.0);
+  if (spec.factor != 1.0) spec.scaling = RopeSpec::Scaling::kLinear;
+}
+
 void check_head_dim(ConfigReader& config, const ArchSpec& arch) {
   if (arch.head_dim % 2 != 0) {
     config.problem("head_dim", "= " + std::to_string(arch.head_dim) + " must be even");
@@ -182,8 +188,12 @@ void read_one(ConfigReader& config, const Json& object, const std::string& name,
               const RopeRules& rules, const ArchSpec& arch, RopeSpec& spec) {
   ConfigReader rope(object, config.path() + ": " + name);
   spec.theta = rope.real({"rope_theta"}, 1.0, kMostTheta).value_or(spec.theta);
-  if (arch.head_dim % 2 == 0) read_partial(rope, rules, arch.head_dim, spec);
-  read_scaling(config, rope, rules, arch, spec);
+  if (rules.proportional && rope.text({"rope_type"}) == "proportional") {
+    read_proportional(rope, spec);
+  } else {
+    if (arch.head_dim % 2 == 0) read_partial(rope, rules, arch.head_dim, spec);
+    read_scaling(config, rope, rules, arch, spec);
+  }
   config.take_problems(rope);
 }
 
@@ -372,7 +382,8 @@ void read_rope(ConfigReader& config, const RopeRules& rules, ArchSpec& arch) {
 }
 
 void read_rope_by_layer_type(ConfigReader& config, double full_theta, double sliding_theta,
-                             std::string_view sliding_theta_key, ArchSpec& arch) {
+                             std::string_view sliding_theta_key, ArchSpec& arch,
+                             const RopeRules& rules) {
   arch.position = PositionKind::kRope;
   check_head_dim(config, arch);
   arch.rope.theta = config.real({"rope_theta"}, 1.0, kMostTheta).value_or(full_theta);
@@ -381,7 +392,6 @@ void read_rope_by_layer_type(ConfigReader& config, double full_theta, double sli
     arch.local_rope.theta =
         config.real({sliding_theta_key}, 1.0, kMostTheta).value_or(sliding_theta);
   }
-  const RopeRules rules;
   const Json* old = config.find({"rope_scaling"});
   if (old != nullptr && old->is_object()) {
     read_one(config, *old, "rope_scaling", rules, arch, arch.rope);

@@ -79,8 +79,8 @@ std::string DecoderBlock::signature() const {
        {arch_.hidden, arch_.intermediate, static_cast<int64_t>(arch_.norm),
         static_cast<int64_t>(arch_.norm_placement), static_cast<int64_t>(arch_.fused_gate_up),
         static_cast<int64_t>(arch_.transposed_weights), static_cast<int64_t>(arch_.gated),
-        static_cast<int64_t>(arch_.activation),
-        static_cast<int64_t>(arch_.residual_scale != 1.0)}) {
+        static_cast<int64_t>(arch_.activation), static_cast<int64_t>(arch_.residual_scale != 1.0),
+        static_cast<int64_t>(arch_.layer_scale)}) {
     text += " " + std::to_string(value);
   }
   if (mixer_) text += mixer_->signature();
@@ -118,7 +118,8 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
   }
   if (part_ == BlockPart::kAttention) return {x};
   const Values product = branch_values(Module::kMlpPostNorm, output);
-  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, batch, product), output)};
+  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, batch, product), output,
+                 index_.weight(parameters, Module::kLayerScale))};
 }
 
 Values DecoderBlock::branch_values(Module post_norm, Values sum) const {
@@ -126,11 +127,13 @@ Values DecoderBlock::branch_values(Module post_norm, Values sum) const {
 }
 
 at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
-                                at::Tensor branch, Values values) const {
+                                at::Tensor branch, Values values, at::Tensor factor) const {
+  if (factor.defined()) factor = factor.detach();
   branch = norm(parameters, post_norm, branch);
-  if (values == Values::kUnread) return residual_graph(x, branch, arch_.residual_scale);
+  if (values == Values::kUnread) return residual_graph(x, branch, arch_.residual_scale, factor);
   if (arch_.residual_scale != 1.0) branch.mul_(arch_.residual_scale);
-  return branch.add_(x);
+  branch.add_(x);
+  return factor.defined() ? branch.mul_(factor) : branch;
 }
 
 NormWeights DecoderBlock::norm_weights(UnitParameters parameters, Module module) const {

@@ -62,9 +62,10 @@ class DecoderBlock : public Unit {
   NormWeights norm_weights(UnitParameters parameters, Module module) const;
   // Returns x itself if the family lacks this norm.
   at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
-  // Returns x + residual scale * post_norm(branch). `values` says whether the sum is read.
+  // Returns x + residual scale * post_norm(branch), times `factor` if that is defined. `values`
+  // says whether the result is read.
   at::Tensor add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
-                    at::Tensor branch, Values values) const;
+                    at::Tensor branch, Values values, at::Tensor factor = {}) const;
   // Returns whether the branch's values are read: always if a post norm's backward reads them.
   Values branch_values(Module post_norm, Values sum) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,

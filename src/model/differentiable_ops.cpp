@@ -461,15 +461,20 @@ struct ProjectFunction : Function<ProjectFunction> {
 
 struct ResidualGraph : Function<ResidualGraph> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& branch,
-                            double scale) {
+                            double scale, at::TensorList factor) {
     LONGSHORE_CHECK(x.sizes() == branch.sizes()) << "a residual of another shape";
     ctx->saved_data["scale"] = scale;
+    ctx->save_for_backward(factor.vec());
     return unread_values(x.size(0), x.size(1), x.options());
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const double scale = ctx->saved_data["scale"].toDouble();
-    return {grads[0], scale == 1.0 ? grads[0] : grads[0] * scale, at::Tensor()};
+    const variable_list factor = ctx->get_saved_variables();
+    const at::Tensor grad = factor.empty() ? grads[0] : grads[0] * factor[0];
+    variable_list result{grad, scale == 1.0 ? grad : grad * scale};
+    result.resize(3 + factor.size());
+    return result;
   }
 };
 
@@ -575,8 +580,10 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
                                 values == Values::kUnread, down.lora_dropout);
 }
 
-at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale) {
-  return ResidualGraph::apply(x, branch, scale);
+at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale,
+                          const at::Tensor& factor) {
+  const std::vector<at::Tensor> list(factor.defined() ? 1 : 0, factor);
+  return ResidualGraph::apply(x, branch, scale, at::TensorList(list));
 }
 
 }  // namespace longshore

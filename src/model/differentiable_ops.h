@@ -87,8 +87,10 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
                                 const LinearWeights& down, Activation activation, bool transposed,
                                 Values values = Values::kComputed);
 
-// Returns the graph of x + scale * branch, both [T, width], without values (Values::kUnread).
-at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale);
+// Returns the graph of factor * (x + scale * branch), x and branch [T, width], without values
+// (Values::kUnread). `factor` [1] has no gradient; undefined means 1.
+at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale,
+                          const at::Tensor& factor = {});
 
 // Units with their own backward use the functions below. Returns activation(gate) * up, or
 // activation(up) if gate is undefined.

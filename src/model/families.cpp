@@ -256,6 +256,7 @@ const std::vector<Family>& families() {
       {"qwen3", read_qwen3, llama_names("Qwen3DecoderLayer")},
       {"gemma2", read_gemma2, gemma_names("Gemma2DecoderLayer")},
       {"gemma3_text", read_gemma3_text, gemma_names("Gemma3DecoderLayer")},
+      {"gemma4_text", read_gemma4_text, gemma4_names("Gemma4TextDecoderLayer")},
       {"phi3", read_phi3, phi_names("Phi3DecoderLayer")},
       {"olmo2", read_olmo2, olmo_names("Olmo2DecoderLayer")},
       {"olmo3", read_olmo3, olmo_names("Olmo3DecoderLayer")},
@@ -280,6 +281,7 @@ const std::vector<Family>& families() {
       {"qwen3_5_moe", nullptr,
        in_qwen3_5_wrapper(with_qwen_experts(qwen3_5_names("Qwen3_5MoeDecoderLayer")))},
       {"gemma3", nullptr, in_wrapper(gemma_names("Gemma3DecoderLayer"))},
+      {"gemma4", nullptr, in_gemma4_wrapper(gemma4_names("Gemma4TextDecoderLayer"))},
       {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
       {"gpt2", read_gpt2, gpt2_names("GPT2Block")},
   };
@@ -316,7 +318,7 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
     family->read(reader, arch);
     know_qk_norm(arch, reader);
     reader.refuse_unknown_numeric_keys();
-    if (arch.logit_cap != 0.0) {
+    if (arch.logit_cap != 0.0 && model_type != "gemma4_text") {
       reader.problem("final_logit_softcapping",
                      "is not supported inside a wrapper: transformers computes that without it");
     }

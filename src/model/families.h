@@ -50,6 +50,9 @@ const NameTable& name_table(std::string_view family);
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
 
+// gemma4_family: the config.json reader of Gemma 4's text model.
+void read_gemma4_text(ConfigReader& config, ArchSpec& arch);
+
 // moe_families: config.json readers of the families with experts or gated DeltaNet. Pure functions;
 // one thread.
 

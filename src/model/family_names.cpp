@@ -60,6 +60,12 @@ NameTable gemma_names(std::string_view block_class) {
                          {Module::kMlpPostNorm, "layers.{i}.post_feedforward_layernorm"}});
 }
 
+NameTable gemma4_names(std::string_view block_class) {
+  NameTable names = gemma_names(block_class);
+  names.modules = with(names.modules, {{Module::kLayerScale, "layers.{i}.layer_scalar"}});
+  return names;
+}
+
 NameTable phi_names(std::string_view block_class) {
   return named_as_llama(block_class, {{Module::kQkv, "layers.{i}.self_attn.qkv_proj"},
                                       {Module::kGateUp, "layers.{i}.mlp.gate_up_proj"}});
@@ -158,6 +164,13 @@ NameTable in_qwen3_5_wrapper(NameTable names) {
   names.prefixes = {{.body = "model.language_model."}};
   // The first is the layer that predicts a second token.
   names.other_towers = {"mtp.*", "model.visual.*"};
+  return names;
+}
+
+NameTable in_gemma4_wrapper(NameTable names) {
+  names.prefixes = {{.body = "model.language_model."}};
+  names.other_towers = {"model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
+                        "model.embed_audio.*"};
   return names;
 }
 

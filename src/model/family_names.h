@@ -13,6 +13,8 @@ NameTable llama_names(std::string_view block_class);
 NameTable olmo_names(std::string_view block_class);
 // These have norms before and after attention and MLP.
 NameTable gemma_names(std::string_view block_class);
+// These also have a stored scale of each block's output.
+NameTable gemma4_names(std::string_view block_class);
 // These have fused matrices.
 NameTable phi_names(std::string_view block_class);
 // These have norms before and after, and gate and up in one matrix.
@@ -32,6 +34,8 @@ NameTable in_wrapper(NameTable names);
 NameTable qwen3_5_names(std::string_view block_class);
 // Names the model as the text tower of a wrapper that has a tower of pictures.
 NameTable in_qwen3_5_wrapper(NameTable names);
+// Names the model as the text tower of a wrapper that has towers of pictures and sound.
+NameTable in_gemma4_wrapper(NameTable names);
 // These have gated DeltaNet with fused matrices, and experts.
 NameTable qwen3_next_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);

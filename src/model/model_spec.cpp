@@ -46,7 +46,8 @@ std::string parameter_name(const ArchSpec& arch, bool fused, NameTable::Prefix p
   name.insert(0, module == Module::kHead ? prefix.head : prefix.body);
   const bool bare = module == Module::kSinks || module == Module::kExpertsGateUp ||
                     module == Module::kExpertsDown || module == Module::kDeltaRate ||
-                    module == Module::kDeltaStep || module == Module::kRouterCorrection;
+                    module == Module::kDeltaStep || module == Module::kRouterCorrection ||
+                    module == Module::kLayerScale;
   if (bare) return bias ? name + "_bias" : name;
   return name + (bias ? ".bias" : ".weight");
 }
@@ -130,8 +131,8 @@ class UnitBuilder {
   }
 
   // Adds values that the files hold and no run trains.
-  void buffer(Module module, int64_t width) {
-    add(module, false, {width}, {.kind = InitSpec::Kind::kZeros});
+  void buffer(Module module, int64_t width, InitSpec::Kind init) {
+    add(module, false, {width}, {.kind = init});
     parameters_.back().spec.frozen = true;
   }
 
@@ -213,14 +214,15 @@ class UnitBuilder {
   std::vector<ModuleParameter> parameters_;
 };
 
-void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
+void add_attention(UnitBuilder& builder, const ArchSpec& family, const LayerSpec& layer) {
+  const ArchSpec arch = family.of_layer(layer);
   const int64_t q = arch.query_width(), kv = arch.key_width();
   if (arch.fused_qkv) {
     builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
   } else {
     builder.matrix(Module::kQuery, arch.output_gate ? 2 * q : q, arch.hidden, arch.qkv_bias);
     builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
-    builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
+    if (!layer.values_are_keys) builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
   }
   if (arch.qk_norm != QueryKeyNorm::kNone) {
     const bool head = arch.qk_norm == QueryKeyNorm::kHead;
@@ -271,16 +273,16 @@ void add_latent(UnitBuilder& builder, const ArchSpec& arch) {
                  arch.residual_init_scale);
 }
 
-void add_mixer(UnitBuilder& builder, const ArchSpec& arch, MixerKind mixer) {
+void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& layer) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
   }
-  if (mixer == MixerKind::kDelta) {
+  if (layer.mixer == MixerKind::kDelta) {
     add_delta(builder, arch);
-  } else if (mixer == MixerKind::kLatent) {
+  } else if (layer.mixer == MixerKind::kLatent) {
     add_latent(builder, arch);
   } else {
-    add_attention(builder, arch);
+    add_attention(builder, arch, layer);
   }
   if (arch.norm_placement != NormPlacement::kBefore) {
     builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
@@ -293,7 +295,9 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
   builder.matrix(Module::kRouter, moe.experts, hidden, false);
   if (moe.router_bias) builder.vector(Module::kRouter, true, moe.experts);
-  if (moe.correction) builder.buffer(Module::kRouterCorrection, moe.experts);
+  if (moe.correction) {
+    builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros);
+  }
   if (shared > 0) {
     builder.matrix(Module::kSharedGate, shared, hidden, false);
     builder.matrix(Module::kSharedUp, shared, hidden, false);
@@ -332,6 +336,7 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   if (arch.norm_placement != NormPlacement::kBefore) {
     builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   }
+  if (arch.layer_scale) builder.buffer(Module::kLayerScale, 1, InitSpec::Kind::kOnes);
 }
 
 // Returns the prefix under which the files keep the embedding. If no prefix matches it returns the
@@ -450,7 +455,7 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
                                               int64_t layer, BlockPart part) {
   UnitBuilder builder(arch, prefix, layer);
   const LayerSpec& spec = arch.layers.at(static_cast<size_t>(layer));
-  if (part != BlockPart::kMlp) add_mixer(builder, arch, spec.mixer);
+  if (part != BlockPart::kMlp) add_mixer(builder, arch, spec);
   if (part != BlockPart::kAttention) add_mlp(builder, arch, spec.sparse);
   return builder.take();
 }

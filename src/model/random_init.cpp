@@ -73,6 +73,8 @@ const std::vector<Row>& rows() {
        {"gemma2", 64, 160, 4, 4, 2, 16, 1024, true}},
       {{"tiny-gemma3", "gemma3_text, 6 layers of 64; tied, a sliding window of 64 in five"},
        {"gemma3_text", 64, 160, 6, 4, 2, 16, 1024, true}},
+      {{"tiny-gemma4", "gemma4_text, 6 layers of 64; tied, a sliding window of 64 in five"},
+       {"gemma4_text", 64, 160, 6, 4, 2, 16, 1024, true}},
       {{"tiny-phi3", "phi3, 2 layers of 64; fused matrices"},
        {"phi3", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-olmo2", "olmo2, 2 layers of 64; norms behind"},
@@ -125,12 +127,14 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-// "LlamaDecoderLayer" is the block class of "LlamaForCausalLM".
+// "LlamaDecoderLayer" is the block class of "LlamaForCausalLM", "Gemma4TextDecoderLayer" that of
+// "Gemma4ForCausalLM".
 std::string class_name(std::string_view family) {
   constexpr std::string_view kBlock = "DecoderLayer";
   std::string_view name = name_table(family).block_class;
   if (!name.ends_with(kBlock)) return "GPT2LMHeadModel";
   name.remove_suffix(kBlock.size());
+  if (name.ends_with("Text")) name.remove_suffix(4);
   return std::string(name) + "ForCausalLM";
 }
 
@@ -227,6 +231,20 @@ Json llama_like_config(const Sizes& sizes) {
     config["residual_multiplier"] = 0.22;
     config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
     config["logits_scaling"] = 8.0;
+  }
+  if (sizes.family == "gemma4_text") {
+    config.erase("hidden_act");
+    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                   {"sliding_window", 64},
+                   {"hidden_size_per_layer_input", 0},
+                   {"global_head_dim", 2 * sizes.head_dim},
+                   {"num_global_key_value_heads", 1},
+                   {"attention_k_eq_v", true},
+                   {"final_logit_softcapping", 30.0}});
+    config["rope_parameters"] = {
+        {"sliding_attention", rope},
+        {"full_attention",
+         {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}}}};
   }
   if (sizes.family.starts_with("qwen3_5") || sizes.family == "qwen3_next") {
     config["rope_parameters"]["partial_rotary_factor"] = 0.25;

@@ -141,22 +141,23 @@ RopeTable::RopeTable(const RopeSpec& rope, int64_t head_dim)
   switch (rope.scaling) {
     case RopeSpec::Scaling::kNone:
       frequencies_ = powers.reciprocal();
-      return;
+      break;
     case RopeSpec::Scaling::kLinear:
       frequencies_ = powers.reciprocal() / rope.factor;
-      return;
+      break;
     case RopeSpec::Scaling::kLlama3:
       frequencies_ = scale_llama3(rope, powers.reciprocal());
-      return;
+      break;
     case RopeSpec::Scaling::kYarn:
       frequencies_ = scale_yarn(rope, dim, powers);
-      return;
+      break;
     case RopeSpec::Scaling::kLong:
       frequencies_ = divided(powers, rope.short_factors);
       of_long_ = divided(powers, rope.long_factors);
       short_positions_ = rope.original_max_positions;
-      return;
+      break;
   }
+  frequencies_.slice(0, rope.turning_pairs(head_dim)).zero_();
 }
 
 Rotation RopeTable::rotation(const std::vector<int64_t>& document_starts,

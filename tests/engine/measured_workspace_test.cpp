@@ -64,9 +64,10 @@ class Draw {
 
 // Returns a random config.json with `hidden` up to 4096, in the family's own names.
 Json draw_config(Draw& draw) {
-  const auto family = draw.one_of<std::string>(
-      {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3_text", "phi3", "olmo2",
-       "olmo3", "smollm3", "granite", "seed_oss", "glm4", "hunyuan_v1_dense", "qwen3_5_text"});
+  const auto family = draw.one_of<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2",
+                                                "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3",
+                                                "smollm3", "granite", "seed_oss", "glm4",
+                                                "hunyuan_v1_dense", "qwen3_5_text", "gemma4_text"});
   const int64_t head_dim = draw.one_of<int64_t>({16, 32, 64, 128});
   const int64_t heads = std::max<int64_t>(1, draw.sized(64, 4096) / head_dim);
   const int64_t hidden = heads * head_dim;
@@ -95,6 +96,12 @@ Json draw_config(Draw& draw) {
     config["linear_num_key_heads"] = config["num_key_value_heads"];
     config["linear_num_value_heads"] = heads;
     config["linear_key_head_dim"] = config["linear_value_head_dim"] = head_dim;
+  }
+  if (family == "gemma4_text") {
+    config["hidden_size_per_layer_input"] = 0;
+    config["layer_types"] = {"full_attention"};
+    config["global_head_dim"] = 2 * head_dim;
+    config["attention_k_eq_v"] = draw.between(0, 1) == 1;
   }
   if (family == "granite") config["residual_multiplier"] = config["logits_scaling"] = 0.5;
   if (family == "phi3" && draw.between(0, 1) == 1) {

@@ -80,7 +80,7 @@ def model_files():
              base + "q.lora_magnitude_vector": tensor("F32", [1], 32, 36)}, 36))
     put("adapter", "pattern",
         json.dumps(dict(settings, target_modules=".*q")).encode() + NEXT_FILE + adapter)
-    for family in ("llama", "gpt2", "gemma3", "qwen3_5", "phi3-long", "mistral3"):
+    for family in ("llama", "gpt2", "gemma3", "gemma4", "qwen3_5", "phi3-long", "mistral3"):
         put("config", f"valid_{family}",
             (TESTS / f"parity/golden/{family}/config.json").read_bytes())
     for family in ("qwen3_moe", "gpt_oss"):

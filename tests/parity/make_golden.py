@@ -89,6 +89,18 @@ QWEN3_5 = {"num_hidden_layers": 4, "head_dim": 8, "rms_norm_eps": 1e-2, "pad_tok
                                "partial_rotary_factor": 0.5, "mrope_interleaved": True,
                                "mrope_section": [1, 1, 0]}}
 
+# In full layers heads are wider, a quarter of the pairs of each head turns, and values are keys.
+GEMMA4 = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+          "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+          "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+          "sliding_window": 5, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+          "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, "pad_token_id": 0,
+          "use_bidirectional_attention": "vision",
+          "rope_parameters": {
+              "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                                 "rope_theta": 5000.0},
+              "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}}
+
 # Each case has its config and the peculiarities of its files.
 CASES = {
     # The keys are those of transformers 4; head_dim is not hidden / heads; heads are grouped,
@@ -190,6 +202,23 @@ CASES = {
         "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "siglip_vision_model",
         eos_token_id=[1, 2], image_token_index=250, boi_token_index=251, eoi_token_index=252,
         mm_tokens_per_image=4), "as_transformers_4": True},
+    # The keys are those of published files; the caps bend most logits.
+    "gemma4_text": {"config": renamed(LLAMA, "gemma4_text", "Gemma4ForCausalLM", **{
+        **GEMMA4, "final_logit_softcapping": 2.5})},
+    # The sizes of full layers are those that transformers 5.23 writes by the layer's number.
+    "gemma4": {"config": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4",
+        "text_config": renamed(LLAMA, "gemma4_text", "Gemma4ForCausalLM", **{
+            **{key: value for key, value in GEMMA4.items()
+               if "global" not in key and key != "attention_k_eq_v"},
+            "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+            "per_layer_config": {"1": {"head_dim": 12}}, "final_logit_softcapping": 4.0}),
+        "vision_config": {**VISION, "model_type": "gemma4_vision", "num_key_value_heads": 2,
+                          "head_dim": 4, "pooling_kernel_size": 1, "position_embedding_size": 16},
+        "audio_config": None, "tie_word_embeddings": True, "image_token_id": 250,
+        "video_token_id": 251, "boi_token_id": 252, "eoi_token_id": 253},
+        "unused": {"model.audio_tower.output_proj.weight": [8, 8],
+                   "model.embed_audio.embedding_projection.weight": [16, 8]}},
     "mistral3": {"config": wrapper("mistral3", "Mistral3ForConditionalGeneration", renamed(
         LLAMA, "mistral", "MistralForCausalLM", head_dim=6, sliding_window=None,
         rope_theta=10000.0), "pixtral", image_token_index=250, spatial_merge_size=2,
@@ -221,7 +250,7 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
     ["llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "mistral", "gpt2",
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
-     "gemma3-capped", "qwen3_5_text", "qwen3_5"])}
+     "gemma3-capped", "qwen3_5_text", "qwen3_5", "gemma4_text", "gemma4"])}
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 
@@ -232,7 +261,7 @@ def is_delta(family):
 
 def is_centred(model, name):
     family = model.config.model_type
-    return family.startswith("gemma") or (
+    return family in ("gemma2", "gemma3", "gemma3_text") or (
         is_delta(family) and not name.endswith("linear_attn.norm.weight"))
 
 
@@ -251,6 +280,9 @@ def randomise(model, generator):
                 parameter.copy_(noise * 0.2)
             else:
                 parameter.copy_(1.0 + noise * 0.2)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):  # no run trains it
+                buffer.copy_(0.8 + torch.randn(1, generator=generator) * 0.1)
 
 
 def make_rows(generator):

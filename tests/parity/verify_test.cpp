@@ -316,6 +316,8 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"gpt2", [](ArchSpec& arch) { arch.activation = Activation::kGeluErf; }},
       {"gemma2", [](ArchSpec& arch) { arch.score_cap *= 1.01; }},
       {"gemma2", [](ArchSpec& arch) { arch.norm = NormKind::kRms; }},
+      {"gemma4_text", [](ArchSpec& arch) { arch.value_norm = false; }},
+      {"gemma4_text", [](ArchSpec& arch) { arch.layers[0].attention_scale *= 1.001; }},
       {"granite", [](ArchSpec& arch) { arch.residual_scale *= 1.001; }},
       {"hunyuan_v1_dense", [](ArchSpec& arch) { arch.qk_norm_after_rope = false; }},
       {"ministral3", [](ArchSpec& arch) { arch.query_growth_beta *= 1.1; }},

@@ -82,7 +82,9 @@ std::vector<double> plain_frequencies(const RopeSpec& rope, int64_t head_dim, in
   std::vector<double> frequencies;
   for (int64_t pair = 0; pair < dim / 2; ++pair) {
     const double exponent = static_cast<double>(2 * pair) / static_cast<double>(dim);
-    const double frequency = std::pow(rope.theta, -exponent);
+    const bool turns =
+        2.0 * static_cast<double>(pair + 1) <= static_cast<double>(dim) * rope.turning;
+    const double frequency = turns ? std::pow(rope.theta, -exponent) : 0.0;
     switch (rope.scaling) {
       case RopeSpec::Scaling::kNone:
         frequencies.push_back(frequency);
@@ -235,6 +237,8 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
     y.x = mlp(layer, normed);
   }
   y.x = h + arch_.residual_scale * layer.norm(Module::kMlpPostNorm, y.x);
+  const at::Tensor scale = layer.get(Module::kLayerScale);
+  if (scale.defined()) y.x = y.x * scale;
   return y;
 }
 
@@ -260,60 +264,60 @@ at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope, int64
 }
 
 at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) const {
+  const ArchSpec arch = arch_.of_layer(layer.spec());
   const int64_t positions = x.size(0);
   std::vector<at::Tensor> qkv;
-  if (arch_.fused_qkv) {
+  if (arch.fused_qkv) {
     qkv = layer.linear(Module::kQkv, x)
-              .split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
+              .split_with_sizes({arch.query_width(), arch.key_width(), arch.key_width()}, 1);
   } else {
-    for (const Module module : {Module::kQuery, Module::kKey, Module::kValue}) {
+    const Module values = layer.spec().values_are_keys ? Module::kKey : Module::kValue;
+    for (const Module module : {Module::kQuery, Module::kKey, values}) {
       qkv.push_back(layer.linear(module, x));
     }
   }
   at::Tensor gate;
-  if (arch_.output_gate) {
-    const at::Tensor both = qkv[0].reshape({positions, arch_.heads, 2 * arch_.head_dim});
-    gate = both.narrow(2, arch_.head_dim, arch_.head_dim).flatten(1);
-    qkv[0] = both.narrow(2, 0, arch_.head_dim).flatten(1);
+  if (arch.output_gate) {
+    const at::Tensor both = qkv[0].reshape({positions, arch.heads, 2 * arch.head_dim});
+    gate = both.narrow(2, arch.head_dim, arch.head_dim).flatten(1);
+    qkv[0] = both.narrow(2, 0, arch.head_dim).flatten(1);
   }
   const auto clipped = [&](const at::Tensor& y) {
-    return arch_.qkv_clip == 0.0 ? y : y.clamp(-arch_.qkv_clip, arch_.qkv_clip);
+    return arch.qkv_clip == 0.0 ? y : y.clamp(-arch.qkv_clip, arch.qkv_clip);
   };
   const auto heads = [&](const at::Tensor& y, int64_t count) {
-    return y.reshape({positions, count, arch_.head_dim}).transpose(0, 1);
+    return y.reshape({positions, count, arch.head_dim}).transpose(0, 1);
   };
   const auto placed = [&](const at::Tensor& y, Module head_norm, int64_t count) {
-    const bool wide = arch_.qk_norm == QueryKeyNorm::kWidth;
-    LONGSHORE_CHECK(!wide || !arch_.qk_norm_after_rope) << "a norm over all heads behind the rope";
+    const bool wide = arch.qk_norm == QueryKeyNorm::kWidth;
+    LONGSHORE_CHECK(!wide || !arch.qk_norm_after_rope) << "a norm over all heads behind the rope";
     at::Tensor z = heads(wide ? layer.norm(head_norm, y) : y, count);
-    const bool each = arch_.qk_norm == QueryKeyNorm::kHead;
-    if (each && !arch_.qk_norm_after_rope) z = layer.norm(head_norm, z);
+    const bool each = arch.qk_norm == QueryKeyNorm::kHead;
+    if (each && !arch.qk_norm_after_rope) z = layer.norm(head_norm, z);
     z = clipped(z);
-    const bool turns = arch_.position == PositionKind::kRope && layer.spec().rotates;
-    if (turns)
-      z = rotate(z, layer.spec().local_rope ? arch_.local_rope : arch_.rope, arch_.head_dim);
-    return each && arch_.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
+    const bool turns = arch.position == PositionKind::kRope && layer.spec().rotates;
+    if (turns) z = rotate(z, layer.spec().local_rope ? arch.local_rope : arch.rope, arch.head_dim);
+    return each && arch.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
   };
-  at::Tensor q = placed(qkv[0], Module::kQueryNorm, arch_.heads);
-  const int64_t shared = arch_.heads / arch_.kv_heads;
-  const at::Tensor k =
-      placed(qkv[1], Module::kKeyNorm, arch_.kv_heads).repeat_interleave(shared, 0);
-  const at::Tensor v = heads(clipped(qkv[2]), arch_.kv_heads).repeat_interleave(shared, 0);
-  if (arch_.query_growth_beta != 0.0) {
+  at::Tensor q = placed(qkv[0], Module::kQueryNorm, arch.heads);
+  const int64_t shared = arch.heads / arch.kv_heads;
+  const at::Tensor k = placed(qkv[1], Module::kKeyNorm, arch.kv_heads).repeat_interleave(shared, 0);
+  at::Tensor v = heads(clipped(qkv[2]), arch.kv_heads).repeat_interleave(shared, 0);
+  if (arch.value_norm) v = v / at::sqrt((v * v).mean(-1, true) + arch.norm_eps);
+  if (arch.query_growth_beta != 0.0) {
     const at::Tensor turns = at::floor(at::arange(positions, at::kDouble) /
-                                       static_cast<double>(arch_.query_growth_positions));
-    q = q * (1.0 + arch_.query_growth_beta * at::log(1.0 + turns)).unsqueeze(1);
+                                       static_cast<double>(arch.query_growth_positions));
+    q = q * (1.0 + arch.query_growth_beta * at::log(1.0 + turns)).unsqueeze(1);
   }
   at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * layer.spec().attention_scale;
-  if (arch_.score_cap != 0.0) scores = arch_.score_cap * at::tanh(scores / arch_.score_cap);
+  if (arch.score_cap != 0.0) scores = arch.score_cap * at::tanh(scores / arch.score_cap);
   scores = scores.masked_fill(hidden_keys(positions, layer.spec().window), -HUGE_VAL);
-  if (arch_.sinks) {
-    const at::Tensor sinks = layer.get(Module::kSinks).reshape({arch_.heads, 1, 1});
+  if (arch.sinks) {
+    const at::Tensor sinks = layer.get(Module::kSinks).reshape({arch.heads, 1, 1});
     scores = at::cat({scores, sinks.expand({-1, positions, 1})}, -1);
   }
   const at::Tensor shares = at::softmax(scores, -1).narrow(2, 0, positions);
-  at::Tensor mixed =
-      at::matmul(shares, v).transpose(0, 1).reshape({positions, arch_.query_width()});
+  at::Tensor mixed = at::matmul(shares, v).transpose(0, 1).reshape({positions, arch.query_width()});
   if (gate.defined()) mixed = mixed * at::sigmoid(gate);
   return layer.linear(Module::kOutput, mixed);
 }

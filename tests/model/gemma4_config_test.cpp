@@ -1,0 +1,116 @@
+// Gemma 4's config.json: sizes by layer in both spellings, and the parts that are refused.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/errors.h"
+#include "model/families.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+namespace {
+
+Json gemma4(const std::string& changes) {
+  Json config = Json::parse(R"({"model_type": "gemma4_text", "vocab_size": 64, "hidden_size": 16,
+    "intermediate_size": 40, "num_hidden_layers": 7, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "hidden_size_per_layer_input": 0,
+    "sliding_window": 5})");
+  config.merge_patch(Json::parse(changes));
+  return config;
+}
+
+ArchSpec read(const std::string& changes) {
+  return read_arch_spec(gemma4(changes), "config.json");
+}
+
+void expect_problem(const Json& config, const std::string& part) {
+  try {
+    read_arch_spec(config, "config.json");
+    FAIL() << "no problem, expected " << part;
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+// Goal: published files give full layers their sizes by two keys, of which the second counts only
+// where values are keys; the last layer is full whatever the file says.
+TEST(Gemma4, FullLayersHaveTheirSizesInThePublishedSpelling) {
+  const ArchSpec plain = read(R"({"num_global_key_value_heads": 1})");
+  EXPECT_EQ(plain.layers[4].window, 5);
+  EXPECT_TRUE(plain.layers[4].local_rope);
+  EXPECT_EQ(plain.of_layer(plain.layers[4]).head_dim, 8);
+  for (const size_t full : {5, 6}) {
+    const LayerSpec& layer = plain.layers[full];
+    EXPECT_EQ(layer.window, 0);
+    EXPECT_FALSE(layer.local_rope || layer.values_are_keys);
+    EXPECT_EQ(plain.of_layer(layer).head_dim, 512);
+    EXPECT_EQ(plain.of_layer(layer).kv_heads, 2);
+    EXPECT_EQ(layer.attention_scale, 1.0);
+  }
+  EXPECT_EQ(plain.rope.turning, 0.25);
+  EXPECT_EQ(plain.rope.theta, 1e6);
+  EXPECT_EQ(plain.local_rope.turning, 1.0);
+  EXPECT_EQ(plain.local_rope.theta, 1e4);
+  EXPECT_TRUE(plain.tied_by_config);
+
+  const ArchSpec shared = read(R"({"num_global_key_value_heads": 1, "attention_k_eq_v": true,
+    "global_head_dim": 12})");
+  EXPECT_TRUE(shared.layers[5].values_are_keys);
+  EXPECT_FALSE(shared.layers[4].values_are_keys);
+  EXPECT_EQ(shared.of_layer(shared.layers[5]).kv_heads, 1);
+  EXPECT_EQ(shared.of_layer(shared.layers[5]).head_dim, 12);
+  // Query, key, two norms, and what writes back; 4 heads of 12 values.
+  const ModelSpec model = make_model_spec(shared, {});
+  for (const ParamSpec& parameter : model.units[6].parameters) {
+    EXPECT_EQ(parameter.name.find("v_proj"), std::string::npos);
+    if (parameter.name.ends_with("q_proj.weight")) {
+      EXPECT_EQ(parameter.shape, (std::vector<int64_t>{48, 16}));
+    }
+    EXPECT_EQ(parameter.frozen, parameter.name == "model.layers.5.layer_scalar");
+  }
+}
+
+// Goal: the sizes that transformers 5.23 writes by the layer's number are read, and the keys of
+// published files mean nothing beside them.
+TEST(Gemma4, SizesByLayerAreThoseOfTransformers) {
+  const ArchSpec arch = read(R"({"global_head_dim": 64, "attention_k_eq_v": true,
+    "per_layer_config": {"5": {"head_dim": 16, "num_key_value_heads": 4}}})");
+  EXPECT_EQ(arch.of_layer(arch.layers[5]).head_dim, 16);
+  EXPECT_EQ(arch.of_layer(arch.layers[5]).kv_heads, 4);
+  EXPECT_EQ(arch.of_layer(arch.layers[6]).head_dim, 8);
+  expect_problem(gemma4(R"({"per_layer_config": {"7": {"head_dim": 16}}})"), "has '7'");
+  expect_problem(gemma4(R"({"per_layer_config": {"x": {"head_dim": 16}}})"), "has 'x'");
+  expect_problem(gemma4(R"({"per_layer_config": []})"), "must be an object");
+  expect_problem(gemma4(R"({"per_layer_config": {"5": {"rms_norm_eps": 1e-5}}})"),
+                 "'rms_norm_eps' is not supported for a single layer");
+  expect_problem(gemma4(R"({"per_layer_config": {"5": {"num_key_value_heads": 3}}})"),
+                 "the heads must be a multiple");
+  expect_problem(gemma4(R"({"global_head_dim": 15})"), "'global_head_dim'");
+}
+
+// Goal: what would change the numbers and is not here is refused with its key.
+TEST(Gemma4, OtherPartsAreRefusedByName) {
+  Json config = gemma4("{}");
+  config.erase("hidden_size_per_layer_input");
+  expect_problem(config, "'hidden_size_per_layer_input' other than 0");
+  expect_problem(gemma4(R"({"hidden_size_per_layer_input": 256})"), "hidden_size_per_layer_input");
+  expect_problem(gemma4(R"({"num_kv_shared_layers": 2})"), "'num_kv_shared_layers' other than 0");
+  expect_problem(gemma4(R"({"use_bidirectional_attention": "all"})"), "= 'all' is not supported");
+  expect_problem(gemma4(R"({"rope_theta": 1e4})"), "'rope_theta' is not read by this family");
+  expect_problem(gemma4(R"({"rope_parameters": {"rope_type": "default"}})"),
+                 "lacks 'full_attention'");
+  expect_problem(gemma4(R"({"attn_logit_softcapping": 50.0})"), "attn_logit_softcapping");
+  EXPECT_EQ(read(R"({"use_bidirectional_attention": "vision", "final_logit_softcapping": 30.0,
+    "use_double_wide_mlp": true})")
+                .logit_cap,
+            30.0);
+  expect_problem({{"model_type", "gemma4_unified"}, {"text_config", gemma4("{}")}},
+                 "'gemma4_unified' is not supported");
+  // Unlike Gemma 3's wrapper, that of Gemma 4 caps logits.
+  const Json wrapper = {{"model_type", "gemma4"},
+                        {"text_config", gemma4(R"({"final_logit_softcapping": 30.0})")}};
+  EXPECT_EQ(read_arch_spec(wrapper, "config.json").logit_cap, 30.0);
+}
+
+}  // namespace
+}  // namespace longshore
