@@ -108,7 +108,7 @@ struct LayerSpec {
   double attention_scale = 1.0;
   bool rotates = true;      // false: the layer has no positions
   bool local_rope = false;  // uses ArchSpec::local_rope
-  bool sparse = false;      // experts replace the MLP
+  bool sparse = false;      // experts replace the MLP, or run beside it
   // The sizes of attention's heads where they differ from those of ArchSpec; 0: they do not.
   int64_t head_dim = 0, kv_heads = 0;
   bool values_are_keys = false;  // there is no matrix of values; keys before their norm replace it
@@ -150,6 +150,9 @@ struct MoeSpec {
   // statistics of the routing.
   double balance = 0.0;
   bool watched = false;
+  // The layer keeps its MLP. Experts run beside it, each side between norms of its own, and the
+  // router normalises the input by itself and scales the weights of each expert (Gemma 4).
+  bool beside = false;
   // True: the files hold one tensor for all experts; false: one for each expert.
   bool fused = false;
 };
@@ -201,6 +204,12 @@ enum class Module : uint8_t {
   kExpertDown,
   kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"
   kExpertsDown,
+  // These are of experts beside an MLP; the two of the router have no ".weight".
+  kMlpInnerNorm,
+  kExpertsNorm,
+  kExpertsPostNorm,
+  kRouterScale,
+  kRouterExpertScale,
   kSharedGate,  // the expert that serves all tokens
   kSharedUp,
   kSharedDown,

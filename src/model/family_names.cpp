@@ -62,7 +62,16 @@ NameTable gemma_names(std::string_view block_class) {
 
 NameTable gemma4_names(std::string_view block_class) {
   NameTable names = gemma_names(block_class);
-  names.modules = with(names.modules, {{Module::kLayerScale, "layers.{i}.layer_scalar"}});
+  names.modules =
+      with(names.modules, {{Module::kLayerScale, "layers.{i}.layer_scalar"},
+                           {Module::kMlpInnerNorm, "layers.{i}.post_feedforward_layernorm_1"},
+                           {Module::kExpertsNorm, "layers.{i}.pre_feedforward_layernorm_2"},
+                           {Module::kExpertsPostNorm, "layers.{i}.post_feedforward_layernorm_2"},
+                           {Module::kRouter, "layers.{i}.router.proj"},
+                           {Module::kRouterScale, "layers.{i}.router.scale"},
+                           {Module::kRouterExpertScale, "layers.{i}.router.per_expert_scale"},
+                           {Module::kExpertsGateUp, "layers.{i}.experts.gate_up_proj"},
+                           {Module::kExpertsDown, "layers.{i}.experts.down_proj"}});
   return names;
 }
 

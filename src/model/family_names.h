@@ -13,7 +13,7 @@ NameTable llama_names(std::string_view block_class);
 NameTable olmo_names(std::string_view block_class);
 // These have norms before and after attention and MLP.
 NameTable gemma_names(std::string_view block_class);
-// These also have a stored scale of each block's output.
+// These also have a stored scale of each block's output, and may have experts beside the MLP.
 NameTable gemma4_names(std::string_view block_class);
 // These have fused matrices.
 NameTable phi_names(std::string_view block_class);

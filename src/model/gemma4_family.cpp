@@ -21,11 +21,6 @@ void refuse_other_parts(ConfigReader& config) {
     config.problem("num_kv_shared_layers",
                    "other than 0 is not supported: layers that share keys and values (E2B, E4B)");
   }
-  if (config.boolean({"enable_moe_block"}).value_or(false)) {
-    config.problem("enable_moe_block", "= true is not supported: experts beside the MLP (26B-A4B)");
-  }
-  // These mean nothing without experts.
-  config.find({"num_experts", "top_k_experts", "moe_intermediate_size"});
   const std::string attention = config.text({"use_bidirectional_attention"}).value_or("vision");
   // "vision" is about the tokens of pictures; text is causal.
   if (attention != "vision") {
@@ -37,6 +32,27 @@ void refuse_other_parts(ConfigReader& config) {
       config.problem(key, "is not read by this family; set rope_parameters");
     }
   }
+}
+
+// Reads the experts that run beside the MLP of every layer.
+void read_experts_beside(ConfigReader& config, ArchSpec& arch) {
+  constexpr int64_t kMostExperts = 65536;
+  const bool enabled = config.boolean({"enable_moe_block"}).value_or(false);
+  MoeSpec moe;
+  moe.experts = config.integer({"num_experts"}, 1, kMostExperts).value_or(0);
+  moe.top_k = config.integer({"top_k_experts"}, 1, kMostExperts).value_or(0);
+  moe.width = config.integer({"moe_intermediate_size"}, 1, kMostToken).value_or(0);
+  if (!enabled) return;  // the sizes mean nothing then
+  if (moe.experts == 0 || moe.top_k == 0 || moe.width == 0 || moe.top_k > moe.experts) {
+    config.problem("enable_moe_block",
+                   "= true needs num_experts, moe_intermediate_size, and top_k_experts of at most "
+                   "num_experts");
+    return;
+  }
+  moe.beside = moe.fused = moe.renormalise = true;
+  moe.rounded_weights = false;
+  arch.moe = moe;
+  for (LayerSpec& layer : arch.layers) layer.sparse = true;
 }
 
 void check_heads(ConfigReader& config, std::string_view key, const ArchSpec& arch) {
@@ -145,6 +161,7 @@ void read_gemma4_text(ConfigReader& config, ArchSpec& arch) {
   arch.embedding_scale_rounded = true;
   arch.logit_cap = config.real({"final_logit_softcapping"}, 1e-6, kMostReal).value_or(0.0);
   refuse_other_parts(config);
+  read_experts_beside(config, arch);
   read_layers(config, arch);
   read_ropes(config, arch);
 }

@@ -47,7 +47,8 @@ std::string parameter_name(const ArchSpec& arch, bool fused, NameTable::Prefix p
   const bool bare = module == Module::kSinks || module == Module::kExpertsGateUp ||
                     module == Module::kExpertsDown || module == Module::kDeltaRate ||
                     module == Module::kDeltaStep || module == Module::kRouterCorrection ||
-                    module == Module::kLayerScale;
+                    module == Module::kLayerScale || module == Module::kRouterScale ||
+                    module == Module::kRouterExpertScale;
   if (bare) return bias ? name + "_bias" : name;
   return name + (bias ? ".bias" : ".weight");
 }
@@ -293,7 +294,11 @@ void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& laye
 void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const MoeSpec& moe = arch.moe;
   const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
+  if (moe.beside) builder.filled(Module::kRouterScale, {hidden}, {.kind = InitSpec::Kind::kOnes});
   builder.matrix(Module::kRouter, moe.experts, hidden, false);
+  if (moe.beside) {
+    builder.filled(Module::kRouterExpertScale, {moe.experts}, {.kind = InitSpec::Kind::kOnes});
+  }
   if (moe.router_bias) builder.vector(Module::kRouter, true, moe.experts);
   if (moe.correction) {
     builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros);
@@ -317,14 +322,7 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   builder.expert_adapter(Module::kExpertsDown, hidden, width);
 }
 
-void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
-  if (arch.norm_placement != NormPlacement::kAfter) {
-    builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
-  }
-  if (sparse) {
-    add_experts(builder, arch);
-    return;
-  }
+void add_dense(UnitBuilder& builder, const ArchSpec& arch) {
   if (arch.fused_gate_up) {
     builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
   } else {
@@ -333,6 +331,21 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   }
   builder.matrix(Module::kDown, arch.hidden, arch.intermediate, arch.mlp_bias,
                  arch.residual_init_scale);
+}
+
+void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
+  if (arch.norm_placement != NormPlacement::kAfter) {
+    builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
+  }
+  const bool beside = sparse && arch.moe.beside;
+  if (!sparse || beside) add_dense(builder, arch);
+  if (beside) {
+    for (const Module module :
+         {Module::kMlpInnerNorm, Module::kExpertsNorm, Module::kExpertsPostNorm}) {
+      builder.norm(module, arch.hidden, arch.norm);
+    }
+  }
+  if (sparse) add_experts(builder, arch);
   if (arch.norm_placement != NormPlacement::kBefore) {
     builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   }

@@ -1,6 +1,8 @@
 #include "model/sparse_units.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 
 #include "base/errors.h"
@@ -68,9 +70,10 @@ ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Ten
 
 }  // namespace
 
-// The residual h, the normed input x and the routing of the tokens.
+// The residual h, the normed input x of the experts, that of the router, and the routing of the
+// tokens. `shares` are the weights before they are scaled by expert.
 struct ExpertsUnit::State {
-  at::Tensor h, x;
+  at::Tensor h, x, router_x, shares;
   Routing routing;
 };
 
@@ -84,15 +87,19 @@ ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& e
     : arch_(arch),
       layer_(layer),
       experts_(experts),
-      index_(parameters_of(arch, layer, experts)),
+      index_(parameters_of(arch, layer, experts), arch.adapter.scaling),
       places_(places_of(parameters_of(arch, layer, experts), index_, experts)),
       math_(arch, arch.moe.width),
       shared_places_{.gate = index_.weight_index(Module::kSharedGate),
                      .up = index_.weight_index(Module::kSharedUp),
                      .down = index_.weight_index(Module::kSharedDown)},
-      shared_math_(arch, arch.moe.shared_width) {
-  LONGSHORE_CHECK(arch.norm_placement == NormPlacement::kBefore && arch.residual_scale == 1.0)
+      shared_math_(arch, arch.moe.shared_width),
+      root_(1.0 / std::sqrt(static_cast<double>(arch.hidden))) {
+  const NormPlacement placed = arch.moe.beside ? NormPlacement::kBoth : NormPlacement::kBefore;
+  LONGSHORE_CHECK(arch.norm_placement == placed && arch.residual_scale == 1.0)
       << arch.family << ": experts between other norms";
+  LONGSHORE_CHECK(!arch.moe.beside || (experts.begins() && experts.ends()))
+      << arch.family << ": a group of experts beside an MLP";
 }
 
 std::string ExpertsUnit::signature() const {
@@ -112,6 +119,7 @@ std::string ExpertsUnit::signature() const {
                               moe.kept_groups,
                               static_cast<int64_t>(moe.correction),
                               static_cast<int64_t>(moe.shared_switch),
+                              moe.beside ? arch_.intermediate : 0,
                               static_cast<int64_t>(moe.renormalise),
                               static_cast<int64_t>(moe.rounded_weights),
                               static_cast<int64_t>(moe.transposed),
@@ -180,8 +188,13 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
   State state;
   if (experts_.begins()) {
     state.h = in.at(0);
+    if (arch_.moe.beside) {
+      begin_beside(parameters, state);
+      return state;
+    }
     state.x = normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
                         index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
+    state.router_x = state.x;
     at::Tensor correction = index_.weight(parameters, Module::kRouterCorrection);
     if (correction.defined()) correction = correction.detach().to(at::kFloat);
     state.routing = route(scores(parameters, state.x), arch_.moe, correction);
@@ -193,6 +206,68 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
   state.h = in.at(2);
   state.x = in.at(3);
   return state;
+}
+
+void ExpertsUnit::begin_beside(UnitParameters parameters, State& state) const {
+  const auto normed = [&](Module module, NormKind kind) {
+    return normalise(state.h, index_.weight(parameters, module).detach(), {}, kind, arch_.norm_eps);
+  };
+  state.x = normed(Module::kExpertsNorm, arch_.norm);
+  state.router_x = normed(Module::kRouterScale, NormKind::kRms).mul_(root_);
+  state.routing = route(scores(parameters, state.router_x), arch_.moe);
+  state.shares = state.routing.weights;
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  state.routing.weights = state.shares * scales.to(at::kFloat).take(state.routing.experts);
+}
+
+at::Tensor ExpertsUnit::joined(UnitParameters parameters, const Carry& in,
+                               const MicroBatch& batch) const {
+  const at::Tensor& h = in.at(0);
+  const auto normed = [&](Module module, const at::Tensor& x) {
+    return normalise(x, index_.weight(parameters, module), {}, arch_.norm, arch_.norm_eps);
+  };
+  const std::array weights{index_.linear(parameters, Module::kGate, batch),
+                           index_.linear(parameters, Module::kUp, batch)};
+  const std::vector<at::Tensor> inner =
+      linear_group(h, index_.norm(parameters, Module::kMlpNorm, arch_.norm, arch_.norm_eps),
+                   weights, arch_.transposed_weights);
+  const at::Tensor mlp =
+      activate_and_project(inner[0], inner[1], index_.linear(parameters, Module::kDown, batch),
+                           arch_.activation, arch_.transposed_weights);
+  const at::Tensor both = normed(Module::kMlpInnerNorm, mlp) +
+                          normed(Module::kExpertsPostNorm, in.at(1).to(h.scalar_type()));
+  const at::Tensor sum = normed(Module::kMlpPostNorm, both).add_(h);
+  const at::Tensor factor = index_.weight(parameters, Module::kLayerScale);
+  return factor.defined() ? sum * factor.detach() : sum;
+}
+
+Carry ExpertsUnit::joined_backward(UnitParameters parameters, const State& state,
+                                   const MicroBatch& batch, const Carry& grad_out,
+                                   GradientSink& sink) const {
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor sum = at::zeros(state.h.sizes(), wide);
+  add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+  const Carry leaves{state.h.detach().requires_grad_(true), sum.requires_grad_(true)};
+  Carry out;
+  {
+    const at::AutoGradMode grad_mode(true);
+    out = {joined(parameters, leaves, batch)};
+  }
+  return autograd_backward(parameters, leaves, out, grad_out, /*want_grad_in=*/true, sink);
+}
+
+void ExpertsUnit::scale_backward(UnitParameters parameters, const State& state, const Sums& sums,
+                                 GradientSink& sink) const {
+  const at::Tensor grad = sums.routing.narrow(1, 0, arch_.moe.top_k);
+  const int32_t place = index_.weight_index(Module::kRouterExpertScale);
+  if (sink.wants(place)) {
+    const at::Tensor of_each = at::zeros({grad.size(0), arch_.moe.experts}, grad.options());
+    of_each.scatter_(1, state.routing.experts, grad * state.shares);
+    // A matrix product has bits that do not depend on the number of threads.
+    sink.add(place, at::mm(at::ones({1, grad.size(0)}, grad.options()), of_each).view({-1}));
+  }
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  grad.mul_(scales.to(at::kFloat).take(state.routing.experts));
 }
 
 at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
@@ -271,33 +346,34 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
 
 void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
                                   const at::Tensor& balance, const Sums& sums,
-                                  GradientSink& sink) const {
+                                  const at::Tensor& input, GradientSink& sink) const {
   const int32_t weight = index_.weight_index(Module::kRouter);
   const int32_t bias = index_.bias_index(Module::kRouter);
   const at::Tensor wide =
       route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), balance, state.routing, arch_.moe);
-  const at::ScalarType type = router_type(state.x);
+  const at::ScalarType type = router_type(state.router_x);
   const at::Tensor grad = wide.to(type);
-  if (sink.wants(weight)) sink.add_product(weight, grad, state.x.to(type));
+  if (sink.wants(weight)) sink.add_product(weight, grad, state.router_x.to(type));
   if (bias >= 0 && sink.wants(bias)) {
     sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
   }
-  sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
+  input.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
   adapter_backward(adapter(parameters, Module::kRouter, type), Module::kRouter, grad,
-                   state.x.to(type), sums.x, sink);
+                   state.router_x.to(type), input, sink);
 }
 
-at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,
-                                      const at::Tensor& grad, GradientSink& sink) const {
-  const at::Tensor weight = index_.weight(parameters, Module::kMlpNorm).detach();
-  const int32_t weight_index = index_.weight_index(Module::kMlpNorm);
-  const int32_t bias_index = index_.bias_index(Module::kMlpNorm);
+at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, NormKind kind,
+                                      const at::Tensor& h, const at::Tensor& grad,
+                                      GradientSink& sink) const {
+  const at::Tensor weight = index_.weight(parameters, module).detach();
+  const int32_t weight_index = index_.weight_index(module);
+  const int32_t bias_index = index_.bias_index(module);
   const auto sum_for = [&](int32_t index) {
     const bool wanted = index >= 0 && sink.wants(index);
     return wanted ? at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)) : at::Tensor();
   };
   const at::Tensor weight_sum = sum_for(weight_index), bias_sum = sum_for(bias_index);
-  const at::Tensor result = normalise_backward(grad.to(h.scalar_type()), h, weight, arch_.norm,
+  const at::Tensor result = normalise_backward(grad.to(h.scalar_type()), h, weight, kind,
                                                arch_.norm_eps, weight_sum, bias_sum);
   if (weight_sum.defined()) sink.add(weight_index, weight_sum);
   if (bias_sum.defined()) sink.add(bias_index, bias_sum);
@@ -316,6 +392,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
     batch.routers->note(layer_, tokens.starts, state.routing.of_all);
   }
   add_experts(parameters, state, tokens, sum);
+  if (arch_.moe.beside) return {joined(parameters, {state.h, sum}, batch)};
   if (experts_.ends()) return {sum.to(state.h.scalar_type()).add_(state.h)};
   const at::Tensor routing =
       experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
@@ -330,11 +407,16 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
   Sums sums;
   at::Tensor grad_h;
-  const at::Tensor grad = grad_out.at(0).to(compute);
+  at::Tensor grad = grad_out.at(0).to(compute);
   if (experts_.ends()) {
     sums.x = at::zeros(state.x.sizes(), wide);
     sums.routing = at::zeros({state.x.size(0), 2 * arch_.moe.top_k}, wide);
-    grad_h = grad.clone();  // the buffer of grad_out is reused
+    if (arch_.moe.beside) {
+      const Carry grads = joined_backward(parameters, state, batch, {grad}, sink);
+      grad_h = grads.at(0), grad = grads.at(1).to(compute);
+    } else {
+      grad_h = grad.clone();  // the buffer of grad_out is reused
+    }
   } else {
     sums.routing = grad_out.at(1);
     grad_h = grad_out.at(2);
@@ -344,8 +426,17 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
   if (!experts_.begins()) return {grad_out.at(0).to(at::kFloat), sums.routing, grad_h, sums.x};
   if (arch_.moe.shared_width > 0) shared_backward(parameters, state.x, grad, sums, sink);
   const at::Tensor balance = batch.routers != nullptr ? batch.routers->gradient() : at::Tensor();
-  router_backward(parameters, state, balance, sums, sink);
-  return {norm_backward(parameters, state.h, sums.x, sink).add_(grad_h)};
+  const Module norm = arch_.moe.beside ? Module::kExpertsNorm : Module::kMlpNorm;
+  if (!arch_.moe.beside) {
+    router_backward(parameters, state, balance, sums, sums.x, sink);
+  } else {
+    scale_backward(parameters, state, sums, sink);
+    const at::Tensor input = at::zeros(state.x.sizes(), wide);
+    router_backward(parameters, state, balance, sums, input, sink);
+    grad_h = grad_h + norm_backward(parameters, Module::kRouterScale, NormKind::kRms, state.h,
+                                    input.mul_(root_), sink);
+  }
+  return {norm_backward(parameters, norm, arch_.norm, state.h, sums.x, sink).add_(grad_h)};
 }
 
 SparseBlock::SparseBlock(const ArchSpec& arch, int64_t layer)

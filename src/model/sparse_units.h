@@ -50,6 +50,17 @@ class ExpertsUnit : public Unit {
   struct State;
   struct Sums;
   State begin(UnitParameters parameters, const Carry& in) const;
+  // Sets what differs in State where experts run beside the MLP.
+  void begin_beside(UnitParameters parameters, State& state) const;
+  // Returns the block's output where experts run beside the MLP. `in` is the residual and the sum
+  // of the experts' outputs, [T, hidden] each. Has an autograd graph if its inputs do.
+  at::Tensor joined(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
+  // Returns the gradients of joined()'s inputs, given that of its output.
+  Carry joined_backward(UnitParameters parameters, const State& state, const MicroBatch& batch,
+                        const Carry& grad_out, GradientSink& sink) const;
+  // Adds the gradient of the experts' scales and multiplies that of the weights by them.
+  void scale_backward(UnitParameters parameters, const State& state, const Sums& sums,
+                      GradientSink& sink) const;
   // Returns the dtype in which the router computes.
   at::ScalarType router_type(const at::Tensor& x) const;
   at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
@@ -67,10 +78,12 @@ class ExpertsUnit : public Unit {
                    const at::Tensor& sum) const;
   void experts_backward(UnitParameters parameters, const State& state, const at::Tensor& grad,
                         const Sums& sums, GradientSink& sink) const;
+  // Adds the gradient of the router's input to `input`, fp32 [T, hidden].
   void router_backward(UnitParameters parameters, const State& state, const at::Tensor& balance,
-                       const Sums& sums, GradientSink& sink) const;
-  at::Tensor norm_backward(UnitParameters parameters, const at::Tensor& h, const at::Tensor& grad,
-                           GradientSink& sink) const;
+                       const Sums& sums, const at::Tensor& input, GradientSink& sink) const;
+  // Returns the gradient of h, which the norm of this module took.
+  at::Tensor norm_backward(UnitParameters parameters, Module module, NormKind kind,
+                           const at::Tensor& h, const at::Tensor& grad, GradientSink& sink) const;
 
   ArchSpec arch_;
   int64_t layer_;
@@ -80,6 +93,7 @@ class ExpertsUnit : public Unit {
   ExpertMath math_;
   ExpertPlaces shared_places_;
   ExpertMath shared_math_;
+  double root_;  // factor of the router's input beside an MLP
 };
 
 // A block of attention and all experts.

@@ -127,6 +127,7 @@ int64_t elements_of(const std::vector<ModuleParameter>& parameters) {
 // Returns the most experts of a group: as large as attention, and at least an eighth of a layer's,
 // because every group keeps its input. 0 means all in one.
 int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
+  if (arch.moe.beside) return 0;  // a norm reads the sum of all experts
   const std::vector<ModuleParameter> all = block_parameters(arch, {}, layer, BlockPart::kMlp);
   const int64_t one = 3 * arch.hidden * arch.moe.width;
   const int64_t attention = elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention));

@@ -80,6 +80,37 @@ TEST(Adapter, AllLinearIncludesTheMatricesOfGatedDeltaNet) {
   EXPECT_THROW(with_targets(arch, {"conv1d"}), ConfigError);
 }
 
+ArchSpec gemma4(bool experts) {
+  Json config = {{"model_type", "gemma4_text"}, {"vocab_size", 32},
+                 {"hidden_size", 16},           {"intermediate_size", 24},
+                 {"num_hidden_layers", 6},      {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},    {"hidden_size_per_layer_input", 0},
+                 {"attention_k_eq_v", true}};
+  if (experts) {
+    config.update({{"enable_moe_block", true},
+                   {"num_experts", 4},
+                   {"top_k_experts", 2},
+                   {"moe_intermediate_size", 12}});
+  }
+  return read_arch_spec(config, "config.json");
+}
+
+// Goal: a layer of Gemma 4 whose values are keys has no adapter of values, and the one of its
+// queries has the size of its heads; experts beside an MLP have none.
+TEST(Adapter, Gemma4HasTheTargetsOfEachLayer) {
+  const ArchSpec arch = with_targets(gemma4(false), {"all-linear"});
+  EXPECT_EQ(adapted_in(arch, 0).size(), 7u);
+  EXPECT_EQ(adapted_in(arch, 5).size(), 6u);
+  EXPECT_EQ(adapted_in(with_targets(gemma4(false), {"v_proj"}), 5).size(), 0u);
+  for (const ParamSpec& parameter : make_model_spec(arch, {}).units.at(6).parameters) {
+    if (parameter.name.ends_with("q_proj.lora_B.weight")) {
+      EXPECT_EQ(parameter.shape.front(), 4 * 512);
+    }
+  }
+  EXPECT_EQ(adapted_in(with_targets(gemma4(true), {"attention"}), 5).size(), 3u);
+  EXPECT_THROW(with_targets(gemma4(true), {"mlp"}), ConfigError);
+}
+
 ArchSpec qwen3_moe() {
   return read_arch_spec({{"model_type", "qwen3_moe"},
                          {"vocab_size", 32},

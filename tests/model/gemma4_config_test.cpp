@@ -1,7 +1,9 @@
 // Gemma 4's config.json: sizes by layer in both spellings, and the parts that are refused.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "base/errors.h"
 #include "model/families.h"
@@ -86,6 +88,31 @@ TEST(Gemma4, SizesByLayerAreThoseOfTransformers) {
   expect_problem(gemma4(R"({"per_layer_config": {"5": {"num_key_value_heads": 3}}})"),
                  "the heads must be a multiple");
   expect_problem(gemma4(R"({"global_head_dim": 15})"), "'global_head_dim'");
+}
+
+// Goal: experts run beside the MLP of every layer where the switch is on, and their sizes alone
+// mean nothing; the names are those of published files.
+TEST(Gemma4, ExpertsRunBesideTheMlp) {
+  const std::string sizes = R"("num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12)";
+  EXPECT_EQ(read("{" + sizes + "}").moe.experts, 0);
+  const ArchSpec arch = read(R"({"enable_moe_block": true, )" + sizes + "}");
+  EXPECT_TRUE(arch.moe.beside && arch.moe.fused && arch.moe.renormalise);
+  EXPECT_TRUE(arch.layers[0].sparse && arch.layers[6].sparse);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const ParamSpec& parameter : make_model_spec(arch, {}).units[1].parameters) {
+    shapes[parameter.name] = parameter.shape;
+  }
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes.at("model.layers.0.experts.gate_up_proj"), (Shape{4, 24, 16}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.down_proj.weight"), (Shape{16, 40}));
+  EXPECT_EQ(shapes.at("model.layers.0.router.proj.weight"), (Shape{4, 16}));
+  EXPECT_EQ(shapes.at("model.layers.0.router.scale"), (Shape{16}));
+  EXPECT_EQ(shapes.at("model.layers.0.router.per_expert_scale"), (Shape{4}));
+  EXPECT_TRUE(shapes.contains("model.layers.0.post_feedforward_layernorm_2.weight"));
+  expect_problem(gemma4(R"({"enable_moe_block": true})"), "'enable_moe_block' = true needs");
+  expect_problem(gemma4(R"({"enable_moe_block": true, "num_experts": 2, "top_k_experts": 3,
+    "moe_intermediate_size": 8})"),
+                 "top_k_experts of at most num_experts");
 }
 
 // Goal: what would change the numbers and is not here is refused with its key.

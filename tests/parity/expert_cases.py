@@ -5,6 +5,7 @@ but for gpt_oss. Routing is made safe to compare: no token lies near the boundar
 experts and others, and in some layers an expert is chosen by no token.
 """
 import re
+from types import SimpleNamespace
 
 import torch
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -23,7 +24,7 @@ def renamed(config, model_type, class_name, **more):
     return {**config, "model_type": model_type, "architectures": [class_name], **more}
 
 
-def cases(llama, qwen3_5, wrapper):
+def cases(llama, qwen3_5, wrapper, gemma4):
     """idle: (layer, expert) without a token; fused: files as transformers 5 holds the experts."""
     small = {**llama, "intermediate_size": 24}
     hybrid = {**qwen3_5, "num_hidden_layers": 2, "full_attention_interval": 2,
@@ -172,6 +173,14 @@ def cases(llama, qwen3_5, wrapper):
                               moe_intermediate_size=12, n_shared_experts=1, n_group=1,
                               topk_group=1, norm_topk_prob=False, routed_scaling_factor=0.75),
             "idle": [(0, 4)]},
+        # Experts run beside the MLP. The head is not tied and nothing is capped, because one
+        # coordinate of every embedding is large.
+        "gemma4_text-moe": {
+            "config": renamed(small, "gemma4_text", "Gemma4ForCausalLM", **{
+                **gemma4, "num_hidden_layers": 2, "tie_word_embeddings": False,
+                "layer_types": ["sliding_attention", "full_attention"], "enable_moe_block": True,
+                "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 12}),
+            "idle": [(1, 3)], "fused": True},
         # Every group can be chosen from, and weights are not renormalised.
         "glm4_moe-plain": {
             "config": renamed(small, "glm4_moe", "Glm4MoeForCausalLM", rope_theta=10000.0,
@@ -187,7 +196,7 @@ class UnfitRouting(Exception):
 
 
 def is_router(name):
-    return re.search(r"\.mlp\.(gate|router)\.weight$", name) is not None
+    return re.search(r"\.(mlp\.(gate|router)|router\.proj)\.weight$", name) is not None
 
 
 def is_corrected(model):
@@ -250,13 +259,18 @@ class Routing:
         self.margin = float("inf")
         self.counts = {}
         for name, module in model.named_modules():
-            if hasattr(module, "top_k") and is_router(name + ".weight"):
+            beside = hasattr(module, "per_expert_scale")  # Gemma 4's router is more than a matrix
+            if beside or (hasattr(module, "top_k") and is_router(name + ".weight")):
                 layer = int(re.search(r"layers\.(\d+)\.", name)[1])
                 module.register_forward_hook(
                     lambda module, _, output, layer=layer: self.watch(layer, module, output))
 
     def watch(self, layer, module, output):
         logits, indices = output[0].detach().float(), output[2]
+        sizes = module
+        if hasattr(module, "per_expert_scale"):
+            logits, sizes = logits.log(), SimpleNamespace(
+                top_k=module.config.top_k_experts, num_experts=module.config.num_experts)
         if hasattr(module, "e_score_correction_bias"):
             values = logits.sigmoid() + module.e_score_correction_bias
             if module.topk_group < module.num_group:
@@ -267,8 +281,8 @@ class Routing:
                 values = grouped.masked_fill((sums < least)[..., None], float("-inf")).flatten(1)
         else:
             values = logits
-        self.margin = min(self.margin, choice_gap(values, module.top_k))
-        counts = torch.bincount(indices.flatten(), minlength=module.num_experts)
+        self.margin = min(self.margin, choice_gap(values, sizes.top_k))
+        counts = torch.bincount(indices.flatten(), minlength=sizes.num_experts)
         self.counts[layer] = self.counts.get(layer, 0) + counts
 
     def check(self, least, idle):

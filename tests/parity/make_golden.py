@@ -242,7 +242,7 @@ CASES = {
                               "scale_attn_by_inverse_layer_idx": True}, "plain": True},
 }
 
-CASES.update(cases(LLAMA, QWEN3_5, CASES["qwen3_5"]["config"]))
+CASES.update(cases(LLAMA, QWEN3_5, CASES["qwen3_5"]["config"], GEMMA4))
 
 
 # Each case has a seed of its own, so a new case changes no other.
@@ -345,7 +345,8 @@ def adamw_of(case):
     family = case["config"]["model_type"]
     if is_delta(family):
         return DELTA_ADAMW
-    return NOISE_ADAMW if family in NOISE_FAMILIES else ADAMW
+    noisy = family in NOISE_FAMILIES or case["config"].get("enable_moe_block", False)
+    return NOISE_ADAMW if noisy else ADAMW
 
 
 def train(model, rows, max_grad_norm, adamw):

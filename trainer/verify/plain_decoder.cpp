@@ -231,8 +231,15 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
   const at::Tensor normed = layer.norm(Module::kMlpNorm, h);
   BlockOutput y;
-  if (layer.spec().sparse) {
-    y = experts(layer, normed);
+  if (layer.spec().sparse && arch_.moe.beside) {
+    const at::Tensor even = h / at::sqrt((h * h).mean(-1, true) + arch_.norm_eps);
+    const at::Tensor chooser =
+        even * layer.get(Module::kRouterScale) / std::sqrt(static_cast<double>(arch_.hidden));
+    y = experts(layer, layer.norm(Module::kExpertsNorm, h), chooser);
+    y.x = layer.norm(Module::kMlpInnerNorm, mlp(layer, normed)) +
+          layer.norm(Module::kExpertsPostNorm, y.x);
+  } else if (layer.spec().sparse) {
+    y = experts(layer, normed, normed);
   } else {
     y.x = mlp(layer, normed);
   }
@@ -469,9 +476,11 @@ at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Te
   return linear(Module::kExpertDown, Module::kExpertsDown, inner);
 }
 
-PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Tensor& x) const {
+// `chooser` is the router's input.
+PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Tensor& x,
+                                                const at::Tensor& chooser) const {
   const MoeSpec& moe = arch_.moe;
-  const at::Tensor scores = layer.linear(Module::kRouter, x);
+  const at::Tensor scores = layer.linear(Module::kRouter, chooser);
   const bool sigmoid = moe.scores == RouterScores::kSigmoid;
   const at::Tensor values = sigmoid ? at::sigmoid(scores) : at::softmax(scores, 1);
   at::Tensor ranked = sigmoid ? values : scores, clear;
@@ -483,6 +492,8 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
                                                                     : values.gather(1, chosen);
   if (moe.renormalise) weights = weights / weights.sum(1, true);
   weights = weights * moe.weight_scale;
+  const at::Tensor scales = layer.get(Module::kRouterExpertScale);
+  if (scales.defined()) weights = weights * scales.take(chosen);
   BlockOutput out{.x = at::zeros_like(x), .sure = {}};
   if (moe.top_k < moe.experts) {
     const at::Tensor next = std::get<0>(at::topk(ranked, moe.top_k + 1, 1)).select(1, moe.top_k);

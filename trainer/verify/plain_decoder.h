@@ -50,7 +50,7 @@ class PlainDecoder {
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
   at::Tensor latent(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
-  BlockOutput experts(const Layer& layer, const at::Tensor& x) const;
+  BlockOutput experts(const Layer& layer, const at::Tensor& x, const at::Tensor& chooser) const;
   at::Tensor expert(const Layer& layer, int64_t number, const at::Tensor& x) const;
   at::Tensor rotate(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim) const;
 
