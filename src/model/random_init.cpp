@@ -192,6 +192,20 @@ void add_experts(const Sizes& sizes, Json& config) {
                                     {"original_max_position_embeddings", 256}});
 }
 
+void add_gemma4(const Sizes& sizes, const Json& rope, Json& config) {
+  config.erase("hidden_act");
+  config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                 {"sliding_window", 64},
+                 {"hidden_size_per_layer_input", 0},
+                 {"global_head_dim", 2 * sizes.head_dim},
+                 {"num_global_key_value_heads", 1},
+                 {"attention_k_eq_v", true},
+                 {"final_logit_softcapping", 30.0}});
+  const Json proportional = {
+      {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}};
+  config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", proportional}};
+}
+
 Json llama_like_config(const Sizes& sizes) {
   Json config;
   config["hidden_act"] = "silu";
@@ -232,20 +246,7 @@ Json llama_like_config(const Sizes& sizes) {
     config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
     config["logits_scaling"] = 8.0;
   }
-  if (sizes.family == "gemma4_text") {
-    config.erase("hidden_act");
-    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
-                   {"sliding_window", 64},
-                   {"hidden_size_per_layer_input", 0},
-                   {"global_head_dim", 2 * sizes.head_dim},
-                   {"num_global_key_value_heads", 1},
-                   {"attention_k_eq_v", true},
-                   {"final_logit_softcapping", 30.0}});
-    config["rope_parameters"] = {
-        {"sliding_attention", rope},
-        {"full_attention",
-         {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}}}};
-  }
+  if (sizes.family == "gemma4_text") add_gemma4(sizes, rope, config);
   if (sizes.family.starts_with("qwen3_5") || sizes.family == "qwen3_next") {
     config["rope_parameters"]["partial_rotary_factor"] = 0.25;
     config["linear_num_key_heads"] = sizes.kv_heads;
