@@ -102,7 +102,8 @@ TEST(Adapter, Gemma4HasTheTargetsOfEachLayer) {
   EXPECT_EQ(adapted_in(arch, 0).size(), 7u);
   EXPECT_EQ(adapted_in(arch, 5).size(), 6u);
   EXPECT_EQ(adapted_in(with_targets(gemma4(false), {"v_proj"}), 5).size(), 0u);
-  for (const ParamSpec& parameter : make_model_spec(arch, {}).units.at(6).parameters) {
+  const ModelSpec model = make_model_spec(arch, {});
+  for (const ParamSpec& parameter : model.units.at(6).parameters) {
     if (parameter.name.ends_with("q_proj.lora_B.weight")) {
       EXPECT_EQ(parameter.shape.front(), 4 * 512);
     }

@@ -99,7 +99,8 @@ TEST(Gemma4, ExpertsRunBesideTheMlp) {
   EXPECT_TRUE(arch.moe.beside && arch.moe.fused && arch.moe.renormalise);
   EXPECT_TRUE(arch.layers[0].sparse && arch.layers[6].sparse);
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ParamSpec& parameter : make_model_spec(arch, {}).units[1].parameters) {
+  const ModelSpec model = make_model_spec(arch, {});
+  for (const ParamSpec& parameter : model.units[1].parameters) {
     shapes[parameter.name] = parameter.shape;
   }
   using Shape = std::vector<int64_t>;

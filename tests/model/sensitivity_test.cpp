@@ -115,8 +115,7 @@ const std::vector<Mistake>& mistakes_of_gemma4() {
        in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
       {"gemma4", "outputs not scaled", [](auto& arch) { arch.layer_scale = false; }},
       {"gemma4", "logits not capped", [](auto& arch) { arch.logit_cap = 0.0; }},
-      {"gemma4_text-moe", "weights not renormalised",
-       [](auto& arch) { arch.moe.renormalise = false; }},
+      // A norm of the experts' sum hides whether weights are renormalised.
       {"gemma4_text-moe", "one expert fewer", [](auto& arch) { --arch.moe.top_k; }},
       {"gemma4_text-moe", "gate and up alternate", [](auto& arch) { arch.moe.interleaved = true; }},
       {"gemma4_text-moe", "w + 1 for w", [](auto& arch) { arch.norm = NormKind::kRmsOffset; }},
