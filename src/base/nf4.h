@@ -15,10 +15,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "base/bytes.h"
+#include "base/packed_format.h"
 
 namespace longshore {
 
@@ -51,9 +51,6 @@ inline constexpr std::array<float, 16> kNf4Levels = {
 
 // Returns the levels of scales, in ascending order.
 const std::array<float, 256>& nf4_scale_levels();
-
-// Fills the span with the values from `begin` on.
-using ReadValues = std::function<void(int64_t begin, std::span<float> out)>;
 
 // Packs the finite values of a tensor, which `read` gives in pieces; `packed` has the bytes of the
 // layout. Holds one piece, and 4 bytes for each block.

@@ -77,7 +77,10 @@ ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* 
   ExportTensor tensor{.target = {ref.tensor->name, ref.tensor->dtype, ref.tensor->shape},
                       .values = ExportTensor::Values::kSourceBytes,
                       .stored = ref};
-  if (parameter == nullptr) return tensor;
+  if (parameter == nullptr) {
+    if (ref.packed != nullptr) tensor.values = ExportTensor::Values::kSource;
+    return tensor;
+  }
   tensor.parameter = parameter->name;
   if (options.dtype) tensor.target.dtype = tensor_dtype(*options.dtype);
   if (!parameter->frozen || !options.pretrained) {
@@ -113,10 +116,12 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
-// Returns whether all MXFP4 tensors can stay, because config.json applies to all of them at once.
-bool keeps_mxfp4(const ModelDirectory& source, const ModelSpec& spec,
-                 const ExportOptions& options) {
+// Returns whether all packed tensors can stay, because config.json applies to all of them at once.
+// Those in fp8 never do: programs that train on from an export want bf16.
+bool keeps_packed(const ModelDirectory& source, const ModelSpec& spec,
+                  const ExportOptions& options) {
   if (!options.pretrained || options.dtype) return false;
+  if (source.quantisation() == Quantisation::kFp8) return false;
   const ParameterTable parameters = parameters_by_name(spec);
   return std::ranges::all_of(source.tensors(), [&](const ModelDirectory::TensorRef& ref) {
     if (ref.packed == nullptr) return true;
@@ -156,8 +161,8 @@ void add_to_split(ExportPlan& plan, ExportTensor tensor, Bytes max_file_bytes) {
   plan.tensor_bytes += bytes;
 }
 
-// Keeps the source's tensor order. MXFP4 tensors become bf16 under their parameters' names, which
-// is four times as large, so the files are split anew.
+// Keeps the source's tensor order. Packed tensors become bf16 under their parameters' names, which
+// is larger, so the files are split anew.
 ExportPlan plan_unquantised(const ModelDirectory& source, const ModelSpec& spec,
                             const ExportOptions& options) {
   const ParameterTable parameters = parameters_by_name(spec);
@@ -314,7 +319,7 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
   const bool unquantised =
-      source.mxfp4() && !(missing.empty() && keeps_mxfp4(source, spec, options));
+      source.quantised() && !(missing.empty() && keeps_packed(source, spec, options));
   ExportPlan plan = !missing.empty() ? plan_new_files(source, spec, options)
                     : unquantised    ? plan_unquantised(source, spec, options)
                                      : plan_like_source(source, spec, options);

@@ -19,7 +19,6 @@
 #include "hf/export_directory.h"
 #include "hf/export_plan.h"
 #include "hf/json_members.h"
-#include "hf/mxfp4.h"
 #include "hf/tensor_dtype.h"
 #include "hf/weight_index.h"
 #include "hf/weight_loader.h"

@@ -11,6 +11,7 @@
 #include "hf/adapter_directory.h"
 #include "hf/directory_entry.h"
 #include "hf/hub_cache.h"
+#include "hf/packed_pairs.h"
 #include "hf/problem_list.h"
 #include "hf/weight_index.h"
 
@@ -101,10 +102,10 @@ void ModelDirectory::read_configs() {
 }
 
 void ModelDirectory::check_quantisation() {
-  mxfp4_ = reads_mxfp4(config_, path_of(kConfigName));
+  quantisation_ = read_quantisation(config_, path_of(kConfigName));
   const auto refuse = [this](const Json& config, const std::string& where) {
     for (const char* key : {"quantization_config", "compression_config"}) {
-      if (mxfp4_ && where.empty() && std::string_view(key) == "quantization_config") continue;
+      if (quantised() && where.empty() && std::string_view(key) == "quantization_config") continue;
       const auto found = config.find(key);
       if (found == config.end() || found->is_null()) continue;
       throw ConfigError(path_of(kConfigName) + ": " + where + key +
@@ -180,7 +181,7 @@ void ModelDirectory::build_table() {
                         std::to_string(*index_total_size_) + ", the tensors have " +
                         std::to_string(weight_bytes_) + " bytes");
   }
-  pair_mxfp4();
+  pair_packed();
 }
 
 void ModelDirectory::sort_names() {
@@ -191,42 +192,34 @@ void ModelDirectory::sort_names() {
   });
 }
 
-// Replaces each pair of MXFP4 tensors by its parameter.
-void ModelDirectory::pair_mxfp4() {
-  if (!mxfp4_) return;
+// Replaces each packed tensor and its scales by the parameter.
+void ModelDirectory::pair_packed() {
+  if (!quantised()) return;
   ProblemList problems;
   std::vector<TensorRef> tensors;
   for (const TensorRef& ref : tensors_) {
-    const std::string& name = ref.tensor->name;
-    const auto fail = [&](const std::string& why) {
-      problems.add(ref.file->file.path() + ": tensor '" + printable(name) + "': " + why);
+    const auto find_by_name = [this](const std::string& name) {
+      const TensorRef found = find(name);
+      return found ? PackedTensor::Part{&found.file->file, found.tensor} : PackedTensor::Part();
     };
-    const auto with_ending = [&name](std::string_view old_ending, std::string_view ending) {
-      return name.substr(0, name.size() - old_ending.size()) + std::string(ending);
-    };
-    if (name.ends_with(kMxfp4Scales)) {
-      const std::string blocks = with_ending(kMxfp4Scales, kMxfp4Blocks);
-      if (!find(blocks)) fail("there is no '" + printable(blocks) + "' that it scales");
-    } else if (!name.ends_with(kMxfp4Blocks)) {
-      tensors.push_back(ref);
-    } else if (const TensorRef scales = find(with_ending(kMxfp4Blocks, kMxfp4Scales)); !scales) {
-      fail("its scales are missing: '" + printable(with_ending(kMxfp4Blocks, kMxfp4Scales)) + "'");
-    } else if (find(with_ending(kMxfp4Blocks, ""))) {
-      fail("the files also hold '" + printable(with_ending(kMxfp4Blocks, "")) + "'");
-    } else if (const std::string why = Mxfp4Tensor::mismatch(*ref.tensor, *scales.tensor);
-               !why.empty()) {
-      fail(why);
-    } else {
-      packed_.push_back(
-          std::make_unique<Mxfp4Tensor>(Mxfp4Tensor::Part{&ref.file->file, ref.tensor},
-                                        Mxfp4Tensor::Part{&scales.file->file, scales.tensor}));
+    PairedTensor paired = quantisation_ == Quantisation::kFp8
+                              ? pair_fp8({&ref.file->file, ref.tensor}, find_by_name)
+                              : pair_mxfp4({&ref.file->file, ref.tensor}, find_by_name);
+    if (!paired.problem.empty()) {
+      problems.add(ref.file->file.path() + ": tensor '" + printable(ref.tensor->name) +
+                   "': " + paired.problem);
+    } else if (paired.packed) {
+      packed_.push_back(std::move(paired.packed));
       tensors.push_back({ref.file, &packed_.back()->values(), packed_.back().get()});
+    } else if (!paired.scales) {
+      tensors.push_back(ref);
     }
   }
   problems.throw_if_any();
   if (packed_.empty() && !tensors_.empty()) {
-    throw ConfigError(path_of(kConfigName) + ": quantization_config names mxfp4, but no weights " +
-                      "are in it; remove quantization_config");
+    throw ConfigError(path_of(kConfigName) + ": quantization_config names " +
+                      std::string(name_of(quantisation_)) +
+                      ", but no weights are in it; remove quantization_config");
   }
   tensors_ = std::move(tensors);
   sort_names();
@@ -248,7 +241,8 @@ ModelDirectory::TensorRef ModelDirectory::find(std::string_view name) const {
 }
 
 bool ModelDirectory::same_bytes(const TensorRef& a, const TensorRef& b) const {
-  LONGSHORE_CHECK(a && b && a.packed == nullptr && b.packed == nullptr) << "no tensors of a file";
+  LONGSHORE_CHECK(a && b) << "no tensors";
+  if (a.packed != nullptr || b.packed != nullptr) return false;
   if (a.tensor->dtype != b.tensor->dtype || a.tensor->shape != b.tensor->shape) return false;
   const Bytes total = a.tensor->bytes;
   std::vector<std::byte> chunk_a(static_cast<size_t>(std::min(kCompareChunkBytes, total)));

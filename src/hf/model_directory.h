@@ -1,7 +1,7 @@
 // ModelDirectory: an untrusted Hugging Face model directory, opened and checked: config.json,
 // generation_config.json and the weights (one safetensors file, or several with an index). Pickle,
-// GGUF and quantised weights are refused; gpt_oss's MXFP4 is read as bf16 parameters. It keeps the
-// weight files open. Reading is const and safe from several threads.
+// GGUF and quantised weights are refused; block-scaled fp8, and gpt_oss's MXFP4, are read as bf16
+// parameters. It keeps the weight files open. Reading is const and safe from several threads.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "hf/mxfp4.h"
+#include "hf/packed_tensor.h"
+#include "hf/quantisation.h"
 #include "hf/safetensors_reader.h"
 
 namespace longshore {
@@ -34,7 +35,7 @@ class ModelDirectory {
   struct TensorRef {
     const WeightFile* file = nullptr;
     const TensorInfo* tensor = nullptr;
-    const Mxfp4Tensor* packed = nullptr;  // set if the values are stored in MXFP4
+    const PackedTensor* packed = nullptr;  // set if the values are stored in fewer bits
     explicit operator bool() const { return tensor != nullptr; }
   };
 
@@ -60,15 +61,17 @@ class ModelDirectory {
   const std::string& index_text() const { return index_text_; }
   // Returns metadata.total_size of the index.
   std::optional<Bytes> index_total_size() const { return index_total_size_; }
-  // Returns all tensors, file by file, in byte order. An MXFP4 pair counts as one.
+  // Returns all tensors, file by file, in byte order. A packed one and its scales count as one.
   const std::vector<TensorRef>& tensors() const { return tensors_; }
   // Returns a null TensorRef if there is none.
   TensorRef find(std::string_view name) const;
   // Finds a tensor by its name in the files; a null TensorRef if there is none.
   TensorRef find_stored(std::string_view name) const;
-  // Returns whether config.json says that weights are in MXFP4.
-  bool mxfp4() const { return mxfp4_; }
-  // Returns whether two tensors have equal type, shape and bytes (a tied head stored twice).
+  // Returns the format of fewer bits that config.json says weights are in.
+  Quantisation quantisation() const { return quantisation_; }
+  bool quantised() const { return quantisation_ != Quantisation::kNone; }
+  // Returns whether two tensors have equal type, shape and bytes (a tied head stored twice). Packed
+  // ones are equal to none.
   bool same_bytes(const TensorRef& a, const TensorRef& b) const;
   // Returns the sum of all tensors' bytes.
   Bytes weight_bytes() const { return weight_bytes_; }
@@ -96,7 +99,7 @@ class ModelDirectory {
   void open_indexed_files();
   void build_table();
   void sort_names();
-  void pair_mxfp4();
+  void pair_packed();
   void list_companions();
   void keep_companion(const std::string& name, const UniqueFd& fd);
   UniqueFd open_named(const std::string& name) const;
@@ -110,8 +113,8 @@ class ModelDirectory {
   std::vector<std::unique_ptr<WeightFile>> files_;
   std::vector<TensorRef> tensors_;
   std::vector<uint32_t> by_name_;  // indices into tensors_, sorted by name
-  bool mxfp4_ = false;
-  std::vector<std::unique_ptr<Mxfp4Tensor>> packed_;
+  Quantisation quantisation_ = Quantisation::kNone;
+  std::vector<std::unique_ptr<PackedTensor>> packed_;
   Bytes weight_bytes_ = 0;
   std::vector<std::string> companion_files_;
   std::map<std::string, std::string> companion_texts_;    // of small ones, by name

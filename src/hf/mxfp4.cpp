@@ -166,25 +166,4 @@ void Mxfp4Tensor::check_finite(int64_t begin, std::span<const float> out) const 
                   " is too large for its values; the file is damaged, fetch it again");
 }
 
-bool reads_mxfp4(const Json& config, const std::string& origin) {
-  const auto found = config.find("quantization_config");
-  if (found == config.end() || found->is_null()) return false;
-  const auto refuse = [&](const std::string& why) {
-    throw ConfigError(origin + ": quantization_config: " + why +
-                      "; take the model's unquantised directory (F32, BF16 or F16)");
-  };
-  const auto method = found->is_object() ? found->find("quant_method") : found->end();
-  if (!found->is_object() || method == found->end() || *method != "mxfp4") {
-    refuse("quantised weights cannot be trained, but for gpt_oss in mxfp4");
-  }
-  const auto family = config.find("model_type");
-  if (family == config.end() || *family != "gpt_oss") refuse("mxfp4 is read for gpt_oss alone");
-  for (const auto& [key, value] : found->items()) {
-    // The files show which modules are not in MXFP4.
-    if (key == "quant_method" || key == "modules_to_not_convert" || key == "dequantize") continue;
-    refuse("the key '" + printable(key) + "' is not known");
-  }
-  return true;
-}
-
 }  // namespace longshore

@@ -5,44 +5,29 @@
 //   <name>_scales  U8 [experts, rows, groups]      the exponent, plus 127
 //
 // and the parameter <name> is the transpose, [experts, groups x 32, rows], as transformers holds
-// it. The ModelDirectory owns it. Reading is const and safe from several threads; each read holds
-// one bounded piece.
+// it.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "base/json.h"
-#include "hf/safetensors_reader.h"
+#include "hf/packed_tensor.h"
 
 namespace longshore {
 
 inline constexpr std::string_view kMxfp4Blocks = "_blocks";
 inline constexpr std::string_view kMxfp4Scales = "_scales";
 
-class Mxfp4Tensor {
+class Mxfp4Tensor final : public PackedTensor {
  public:
-  struct Part {
-    const SafetensorsFile* file = nullptr;
-    const TensorInfo* tensor = nullptr;
-  };
-
   // Returns why the two are not a valid pair; empty if they are.
   static std::string mismatch(const TensorInfo& blocks, const TensorInfo& scales);
   // The parts must have no mismatch and outlive this.
   Mxfp4Tensor(Part blocks, Part scales);
 
-  // Returns the parameter's name, type (BF16), shape and bytes; it has no offset in a file.
-  const TensorInfo& values() const { return values_; }
-  const Part& blocks() const { return blocks_; }
-  const Part& scales() const { return scales_; }
-
-  // Reads elements [begin, begin + out.size()) in row-major order, exactly. Throws DataError for a
-  // value that is not finite.
-  void read(int64_t begin, std::span<float> out) const;
+  void read(int64_t begin, std::span<float> out) const override;
 
  private:
   class Piece;
@@ -50,12 +35,7 @@ class Mxfp4Tensor {
   void check_finite(int64_t begin, std::span<const float> out) const;
 
   Part blocks_, scales_;
-  TensorInfo values_;
   int64_t rows_, groups_;
 };
-
-// Returns whether config.json declares MXFP4; false without quantization_config. Throws ConfigError
-// for other kinds, other families, or unknown keys. `origin` is the file's path.
-bool reads_mxfp4(const Json& config, const std::string& origin);
 
 }  // namespace longshore

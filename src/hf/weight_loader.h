@@ -48,7 +48,7 @@ class WeightLoader {
 // Reads elements of a stored F32, BF16 or F16 tensor as fp32, exactly.
 void read_elements(const SafetensorsFile& file, const TensorInfo& tensor, int64_t element_begin,
                    std::span<float> out);
-// Reads elements of a directory's tensor, which may be in MXFP4, as fp32, exactly.
+// Reads elements of a directory's tensor, which may be packed, as fp32, exactly.
 void read_elements(const ModelDirectory::TensorRef& ref, int64_t element_begin,
                    std::span<float> out);
 

@@ -300,6 +300,14 @@ void know_qk_norm(const ArchSpec& arch, ConfigReader& reader) {
   if (arch.qk_norm != QueryKeyNorm::kNone) reader.find({"qk_norm", "use_qk_norm", "qk_layernorm"});
 }
 
+// Loading makes the model's matrices of those in block-scaled fp8.
+void know_fp8(const Json& config, ConfigReader& reader) {
+  const auto declared = config.find("quantization_config");
+  if (declared == config.end() || !declared->is_object()) return;
+  const auto method = declared->find("quant_method");
+  if (method != declared->end() && *method == "fp8") reader.find({"quantization_config"});
+}
+
 // Reads the text tower of a wrapper. The wrapper supplies token ids and dtype that text_config
 // lacks.
 void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
@@ -372,6 +380,7 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
   }
   arch.family = *model_type;
   know_qk_norm(arch, reader);
+  know_fp8(config, reader);
   reader.refuse_unknown_numeric_keys();
   reader.finish();
   return arch;

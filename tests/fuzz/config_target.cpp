@@ -2,7 +2,7 @@
 // the rest.
 #include "base/json.h"
 #include "hf/json_members.h"
-#include "hf/mxfp4.h"
+#include "hf/quantisation.h"
 #include "hf/tensor_dtype.h"
 #include "model/families.h"
 #include "tests/fuzz/fuzz_targets.h"
@@ -36,7 +36,7 @@ bool fuzz_config(std::string_view bytes) {
   const Json config = parse_json(text, {}, "config.json");
   if (!config.is_object()) return false;
   check_edits(text, config);
-  reads_mxfp4(config, "config.json");
+  read_quantisation(config, "config.json");
   const ArchSpec arch = read_arch_spec(config, "config.json");
   LONGSHORE_CHECK(arch.layer_count() > 0 && arch.vocabulary > 0 && arch.hidden > 0);
   return true;

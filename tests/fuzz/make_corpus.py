@@ -65,6 +65,12 @@ def model_files():
     put("model", "valid_mxfp4", json.dumps(
         {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}).encode()
         + NEXT_FILE + NEXT_FILE + safetensors(packed, 204))
+    packed = {"w": tensor("F8_E4M3", [130, 3], 0, 390),
+              "w_scale_inv": tensor("F32", [2, 1], 390, 398)}
+    put("model", "valid_fp8", json.dumps(
+        {"model_type": "llama", "quantization_config": {
+            "quant_method": "fp8", "weight_block_size": [128, 128]}}).encode()
+        + NEXT_FILE + NEXT_FILE + safetensors(packed, 398))
     settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none",
                 "target_modules": ["q"], "modules_to_save": ["n"]}
     base = "base_model.model."

@@ -1,4 +1,5 @@
-// A model's directory: config.json, the index (absent if empty) and model.safetensors, MXFP4 too.
+// A model's directory: config.json, the index (absent if empty) and model.safetensors, packed
+// ones too.
 #include "hf/model_directory.h"
 #include "tests/fuzz/fuzz_targets.h"
 

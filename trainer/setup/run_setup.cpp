@@ -61,10 +61,11 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
 void check_files(const RunConfig& config, const ModelSource& source) {
   if (config.offload.parameters != OffloadSection::Parameters::kFiles) return;
   const std::string start = "offload.parameters = \"files\": " + source.directory().path();
-  if (source.directory().mxfp4()) {
-    throw ConfigError(start +
-                      " stores weights in MXFP4, which only loading can convert; set "
-                      "offload.parameters = \"host\" or \"nvme\"");
+  if (source.directory().quantised()) {
+    throw ConfigError(start + " stores weights in " +
+                      std::string(name_of(source.directory().quantisation())) +
+                      ", which only loading can convert; set offload.parameters = \"host\" or "
+                      "\"nvme\"");
   }
   if (std::ranges::none_of(source.whole().units, &UnitSpec::has_frozen)) {
     throw ConfigError(start + ": no parameter is frozen; set offload.parameters = \"host\"");
@@ -184,7 +185,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config);
   if (config.adapter.on() || !config.train.freeze.empty()) {
-    if (!source->random() && !source->directory().mxfp4()) {
+    if (!source->random() && !source->directory().quantised()) {
       inputs.model_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
     }
   }

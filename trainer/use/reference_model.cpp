@@ -109,7 +109,7 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
     check_tokens(run, own, model);
     config.train.freeze = globs_of_frozen(model.whole());
     // The plan leaves the model in its files where host memory cannot hold it.
-    const bool readable = !model.random() && !model.directory().mxfp4();
+    const bool readable = !model.random() && !model.directory().quantised();
     if (readable) config.offload.parameters = OffloadSection::Parameters::kFiles;
   });
   return config;

@@ -1,0 +1,38 @@
+// PackedFormat: how a frozen matrix is stored in fewer bits than its values have in the compute
+// dtype. Tiers, slots and transfers hold the packed bytes; kernels/nf4.h and kernels/fp8.h unpack
+// them on the device. Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+enum class PackedFormat : uint8_t {
+  kNf4,  // base/nf4.h
+  kFp8,  // base/fp8.h
+};
+
+// Returns the name in the run file.
+std::string_view name_of(PackedFormat format);
+
+// Fills the span with the values from `begin` on, in row-major order.
+using ReadValues = std::function<void(int64_t begin, std::span<float> out)>;
+
+// `shape` is [rows, columns], each at least 1.
+Bytes packed_bytes(PackedFormat format, std::span<const int64_t> shape);
+
+// Packs the finite values of a matrix, which `read` gives in pieces; `packed` has packed_bytes.
+void encode_packed(PackedFormat format, std::span<const int64_t> shape, const ReadValues& read,
+                   std::span<std::byte> packed);
+
+// Returns the values from `begin` on, as the model computes with them in fp32.
+void decode_packed(PackedFormat format, std::span<const int64_t> shape,
+                   std::span<const std::byte> packed, int64_t begin, std::span<float> out);
+
+}  // namespace longshore
