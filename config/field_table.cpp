@@ -50,9 +50,13 @@ Section adapter_section() {
                       "same, with a trained magnitude for each output"});
   rows.choice<Adapter::Base>(
       "base", &Adapter::base,
-      {{"published", Adapter::Base::kPublished}, {"nf4", Adapter::Base::kNf4}},
-      {.description = "the frozen matrices of the blocks: published: as in the model's files; nf4: "
-                      "packed to 4.13 bits a value while they are loaded (QLoRA), in host memory"});
+      {{"published", Adapter::Base::kPublished},
+       {"nf4", Adapter::Base::kNf4},
+       {"fp8", Adapter::Base::kFp8}},
+      {.description =
+           "the frozen matrices of the blocks: published: as in the model's files; nf4, fp8: "
+           "packed "
+           "to 4.13 or 8 bits a value while they are loaded (nf4: QLoRA), in host memory"});
   rows.add("r", KeyType::kInteger, &Adapter::r,
            {.description = "rank of the adapters", .bounds = between(1, 4096)});
   rows.add("alpha", KeyType::kReal, &Adapter::alpha,

@@ -33,7 +33,7 @@ struct ModelSection {
 // Low-rank adapters over a frozen model.
 struct AdapterSection {
   enum class Kind : uint8_t { kNone, kLora, kDora };
-  enum class Base : uint8_t { kPublished, kNf4 };
+  enum class Base : uint8_t { kPublished, kNf4, kFp8 };
   Kind kind = Kind::kNone;
   Base base = Base::kPublished;
   int64_t r = 8;
@@ -45,7 +45,8 @@ struct AdapterSection {
   std::string path = "new";        // new, or the directory of an adapter to start from
   bool on() const { return kind != Kind::kNone; }
   bool is_new() const { return path == "new"; }
-  bool packs() const { return on() && base == Base::kNf4; }
+  // Returns whether matrices are packed whatever the model's files hold.
+  bool packs() const { return on() && base != Base::kPublished; }
   bool operator==(const AdapterSection&) const = default;
 };
 

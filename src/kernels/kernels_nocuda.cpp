@@ -2,6 +2,7 @@
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/flat_copy.h"
+#include "kernels/fp8.h"
 #include "kernels/gradient.h"
 #include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
@@ -32,6 +33,9 @@ void swiglu_cuda(DType, int64_t, const void*, const void*, void*, CUstream_st*) 
   refuse();
 }
 void swiglu_backward_cuda(DType, int64_t, const void*, void*, void*, CUstream_st*) {
+  refuse();
+}
+void unpack_fp8_cuda(DType, int64_t, int64_t, const void*, void*, CUstream_st*) {
   refuse();
 }
 void unpack_nf4_cuda(DType, int64_t, const void*, void*, CUstream_st*) {

@@ -3,10 +3,10 @@
 #include <ATen/Parallel.h>
 
 #include "base/errors.h"
-#include "base/nf4.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/fp8.h"
 #include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -126,20 +126,29 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
   }
 }
 
-void unpack_nf4(const at::Tensor& packed, const at::Tensor& values) {
+void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values) {
   const void* const bytes = operand(packed, values);
-  const int64_t count = values.numel();
+  const DType dtype = dtype_of(values);
   LONGSHORE_CHECK(values.is_contiguous() &&
-                  packed.numel() * packed.element_size() >= Nf4Layout(count).bytes());
+                  packed.numel() * packed.element_size() >= packed_bytes(format, values.sizes()));
+  const int64_t count = values.numel(), rows = values.size(0), columns = values.size(1);
+  const bool nf4 = format == PackedFormat::kNf4;
+  void* const out = values.mutable_data_ptr();
   if (on_gpu(values)) {
-    kernels::unpack_nf4_cuda(dtype_of(values), count, bytes, values.mutable_data_ptr(),
-                             stream_of(values));
+    if (nf4) {
+      kernels::unpack_nf4_cuda(dtype, count, bytes, out, stream_of(values));
+    } else {
+      kernels::unpack_fp8_cuda(dtype, rows, columns, bytes, out, stream_of(values));
+    }
     return;
   }
-  void* const out = values.mutable_data_ptr();
   constexpr int64_t kGrain = int64_t{1} << 16;
   at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
-    kernels::unpack_nf4_cpu(dtype_of(values), count, bytes, begin, end, out);
+    if (nf4) {
+      kernels::unpack_nf4_cpu(dtype, count, bytes, begin, end, out);
+    } else {
+      kernels::unpack_fp8_cpu(dtype, rows, columns, bytes, begin, end, out);
+    }
   });
 }
 

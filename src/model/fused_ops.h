@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "base/packed_format.h"
+
 namespace longshore::fused {
 
 // RMSNorm over the last dimension of contiguous x.
@@ -24,9 +26,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 // Overwrites gate and up with their gradients.
 void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up);
 
-// Writes the values of a matrix in NF4 (base/nf4.h) to contiguous `values`. `packed` is contiguous,
-// of the same dtype, and holds the packed bytes.
-void unpack_nf4(const at::Tensor& packed, const at::Tensor& values);
+// Writes the values of a packed matrix to contiguous `values` [rows, columns]. `packed` is
+// contiguous, of the same dtype, and holds the packed bytes.
+void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values);
 
 // Returns the losses, fp32 [rows], of logits [rows, vocabulary] and targets int64 [rows]. With
 // `gradient` the gradient of scale * their sum overwrites the logits; `row_scales` (fp32 [rows], or

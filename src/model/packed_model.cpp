@@ -4,7 +4,6 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "base/nf4.h"
 #include "model/fused_ops.h"
 
 namespace longshore {
@@ -13,22 +12,24 @@ namespace {
 // Unpacked matrices are aligned as in a slot, in elements.
 constexpr int64_t kAlignment = 256;
 
-bool is_packed(const ParamSpec& parameter) {
+bool is_packed(const ParamSpec& parameter, const Packing& packing) {
+  if (packing.only && !packing.only->contains(parameter.name)) return false;
   return parameter.frozen && !parameter.adapter && !parameter.stacked &&
          parameter.whole_rows == 0 && parameter.shape.size() == 2;
 }
 
-ParamSpec packed(ParamSpec parameter, DType compute) {
-  const Nf4Layout layout(parameter.elements());
+ParamSpec packed(ParamSpec parameter, const Packing& packing) {
+  const Bytes width = width_of(packing.compute);
   parameter.unpacked = parameter.shape;
-  parameter.shape = {align_up(layout.bytes(), width_of(compute)) / width_of(compute)};
+  parameter.shape = {align_up(packed_bytes(packing.format, parameter.unpacked), width) / width};
   return parameter;
 }
 
 // A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
 class PackedUnit : public Unit {
  public:
-  PackedUnit(const Unit* unit, const UnitSpec& spec) : unit_(unit) {
+  PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
+      : unit_(unit), format_(format) {
     for (const ParamSpec& parameter : spec.parameters) {
       matrices_.push_back({.shape = parameter.unpacked, .begin = total_});
       if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kAlignment);
@@ -37,7 +38,7 @@ class PackedUnit : public Unit {
 
   std::string signature() const override {
     const std::string inner = unit_->signature();
-    return inner.empty() ? inner : "nf4 " + inner;
+    return inner.empty() ? inner : std::string(name_of(format_)) + " " + inner;
   }
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
     return unit_->worst_documents(longest, device);
@@ -77,40 +78,43 @@ class PackedUnit : public Unit {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       if (matrices_[i].shape.empty()) continue;
       const int64_t count = c10::multiply_integers(matrices_[i].shape);
-      const at::Tensor out = values.narrow(0, matrices_[i].begin, count);
-      fused::unpack_nf4(all[i], out);
-      all[i] = out.view(matrices_[i].shape);
+      const at::Tensor out = values.narrow(0, matrices_[i].begin, count).view(matrices_[i].shape);
+      fused::unpack(format_, all[i], out);
+      all[i] = out;
     }
     return all;
   }
 
   const Unit* unit_;
+  PackedFormat format_;
   std::vector<Matrix> matrices_;
   int64_t total_ = 0;
 };
 
 }  // namespace
 
-ModelSpec pack_model_spec(const ModelSpec& model, DType compute) {
+ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing) {
   ModelSpec spec = model;
   // The first unit is the embedding and the last the head.
   for (size_t u = 1; u + 1 < spec.units.size(); ++u) {
     if (!spec.units[u].backward_reads_parameters) continue;  // a piece of the embedding
     for (ParamSpec& parameter : spec.units[u].parameters) {
-      if (is_packed(parameter)) parameter = packed(std::move(parameter), compute);
+      if (!is_packed(parameter, packing)) continue;
+      parameter = packed(std::move(parameter), packing);
     }
   }
   return spec;
 }
 
-PackedModel::PackedModel(const Model* model, DType compute)
-    : model_(model), spec_(pack_model_spec(model->spec(), compute)) {
+PackedModel::PackedModel(const Model* model, const Packing& packing)
+    : model_(model), spec_(pack_model_spec(model->spec(), packing)) {
   units_.resize(spec_.units.size());
   for (size_t u = 0; u + 1 < spec_.units.size(); ++u) {
     const UnitSpec& unit = spec_.units[u];
     const bool packs = std::ranges::any_of(
         unit.parameters, [](const ParamSpec& parameter) { return !parameter.unpacked.empty(); });
-    if (packs) units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit);
+    if (packs)
+      units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit, packing.format);
   }
 }
 

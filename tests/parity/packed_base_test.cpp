@@ -1,13 +1,14 @@
-// Adapters over a model packed in NF4 (adapter.base = "nf4"): the bits of a run over the unpacked
-// values, in every configuration, and a fraction of the memory.
+// Adapters over a packed model (adapter.base = "nf4" or "fp8", or published in fp8): the bits of a
+// run over the unpacked values, in every configuration, and a fraction of the memory.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "base/nf4.h"
 #include "base/number_formats.h"
+#include "base/packed_format.h"
 #include "tests/fakes/command_run.h"
 #include "tests/parity/edited_model.h"
+#include "tests/parity/fp8_model.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -23,34 +24,27 @@ Arguments adapters_over(const std::string& directory, const std::string& golden,
 }
 
 // Replaces the matrices of blocks by what a packed model computes with.
-void unpack(EditedModel& model, const std::string& compute) {
+void unpack(EditedModel& model, PackedFormat format, const std::string& compute) {
   for (auto& [name, values] : model.values) {
-    if (model.shapes.at(name).size() != 2 || !name.starts_with("model.layers.")) continue;
-    const Nf4Layout layout(static_cast<int64_t>(values.size()));
-    std::vector<std::byte> bytes(static_cast<size_t>(layout.bytes()));
-    const std::vector<float> before = values;
-    encode_nf4(
-        layout,
-        [&before](int64_t begin, std::span<float> out) {
-          std::copy_n(before.begin() + begin, out.size(), out.begin());
-        },
-        bytes);
-    decode_nf4(layout, bytes, 0, values);
+    const std::vector<int64_t>& shape = model.shapes.at(name);
+    if (!is_packed_matrix(name, shape)) continue;
+    const std::vector<std::byte> bytes = packed_matrix(format, shape, values);
+    decode_packed(format, shape, bytes, 0, values);
     if (compute == "fp32") continue;
     for (float& value : values) value = bf16_to_float(float_to_bf16_nearest(value));
   }
   model.write();
 }
 
-void expect_bits_of_unpacked(const std::string& golden, const std::string& compute,
-                             const std::string& kind) {
+void expect_bits_of_unpacked(PackedFormat format, const std::string& golden,
+                             const std::string& compute, const std::string& kind) {
   EditedModel model(golden), values(golden, "-unpacked");
   model.write();
-  unpack(values, compute);
+  unpack(values, format, compute);
   RunDriver reference("unpacked");
   ASSERT_EQ(reference.train(adapters_over(values.directory(), golden, compute, kind)), 0);
-  const Arguments packed =
-      joined(adapters_over(model.directory(), golden, compute, kind), {"--adapter.base=nf4"});
+  const Arguments packed = joined(adapters_over(model.directory(), golden, compute, kind),
+                                  {"--adapter.base=" + std::string(name_of(format))});
   for (const Arguments& variant : std::vector<Arguments>{
            {},
            {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
@@ -64,9 +58,11 @@ void expect_bits_of_unpacked(const std::string& golden, const std::string& compu
 }
 
 TEST(PackedBase, GivesTheBitsOfTheUnpackedValues) {
-  expect_bits_of_unpacked("llama", "fp32", "lora");
-  expect_bits_of_unpacked("llama", "bf16", "lora");
-  expect_bits_of_unpacked("qwen3", "fp32", "dora");
+  expect_bits_of_unpacked(PackedFormat::kNf4, "llama", "fp32", "lora");
+  expect_bits_of_unpacked(PackedFormat::kNf4, "llama", "bf16", "lora");
+  expect_bits_of_unpacked(PackedFormat::kNf4, "qwen3", "fp32", "dora");
+  expect_bits_of_unpacked(PackedFormat::kFp8, "llama", "bf16", "lora");
+  expect_bits_of_unpacked(PackedFormat::kFp8, "qwen3", "fp32", "dora");
 }
 
 // The frozen model takes fewer bytes. A run over it continues from a checkpoint, and its exports
@@ -74,7 +70,7 @@ TEST(PackedBase, GivesTheBitsOfTheUnpackedValues) {
 TEST(PackedBase, IsSmallAndResumesAndIsExported) {
   EditedModel model("llama"), values("llama", "-unpacked");
   model.write();
-  unpack(values, "bf16");
+  unpack(values, PackedFormat::kNf4, "bf16");
   const std::string attention = "--adapter.targets=[\"attention\"]";
   const Arguments all =
       joined(adapters_over(model.directory(), "llama", "bf16", "lora"), {attention});

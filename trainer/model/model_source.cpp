@@ -16,7 +16,6 @@
 #include "model/families.h"
 #include "model/grouped_model.h"
 #include "model/model_spec.h"
-#include "model/packed_model.h"
 #include "model/random_init.h"
 #include "model/unit_cut.h"
 #include "trainer/model/trained_text.h"
@@ -124,12 +123,12 @@ bool holds_single_experts(const AdapterDirectory& adapter) {
   });
 }
 
-// A decoder divided into units by one policy, with its frozen matrices packed for `packed`.
+// A decoder divided into units by one policy, with its frozen matrices packed for `packing`.
 struct CutModel {
   CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy,
-           std::optional<DType> packed)
+           const std::optional<Packing>& packing)
       : decoder(arch, whole, cut_for(policy, arch)) {
-    if (packed) packs.emplace(&decoder, *packed);
+    if (packing) packs.emplace(&decoder, *packing);
     const Model& cut = packs ? static_cast<const Model&>(*packs) : decoder;
     grouped.emplace(&cut, group_units(cut.spec(), unit_classes(arch, cut.spec()), policy));
   }
@@ -139,8 +138,9 @@ struct CutModel {
 };
 
 // Throws for models whose matrices cannot be packed.
-void check_packable(const ArchSpec& arch, const ModelDirectory& directory) {
-  const std::string start = "adapter.base = \"nf4\": " + directory.path();
+void check_packable(const ArchSpec& arch, const ModelDirectory& directory, PackedFormat format) {
+  const std::string start =
+      "adapter.base = \"" + std::string(name_of(format)) + "\": " + directory.path();
   if (arch.moe.experts > 0) {
     throw ConfigError(start +
                       " has experts, whose matrices are not packed; set adapter.base = "
@@ -156,8 +156,7 @@ void check_packable(const ArchSpec& arch, const ModelDirectory& directory) {
 }  // namespace
 
 ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weights)
-    : packs_(config.adapter.packs()),
-      compute_(config.precision.compute),
+    : compute_(config.precision.compute),
       random_(config.model.init == ModelSection::Init::kRandom),
       seed_(static_cast<uint64_t>(config.run.seed)) {
   directory_ = std::make_unique<ModelDirectory>(ModelDirectory::open(
@@ -165,7 +164,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
   if (config.train.loss == LossKind::kDistill) arch_.distill = config.distill;
-  if (packs_) check_packable(arch_, *directory_);
+  choose_packing(config);
   if (config.adapter.on()) read_adapter(config);
   std::vector<FileTensor> files = file_tensors(*directory_);
   arch_ = spelled_as(std::move(arch_), files);
@@ -197,13 +196,39 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
     const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
-    if (in_files || packs_) files_.emplace(*directory_, &*loader_);
-    if (packs_) packed_.emplace(pack_model_spec(whole_, compute_), &*files_, &*loader_);
+    if (in_files || packing_) files_.emplace(*directory_, &*loader_);
+    if (packing_) {
+      packed_.emplace(pack_model_spec(whole_, *packing_), packing_->format, &*files_, &*loader_);
+    }
   }
   model_ = in_units(config.fsdp.units);
   if (config.tokenizer.path != "auto") {
     tokenizer_files_ = read_tokenizer_files(config.tokenizer.path);
   }
+}
+
+// A base in fp8 stays so wherever packed matrices can be; elsewhere it is read as the bf16 values
+// that it stands for.
+void ModelSource::choose_packing(const RunConfig& config) {
+  using Base = AdapterSection::Base;
+  if (config.adapter.packs()) {
+    const bool nf4 = config.adapter.base == Base::kNf4;
+    packing_ = {.format = nf4 ? PackedFormat::kNf4 : PackedFormat::kFp8, .compute = compute_};
+    check_packable(arch_, *directory_, packing_->format);
+    return;
+  }
+  const bool stays = config.adapter.on() && !random_ &&
+                     directory_->quantisation() == Quantisation::kFp8 &&
+                     config.offload.parameters == OffloadSection::Parameters::kHost &&
+                     config.offload.optimizer != OffloadSection::Optimizer::kNvme &&
+                     config.fsdp.gather != GatherMode::kHost;
+  if (!stays) return;
+  std::set<std::string> stored;
+  for (const ModelDirectory::TensorRef& ref : directory_->tensors()) {
+    if (ref.packed != nullptr) stored.insert(ref.tensor->name);
+  }
+  if (stored.empty()) return;  // a directory without weights
+  packing_ = {.format = PackedFormat::kFp8, .compute = compute_, .only = std::move(stored)};
 }
 
 // Reads the settings of the run file, or of the adapter that the run starts from, and adds the
@@ -412,8 +437,11 @@ std::string ModelSource::published_name(const std::string& parameter) const {
 
 std::string ModelSource::fingerprint() const {
   if (!has_adapter()) return directory_->fingerprint();
+  // A format of the model's own files changes no value.
+  const std::string format =
+      packing_ && !packing_->only ? " in " + std::string(name_of(packing_->format)) : "";
   return hash_text(hash64(directory_->fingerprint() + " adapters scaled by " +
-                          formatted("%.17g", arch_.adapter.scaling) + (packs_ ? " in nf4" : "")));
+                          formatted("%.17g", arch_.adapter.scaling) + format));
 }
 
 std::string ModelSource::weight_files() const {
@@ -426,8 +454,7 @@ std::string ModelSource::weight_files() const {
 }
 
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
-  const auto made = std::make_shared<const CutModel>(
-      arch_, whole_, unit_policy(units), packs_ ? std::optional(compute_) : std::nullopt);
+  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units), packing_);
   return {made, &*made->grouped};
 }
 

@@ -18,6 +18,7 @@
 #include "hf/weight_loader.h"
 #include "model/arch_spec.h"
 #include "model/model_spec.h"
+#include "model/packed_model.h"
 #include "model/unit.h"
 #include "trainer/model/model_files.h"
 #include "trainer/model/packed_files.h"
@@ -69,8 +70,8 @@ class ModelSource {
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Returns whether the frozen matrices are packed (adapter.base = "nf4").
-  bool packs() const { return packs_; }
+  // Returns whether frozen matrices are packed (adapter.base).
+  bool packs() const { return packing_.has_value(); }
   // Returns whether this parameter is packed.
   bool packs(const std::string& name) const { return packed_ && packed_->has(name); }
   // Reads frozen parameters while a run trains; null unless they are packed or
@@ -92,6 +93,7 @@ class ModelSource {
 
  private:
   const ParamSpec& parameter(const std::string& name) const;
+  void choose_packing(const RunConfig& config);
   void read_adapter(const RunConfig& config);
   void name_as_peft();
   void check_adapter_tensors();
@@ -121,7 +123,7 @@ class ModelSource {
   std::optional<WeightLoader> loader_;  // empty: random or no weights
   std::optional<ModelFiles> files_;     // over loader_; empty: no tier reads from it
   std::optional<PackedFiles> packed_;   // over files_; empty: no matrix is packed
-  bool packs_;
+  std::optional<Packing> packing_;      // of the frozen matrices; nullopt: none is packed
   DType compute_;
   bool random_;
   uint64_t seed_;

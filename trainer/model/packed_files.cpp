@@ -5,16 +5,16 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "base/nf4.h"
+#include "hf/fp8_tensor.h"
 
 namespace longshore {
 
-PackedFiles::PackedFiles(const ModelSpec& model, const FrozenSource* files,
+PackedFiles::PackedFiles(const ModelSpec& model, PackedFormat format, const FrozenSource* files,
                          const WeightLoader* weights)
-    : files_(files), weights_(weights) {
+    : format_(format), files_(files), weights_(weights) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      if (!parameter.unpacked.empty()) values_.emplace(parameter.name, parameter.values());
+      if (!parameter.unpacked.empty()) shapes_.emplace(parameter.name, parameter.unpacked);
     }
   }
 }
@@ -34,19 +34,22 @@ std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const std::string& name)
 
 std::span<const std::byte> PackedFiles::bytes_of(const std::string& name, Packed& packed) const {
   if (!packed.bytes.empty()) return packed.bytes;
-  const Nf4Layout layout(values_.at(name));
-  std::vector<std::byte> bytes(static_cast<size_t>(layout.bytes()));
-  encode_nf4(
-      layout,
-      [&](int64_t begin, std::span<float> out) {
-        weights_->read_parameter(name, begin, out);
-        if (!std::ranges::all_of(out, [](float value) { return std::isfinite(value); })) {
-          throw DataError(place_of(name) +
-                          ": has values that are not finite (NaN or infinite), "
-                          "which cannot be packed; copy the model again from an intact source");
-        }
-      },
-      bytes);
+  const std::vector<int64_t>& shape = shapes_.at(name);
+  std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format_, shape)));
+  const auto* const stored = dynamic_cast<const Fp8Tensor*>(weights_->at(name).packed);
+  const auto read_finite = [&](int64_t begin, std::span<float> out) {
+    weights_->read_parameter(name, begin, out);
+    if (!std::ranges::all_of(out, [](float value) { return std::isfinite(value); })) {
+      throw DataError(place_of(name) +
+                      ": has values that are not finite (NaN or infinite), "
+                      "which cannot be packed; copy the model again from an intact source");
+    }
+  };
+  if (stored != nullptr && format_ == PackedFormat::kFp8) {
+    stored->read_packed(bytes);
+  } else {
+    encode_packed(format_, shape, read_finite, bytes);
+  }
   packed.bytes = std::move(bytes);
   return packed.bytes;
 }
@@ -69,7 +72,7 @@ Bytes PackedFiles::read(const std::string& name, int64_t begin, DType compute,
 void PackedFiles::read_values(const std::string& name, int64_t begin, std::span<float> out) const {
   const std::shared_ptr<Packed> packed = entry(name);
   const MutexLock lock(packed->packing);
-  decode_nf4(Nf4Layout(values_.at(name)), bytes_of(name, *packed), begin, out);
+  decode_packed(format_, shapes_.at(name), bytes_of(name, *packed), begin, out);
 }
 
 }  // namespace longshore

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "tests/emulation/emulated_grid.h"
@@ -49,6 +50,9 @@ inline float __fadd_rn(float a, float b) {
 }
 inline float __fsub_rn(float a, float b) {
   return a - b;
+}
+inline float __uint_as_float(unsigned bits) {
+  return std::bit_cast<float>(bits);
 }
 inline float __fmul_rn(float a, float b) {
   return a * b;
