@@ -32,7 +32,8 @@ struct ExportOptions {
   // True: the run started from the source's weights, so frozen parameters are the source's bytes.
   // False: it started from random weights, and all values come from the reader.
   bool pretrained = true;
-  // For a source without weights, or whose packed tensors become bf16; otherwise the split is the source's.
+  // For a source without weights, or whose packed tensors become bf16; otherwise the split is the
+  // source's.
   Bytes max_file_bytes = 5'000'000'000;
   // Source tensors that store a parameter's values again (a stored tied head), with that parameter;
   // they are written with its new values.

@@ -213,7 +213,8 @@ void ModelSource::choose_packing(const RunConfig& config) {
   using Base = AdapterSection::Base;
   if (config.adapter.packs()) {
     const bool nf4 = config.adapter.base == Base::kNf4;
-    packing_ = {.format = nf4 ? PackedFormat::kNf4 : PackedFormat::kFp8, .compute = compute_};
+    packing_ =
+        Packing{.format = nf4 ? PackedFormat::kNf4 : PackedFormat::kFp8, .compute = compute_};
     check_packable(arch_, *directory_, packing_->format);
     return;
   }
@@ -228,7 +229,7 @@ void ModelSource::choose_packing(const RunConfig& config) {
     if (ref.packed != nullptr) stored.insert(ref.tensor->name);
   }
   if (stored.empty()) return;  // a directory without weights
-  packing_ = {.format = PackedFormat::kFp8, .compute = compute_, .only = std::move(stored)};
+  packing_ = Packing{.format = PackedFormat::kFp8, .compute = compute_, .only = std::move(stored)};
 }
 
 // Reads the settings of the run file, or of the adapter that the run starts from, and adds the
