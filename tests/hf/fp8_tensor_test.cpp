@@ -45,11 +45,9 @@ std::vector<float> read_whole(const ModelDirectory& directory, const std::string
 }
 
 std::vector<std::string> packed_names() {
+  const ModelDirectory expected = ModelDirectory::open(kGolden + "/expected");
   std::vector<std::string> names;
-  for (const ModelDirectory::TensorRef& ref :
-       ModelDirectory::open(kGolden + "/expected").tensors()) {
-    names.push_back(ref.tensor->name);
-  }
+  for (const ModelDirectory::TensorRef& ref : expected.tensors()) names.push_back(ref.tensor->name);
   return names;
 }
 
