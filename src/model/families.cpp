@@ -266,6 +266,7 @@ const std::vector<Family>& families() {
       {"ministral3", read_ministral3, llama_names("Ministral3DecoderLayer")},
       {"granite", read_granite, llama_names("GraniteDecoderLayer")},
       {"seed_oss", read_seed_oss, llama_names("SeedOssDecoderLayer")},
+      {"exaone4", read_exaone4, olmo_names("Exaone4DecoderLayer")},
       {"qwen3_moe", read_qwen3_moe, with_qwen_experts(llama_names("Qwen3MoeDecoderLayer"))},
       {"qwen2_moe", read_qwen2_moe, with_qwen_experts(llama_names("Qwen2MoeDecoderLayer"))},
       {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer")},

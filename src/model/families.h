@@ -67,4 +67,9 @@ void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
 void read_glm4_moe(ConfigReader& config, ArchSpec& arch);
 void read_deepseek_v3(ConfigReader& config, ArchSpec& arch);
 
+// sliding_families: config.json readers of the families that rotate in sliding layers alone. Pure
+// functions; one thread.
+
+void read_exaone4(ConfigReader& config, ArchSpec& arch);
+
 }  // namespace longshore

@@ -93,6 +93,8 @@ const std::vector<Row>& rows() {
        {"ministral3", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-seed-oss", "seed_oss, 2 layers of 64; biases"},
        {"seed_oss", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-exaone4", "exaone4, 4 layers of 64; a sliding window of 64 in three, which rotate"},
+       {"exaone4", 64, 160, 4, 4, 2, 16, 1024, true}},
       {{"tiny-qwen3-moe", "qwen3_moe, 3 layers of 64, one of them dense; 8 experts, 2 for a token"},
        {"qwen3_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
       {{"tiny-qwen2-moe", "qwen2_moe, 2 layers of 64; 8 experts, 2 for a token, one for all"},
@@ -223,7 +225,10 @@ Json llama_like_config(const Sizes& sizes) {
   config["rope_parameters"] = rope;
   const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
   const bool gemma = sizes.family == "gemma2" || sizes.family == "gemma3_text";
-  if (sizes.family == "mistral" || slides || gemma) config["sliding_window"] = 64;
+  const bool turns_where_it_slides = sizes.family == "exaone4";
+  if (sizes.family == "mistral" || slides || gemma || turns_where_it_slides) {
+    config["sliding_window"] = 64;
+  }
   if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
   if (sizes.family == "gemma2") {
     config["attn_logit_softcapping"] = 50.0;

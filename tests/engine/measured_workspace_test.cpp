@@ -64,10 +64,10 @@ class Draw {
 
 // Returns a random config.json with `hidden` up to 4096, in the family's own names.
 Json draw_config(Draw& draw) {
-  const auto family = draw.one_of<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2",
-                                                "gemma2", "gemma3_text", "phi3", "olmo2", "olmo3",
-                                                "smollm3", "granite", "seed_oss", "glm4",
-                                                "hunyuan_v1_dense", "qwen3_5_text", "gemma4_text"});
+  const auto family = draw.one_of<std::string>(
+      {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3_text", "phi3", "olmo2",
+       "olmo3", "smollm3", "granite", "seed_oss", "glm4", "hunyuan_v1_dense", "qwen3_5_text",
+       "gemma4_text", "exaone4"});
   const int64_t head_dim = draw.one_of<int64_t>({16, 32, 64, 128});
   const int64_t heads = std::max<int64_t>(1, draw.sized(64, 4096) / head_dim);
   const int64_t hidden = heads * head_dim;
@@ -89,7 +89,8 @@ Json draw_config(Draw& draw) {
                  {"num_key_value_heads", draw.one_of(groups)},
                  {"tie_word_embeddings", draw.between(0, 1) == 1}};
   if (family != "phi3") config["head_dim"] = head_dim;
-  if (family == "mistral" || family.starts_with("gemma") || family == "olmo3") {
+  if (family == "mistral" || family.starts_with("gemma") || family == "olmo3" ||
+      family == "exaone4") {
     config["sliding_window"] = draw.sized(2, 2048);
   }
   if (family == "qwen3_5_text") {

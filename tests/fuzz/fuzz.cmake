@@ -4,7 +4,7 @@
 file(GLOB targets CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_target*.cpp)
 foreach(parser comm/store/store_messages comm/store/store_table model/config_decoder
                model/config_reader model/families model/family_names
-               model/moe_families)
+               model/moe_families model/sliding_families)
   list(APPEND targets ${PROJECT_SOURCE_DIR}/src/${parser}.cpp)
 endforeach()
 foreach(parser nvme/commit/manifest trainer/checkpoint/checkpoint_manifest

@@ -290,6 +290,31 @@ TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
 }
 
+// EXAONE 4 rotates where it slides; a window of null means that every layer rotates.
+TEST(Families, Exaone4RotatesWhereItSlides) {
+  const Json config = with(llama(), R"({"model_type": "exaone4", "num_hidden_layers": 5,
+    "num_key_value_heads": 4, "sliding_window": 32})");
+  const ArchSpec arch = read_arch_spec(config, "config.json");
+  for (const size_t layer : {0, 1, 2, 3, 4}) {
+    EXPECT_EQ(arch.layers[layer].rotates, layer != 3) << layer;
+    EXPECT_EQ(arch.layers[layer].window, layer != 3 ? 32 : 0) << layer;
+  }
+  // Transformers reads no pattern beside layer_types.
+  const Json published = with(config, R"({"sliding_window_pattern": "LLLG", "layer_types":
+    ["full_attention", "sliding_attention", "full_attention", "full_attention",
+     "full_attention"]})");
+  EXPECT_TRUE(read_arch_spec(published, "config.json").layers[1].rotates);
+  EXPECT_FALSE(read_arch_spec(published, "config.json").layers[2].rotates);
+  const Json full = with(config, R"({"sliding_window": null, "sliding_window_pattern": null})");
+  for (const LayerSpec& layer : read_arch_spec(full, "config.json").layers) {
+    EXPECT_TRUE(layer.rotates);
+    EXPECT_EQ(layer.window, 0);
+  }
+  expect_problem(with(config, R"({"sliding_window_pattern": "LLLG"})"), "'sliding_window_pattern'");
+  expect_problem(with(config, R"({"sliding_window": 0})"), "'sliding_window'");
+  expect_problem(with(published, R"({"sliding_window": null})"), "there is no sliding window");
+}
+
 // Experts are read in both spellings of their number.
 TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   const Json qwen = with(llama(), R"({"model_type": "qwen3_moe", "num_hidden_layers": 6})");

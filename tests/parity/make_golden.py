@@ -195,6 +195,11 @@ CASES = {
                                          "rope_theta": 10000.0, "mscale": 1.0,
                                          "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
                                          "original_max_position_embeddings": 4})},
+    # Layers with a window rotate; the others have no positions.
+    "exaone4": {"config": renamed(LLAMA, "exaone4", "Exaone4ForCausalLM", num_hidden_layers=3,
+                                  head_dim=8, sliding_window=5, sliding_window_pattern=3,
+                                  rope_theta=5000.0, pad_token_id=0,
+                                  rope_scaling={"rope_type": "llama3", **LLAMA3})},
     "gemma3": {"config": wrapper("gemma3", "Gemma3ForConditionalGeneration", {
         "model_type": "gemma3_text", "vocab_size": VOCABULARY, "hidden_size": 16,
         "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 4, "sliding_window": 5,
@@ -251,6 +256,9 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
      "gemma3-capped", "qwen3_5_text", "qwen3_5", "gemma4_text", "gemma4"])}
+# Families that were added beside Gemma 4 count from its number, too.
+SEEDS.update({name: 1026 + number for number, name in enumerate(
+    ["exaone4", "cohere2", "muse_glimmer", "ministral", "starcoder2", "ernie4_5", "cohere"])})
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 
