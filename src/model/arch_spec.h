@@ -19,7 +19,7 @@ enum class NormKind : uint8_t {
   kRms,        // rounds the normalised value to the compute dtype, then multiplies by the weight
   kRmsWide,    // multiplies by the weight in fp32, then rounds (OLMo 2)
   kRmsOffset,  // multiplies by 1 + weight in fp32, then rounds (Gemma)
-  kLayer,      // subtracts the mean; weight and bias in fp32, then rounds
+  kLayer,      // subtracts the mean; weight and, if any, bias in fp32, then rounds
 };
 
 // The position of the norms around attention and MLP.
@@ -27,6 +27,7 @@ enum class NormPlacement : uint8_t {
   kBefore,  // h = x + f(norm(x))
   kAfter,   // h = x + norm(f(x)) (OLMo 2)
   kBoth,    // h = x + norm'(f(norm(x))) (Gemma 2 and 3)
+  kShared,  // h = x + f(norm(x)) + g(norm(x)): attention and MLP read one norm of x (Cohere 2)
 };
 
 // The RMS norm of query and key before the rotation, over each head or over all heads.
@@ -261,6 +262,7 @@ struct ArchSpec {
   std::vector<LayerSpec> layers;
 
   NormKind norm = NormKind::kRms;
+  bool norm_bias = true;  // norms of kLayer have a bias
   double norm_eps = 1e-6;
   NormPlacement norm_placement = NormPlacement::kBefore;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;

@@ -79,7 +79,8 @@ std::string DecoderBlock::signature() const {
        {arch_.hidden, arch_.intermediate, static_cast<int64_t>(arch_.norm),
         static_cast<int64_t>(arch_.norm_placement), static_cast<int64_t>(arch_.fused_gate_up),
         static_cast<int64_t>(arch_.transposed_weights), static_cast<int64_t>(arch_.gated),
-        static_cast<int64_t>(arch_.activation), static_cast<int64_t>(arch_.residual_scale != 1.0),
+        static_cast<int64_t>(arch_.activation), static_cast<int64_t>(arch_.norm_bias),
+        static_cast<int64_t>(arch_.residual_scale != 1.0),
         static_cast<int64_t>(arch_.layer_scale)}) {
     text += " " + std::to_string(value);
   }
@@ -108,17 +109,23 @@ int64_t DecoderBlock::activation_elements() const {
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
   const Values output = batch.graph_only ? Values::kUnread : Values::kComputed;
-  at::Tensor x = in.at(0);
+  const bool shares = arch_.norm_placement == NormPlacement::kShared;
+  at::Tensor x = in.at(0), shared;
+  if (shares) {
+    shared = part_ == BlockPart::kMlp ? in.at(1) : norm(parameters, Module::kAttentionNorm, x);
+  }
   if (part_ != BlockPart::kMlp) {
     const Values sum = part_ == BlockPart::kAttention ? output : Values::kComputed;
     const Values product = branch_values(Module::kAttentionPostNorm, sum);
-    const NormWeights norm = norm_weights(parameters, Module::kAttentionNorm);
+    const NormWeights norm =
+        shares ? NormWeights{} : norm_weights(parameters, Module::kAttentionNorm);
     x = add_to(x, parameters, Module::kAttentionPostNorm,
-               mixer_->forward(parameters, x, norm, batch, product), sum);
+               mixer_->forward(parameters, shares ? shared : x, norm, batch, product), sum);
   }
-  if (part_ == BlockPart::kAttention) return {x};
+  if (part_ == BlockPart::kAttention) return shares ? Carry{x, shared} : Carry{x};
   const Values product = branch_values(Module::kMlpPostNorm, output);
-  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, batch, product), output,
+  return {add_to(x, parameters, Module::kMlpPostNorm,
+                 mlp(parameters, shares ? shared : x, batch, product), output,
                  index_.weight(parameters, Module::kLayerScale))};
 }
 

@@ -47,7 +47,8 @@ class EmbeddingUnit : public Unit {
 };
 
 // h = x + mixer(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the
-// branches or on both sides, and branches are scaled. A unit may also be one of the two halves.
+// branches or on both sides, and branches are scaled; or both branches read one norm of x. A unit
+// may also be one of the two halves; that norm then passes from one to the other.
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);

@@ -41,7 +41,8 @@ at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, cons
       const at::Tensor mean = value.mean(-1, true);
       value = x.scalar_type() == at::kFloat ? value.sub(mean) : value.sub_(mean);
       const at::Tensor scale = reciprocal_deviation(value.square(), eps);
-      target.copy_(value.mul_(scale).mul_(weight).add_(bias));
+      value.mul_(scale).mul_(weight);
+      target.copy_(bias.defined() ? value.add_(bias) : value);
       return;
     }
     at::Tensor squares = value.square();

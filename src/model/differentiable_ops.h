@@ -50,11 +50,11 @@ struct LinearWeights {
   InputDropout lora_dropout = {};
 };
 
-// Normalises the last dimension. `bias` is defined for kLayer only. Of activations it saves x.
+// Normalises the last dimension. `bias` may be defined for kLayer only. Of activations it saves x.
 at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      NormKind kind, double eps);
 
-// Parameters of a norm over the last dimension; an undefined weight means no norm. `bias` is
+// Parameters of a norm over the last dimension; an undefined weight means no norm. `bias` may be
 // defined for kLayer only.
 struct NormWeights {
   at::Tensor weight;

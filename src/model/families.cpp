@@ -267,6 +267,7 @@ const std::vector<Family>& families() {
       {"granite", read_granite, llama_names("GraniteDecoderLayer")},
       {"seed_oss", read_seed_oss, llama_names("SeedOssDecoderLayer")},
       {"exaone4", read_exaone4, olmo_names("Exaone4DecoderLayer")},
+      {"cohere2", read_cohere2, cohere_names("Cohere2DecoderLayer")},
       {"qwen3_moe", read_qwen3_moe, with_qwen_experts(llama_names("Qwen3MoeDecoderLayer"))},
       {"qwen2_moe", read_qwen2_moe, with_qwen_experts(llama_names("Qwen2MoeDecoderLayer"))},
       {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer")},

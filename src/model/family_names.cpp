@@ -53,6 +53,10 @@ NameTable olmo_names(std::string_view block_class) {
                          {Module::kMlpPostNorm, "layers.{i}.post_feedforward_layernorm"}});
 }
 
+NameTable cohere_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kMlpNorm, ""}});
+}
+
 NameTable gemma_names(std::string_view block_class) {
   return named_as_llama(block_class,
                         {{Module::kAttentionPostNorm, "layers.{i}.post_attention_layernorm"},

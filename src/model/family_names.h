@@ -11,6 +11,8 @@ namespace longshore {
 NameTable llama_names(std::string_view block_class);
 // These have norms only after attention and MLP.
 NameTable olmo_names(std::string_view block_class);
+// These have one norm, which attention and MLP read.
+NameTable cohere_names(std::string_view block_class);
 // These have norms before and after attention and MLP.
 NameTable gemma_names(std::string_view block_class);
 // These also have a stored scale of each block's output, and may have experts beside the MLP.

@@ -140,7 +140,9 @@ class UnitBuilder {
   void norm(Module module, int64_t width, NormKind kind) {
     const bool offset = kind == NormKind::kRmsOffset;
     add(module, false, {width}, {.kind = offset ? InitSpec::Kind::kZeros : InitSpec::Kind::kOnes});
-    if (kind == NormKind::kLayer) add(module, true, {width}, {.kind = InitSpec::Kind::kZeros});
+    if (kind == NormKind::kLayer && arch_.norm_bias) {
+      add(module, true, {width}, {.kind = InitSpec::Kind::kZeros});
+    }
   }
 
   std::vector<ModuleParameter> take() { return std::move(parameters_); }
@@ -274,6 +276,11 @@ void add_latent(UnitBuilder& builder, const ArchSpec& arch) {
                  arch.residual_init_scale);
 }
 
+bool has_post_norms(const ArchSpec& arch) {
+  return arch.norm_placement == NormPlacement::kAfter ||
+         arch.norm_placement == NormPlacement::kBoth;
+}
+
 void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& layer) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
@@ -285,7 +292,7 @@ void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& laye
   } else {
     add_attention(builder, arch, layer);
   }
-  if (arch.norm_placement != NormPlacement::kBefore) {
+  if (has_post_norms(arch)) {
     builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
   }
 }
@@ -334,7 +341,8 @@ void add_dense(UnitBuilder& builder, const ArchSpec& arch) {
 }
 
 void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
-  if (arch.norm_placement != NormPlacement::kAfter) {
+  if (arch.norm_placement == NormPlacement::kBefore ||
+      arch.norm_placement == NormPlacement::kBoth) {
     builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
   }
   const bool beside = sparse && arch.moe.beside;
@@ -346,7 +354,7 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
     }
   }
   if (sparse) add_experts(builder, arch);
-  if (arch.norm_placement != NormPlacement::kBefore) {
+  if (has_post_norms(arch)) {
     builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   }
   if (arch.layer_scale) builder.buffer(Module::kLayerScale, 1, InitSpec::Kind::kOnes);

@@ -95,6 +95,9 @@ const std::vector<Row>& rows() {
        {"seed_oss", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-exaone4", "exaone4, 4 layers of 64; a sliding window of 64 in three, which rotate"},
        {"exaone4", 64, 160, 4, 4, 2, 16, 1024, true}},
+      {{"tiny-cohere2",
+        "cohere2, 4 layers of 64; tied, attention and MLP side by side, a window of 64 in three"},
+       {"cohere2", 64, 160, 4, 4, 2, 16, 1024, true}},
       {{"tiny-qwen3-moe", "qwen3_moe, 3 layers of 64, one of them dense; 8 experts, 2 for a token"},
        {"qwen3_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
       {{"tiny-qwen2-moe", "qwen2_moe, 2 layers of 64; 8 experts, 2 for a token, one for all"},
@@ -217,7 +220,8 @@ Json llama_like_config(const Sizes& sizes) {
   config["num_attention_heads"] = sizes.heads;
   config["num_key_value_heads"] = sizes.kv_heads;
   const bool derived = sizes.family == "qwen2" || sizes.family == "phi3" ||
-                       sizes.family == "qwen2_moe" || sizes.family == "olmoe";
+                       sizes.family == "qwen2_moe" || sizes.family == "olmoe" ||
+                       sizes.family == "cohere2";
   if (!derived) config["head_dim"] = sizes.head_dim;
   config["max_position_embeddings"] = sizes.positions;
   config["rms_norm_eps"] = 1e-6;
@@ -225,11 +229,16 @@ Json llama_like_config(const Sizes& sizes) {
   config["rope_parameters"] = rope;
   const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
   const bool gemma = sizes.family == "gemma2" || sizes.family == "gemma3_text";
-  const bool turns_where_it_slides = sizes.family == "exaone4";
+  const bool turns_where_it_slides = sizes.family == "exaone4" || sizes.family == "cohere2";
   if (sizes.family == "mistral" || slides || gemma || turns_where_it_slides) {
     config["sliding_window"] = 64;
   }
   if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
+  if (sizes.family == "cohere2") {
+    config.erase("rms_norm_eps");
+    config["layer_norm_eps"] = 1e-5;
+    config["logit_scale"] = 0.25;
+  }
   if (sizes.family == "gemma2") {
     config["attn_logit_softcapping"] = 50.0;
     config["final_logit_softcapping"] = 30.0;

@@ -1,4 +1,4 @@
-#include <string>
+#include <string_view>
 
 #include "model/config_decoder.h"
 #include "model/families.h"
@@ -39,6 +39,32 @@ void read_exaone4(ConfigReader& config, ArchSpec& arch) {
   read_sliding_rope(config, window, pattern, arch);
   if (window > 0) return;
   for (LayerSpec& layer : arch.layers) layer.rotates = true;
+}
+
+// Cohere 2 rotates neighbours, and has attention and MLP side by side behind one norm, which takes
+// the mean off.
+void read_cohere2(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 8192,
+                   .sizes = {.vocabulary = 256000, .heads = 64},
+                   .tied = true,
+                   .intermediate = 22528},
+                  arch);
+  read_rope(config, {}, arch);
+  arch.rope.pairs = true;
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  arch.output_bias = arch.qkv_bias;
+  arch.norm = NormKind::kLayer;
+  arch.norm_bias = false;
+  arch.norm_placement = NormPlacement::kShared;
+  arch.norm_eps = config.real({"layer_norm_eps"}, 0.0, 1.0).value_or(1e-5);
+  arch.logit_divisor = 1.0 / config.real({"logit_scale"}, 1e-6, 1e6).value_or(0.0625);
+  // Published files have these switches, which transformers does not read.
+  for (const std::string_view key : {"use_parallel_block", "use_gated_activation"}) {
+    if (!config.boolean({key}).value_or(true)) config.problem(key, "= false is not supported");
+  }
+  const int64_t pattern = config.size_or({"sliding_window_pattern"}, 4);
+  read_sliding_rope(config, read_window_or_null(config, 4096), pattern, arch);
 }
 
 }  // namespace longshore

@@ -191,6 +191,9 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
   if (part.kind == Kind::kAttention) {
     unit.parameters.erase(border, unit.parameters.end());
     unit.name += kAttentionSuffix;
+    // The MLP reads the norm that attention has read.
+    const bool shared = arch.norm_placement == NormPlacement::kShared;
+    if (shared) unit.carry_out.push_back({.elements_per_position = arch.hidden});
   } else {
     unit.parameters.erase(unit.parameters.begin(), border);
     unit.name += part.kind == Kind::kMlp ? kMlpSuffix : kExpertsSuffix;

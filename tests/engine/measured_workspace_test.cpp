@@ -67,7 +67,7 @@ Json draw_config(Draw& draw) {
   const auto family = draw.one_of<std::string>(
       {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3_text", "phi3", "olmo2",
        "olmo3", "smollm3", "granite", "seed_oss", "glm4", "hunyuan_v1_dense", "qwen3_5_text",
-       "gemma4_text", "exaone4"});
+       "gemma4_text", "exaone4", "cohere2"});
   const int64_t head_dim = draw.one_of<int64_t>({16, 32, 64, 128});
   const int64_t heads = std::max<int64_t>(1, draw.sized(64, 4096) / head_dim);
   const int64_t hidden = heads * head_dim;
@@ -90,7 +90,7 @@ Json draw_config(Draw& draw) {
                  {"tie_word_embeddings", draw.between(0, 1) == 1}};
   if (family != "phi3") config["head_dim"] = head_dim;
   if (family == "mistral" || family.starts_with("gemma") || family == "olmo3" ||
-      family == "exaone4") {
+      family == "exaone4" || family == "cohere2") {
     config["sliding_window"] = draw.sized(2, 2048);
   }
   if (family == "qwen3_5_text") {

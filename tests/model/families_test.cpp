@@ -315,6 +315,28 @@ TEST(Families, Exaone4RotatesWhereItSlides) {
   expect_problem(with(published, R"({"sliding_window": null})"), "there is no sliding window");
 }
 
+// Cohere 2 scales logits, and its layers without a window have no positions.
+TEST(Families, Cohere2ScalesLogitsAndRotatesWhereItSlides) {
+  const Json config = with(llama(), R"({"model_type": "cohere2", "num_hidden_layers": 4,
+    "use_parallel_block": true, "use_qk_norm": false})");
+  const ArchSpec arch = read_arch_spec(config, "config.json");
+  EXPECT_EQ(arch.logit_divisor, 16.0);
+  EXPECT_EQ(arch.kv_heads, 4);
+  EXPECT_EQ(arch.norm_eps, 1e-5);
+  EXPECT_TRUE(arch.tied_by_config);
+  EXPECT_EQ(arch.layers[2].window, 4096);
+  EXPECT_FALSE(arch.layers[3].rotates);
+  const Json every = with(config, R"({"sliding_window_pattern": 2, "logit_scale": 0.25})");
+  EXPECT_FALSE(read_arch_spec(every, "config.json").layers[1].rotates);
+  EXPECT_EQ(read_arch_spec(every, "config.json").logit_divisor, 4.0);
+  expect_problem(with(config, R"({"use_parallel_block": false})"), "'use_parallel_block'");
+  expect_problem(with(config, R"({"use_gated_activation": false})"), "'use_gated_activation'");
+  expect_problem(with(config, R"({"use_qk_norm": true})"), "'use_qk_norm'");
+  expect_problem(with(config, R"({"sliding_window": null, "layer_types": ["sliding_attention",
+    "full_attention", "full_attention", "full_attention"]})"),
+                 "there is no sliding window");
+}
+
 // Experts are read in both spellings of their number.
 TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   const Json qwen = with(llama(), R"({"model_type": "qwen3_moe", "num_hidden_layers": 6})");

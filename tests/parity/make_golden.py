@@ -200,6 +200,9 @@ CASES = {
                                   head_dim=8, sliding_window=5, sliding_window_pattern=3,
                                   rope_theta=5000.0, pad_token_id=0,
                                   rope_scaling={"rope_type": "llama3", **LLAMA3})},
+    "cohere2": {"config": renamed(LLAMA, "cohere2", "Cohere2ForCausalLM", num_hidden_layers=3,
+                                  sliding_window=5, sliding_window_pattern=3, logit_scale=0.3,
+                                  layer_norm_eps=1e-4, rope_theta=5000.0, pad_token_id=0)},
     "gemma3": {"config": wrapper("gemma3", "Gemma3ForConditionalGeneration", {
         "model_type": "gemma3_text", "vocab_size": VOCABULARY, "hidden_size": 16,
         "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 4, "sliding_window": 5,

@@ -229,7 +229,8 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
                  : mixer == MixerKind::kLatent ? latent(layer, first)
                                                : attention(layer, first);
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
-  const at::Tensor normed = layer.norm(Module::kMlpNorm, h);
+  const bool shared = arch_.norm_placement == NormPlacement::kShared;
+  const at::Tensor normed = shared ? first : layer.norm(Module::kMlpNorm, h);
   BlockOutput y;
   if (layer.spec().sparse && arch_.moe.beside) {
     const at::Tensor even = h / at::sqrt((h * h).mean(-1, true) + arch_.norm_eps);
