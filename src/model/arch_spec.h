@@ -31,7 +31,12 @@ enum class NormPlacement : uint8_t {
 };
 
 // The RMS norm of query and key before the rotation, over each head or over all heads.
-enum class QueryKeyNorm : uint8_t { kNone, kHead, kWidth };
+enum class QueryKeyNorm : uint8_t {
+  kNone,
+  kHead,
+  kHeadPlain,  // over each head, without weights (Muse Glimmer)
+  kWidth,
+};
 
 enum class Activation : uint8_t { kSilu, kGeluTanh, kGeluErf, kRelu };
 
@@ -179,6 +184,7 @@ enum class Module : uint8_t {
   kDown,
   kLayerScale,  // without ".weight"
   kSinks,
+  kAttentionGate,
   // These are of gated DeltaNet; the two after the convolution have no ".weight".
   kDeltaQkv,
   kDeltaGate,
@@ -264,6 +270,9 @@ struct ArchSpec {
   NormKind norm = NormKind::kRms;
   bool norm_bias = true;  // norms of kLayer have a bias
   double norm_eps = 1e-6;
+  std::optional<double> post_norm_eps;  // of norms behind attention and MLP; none: norm_eps
+  std::optional<NormKind> final_norm;   // kind of the norm before the head; none: norm
+  bool embedding_norm = false;          // divides the embedding's rows by their root mean square
   NormPlacement norm_placement = NormPlacement::kBefore;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   bool qk_norm_after_rope = false;
@@ -273,8 +282,9 @@ struct ArchSpec {
   bool value_norm = false;  // each head's value has an RMS norm without weight (Gemma 4)
   bool sinks = false;       // each head has one more score, which takes weight and adds no value
   // Attention's result is multiplied by the sigmoid of a gate. The matrix of the queries holds
-  // both: each head's rows of the query, then those of the gate.
+  // both: each head's rows of the query, then those of the gate. Or the gate has its own matrix.
   bool output_gate = false;
+  bool own_gate_matrix = false;
   DeltaSpec delta;    // used by layers with MixerKind::kDelta
   LatentSpec latent;  // used by layers with MixerKind::kLatent
   MoeSpec moe;        // used by sparse layers
@@ -320,6 +330,7 @@ struct ArchSpec {
   std::optional<int64_t> bos_token;
   std::optional<int64_t> pad_token;
 
+  NormKind final_norm_kind() const { return final_norm.value_or(norm); }
   int64_t layer_count() const { return static_cast<int64_t>(layers.size()); }
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_width() const { return kv_heads * head_dim; }

@@ -32,6 +32,7 @@ std::string AttentionMixer::signature() const {
                               static_cast<int64_t>(arch_.score_cap != 0.0),
                               static_cast<int64_t>(arch_.sinks),
                               static_cast<int64_t>(arch_.output_gate),
+                              static_cast<int64_t>(arch_.own_gate_matrix),
                               static_cast<int64_t>(arch_.value_norm),
                               static_cast<int64_t>(layer_.values_are_keys),
                               rope.rotary_dim(arch_.head_dim),
@@ -75,9 +76,12 @@ std::vector<at::Tensor> AttentionMixer::query_key_value(UnitParameters parameter
     if (!layer_.values_are_keys) {
       weights.push_back(index_.linear(parameters, Module::kValue, batch));
     }
+    if (arch_.own_gate_matrix) {
+      weights.push_back(index_.linear(parameters, Module::kAttentionGate, batch));
+    }
     std::vector<at::Tensor> qkv = linear_group(x, norm, weights, arch_.transposed_weights);
-    if (layer_.values_are_keys) qkv.push_back(qkv[1]);
-    if (arch_.output_gate) {
+    if (layer_.values_are_keys) qkv.insert(qkv.begin() + 2, qkv[1]);
+    if (arch_.output_gate && !arch_.own_gate_matrix) {
       const std::vector<at::Tensor> both =
           qkv[0].view({x.size(0), arch_.heads, 2, arch_.head_dim}).unbind(2);
       qkv[0] = both[0].reshape({x.size(0), arch_.query_width()});
@@ -113,6 +117,10 @@ at::Tensor AttentionMixer::query_growth(const at::Tensor& positions, const at::T
 
 at::Tensor AttentionMixer::head_normed(UnitParameters parameters, Module module,
                                        const at::Tensor& x) const {
+  if (arch_.qk_norm == QueryKeyNorm::kHeadPlain) {
+    return normalise(x, at::ones({arch_.head_dim}, x.options().requires_grad(false)), {},
+                     NormKind::kRms, arch_.norm_eps);
+  }
   const NormWeights norm = index_.norm(parameters, module, arch_.norm, arch_.norm_eps);
   return norm.weight.defined() ? normalise(x, norm.weight, norm.bias, norm.kind, norm.eps) : x;
 }

@@ -8,11 +8,12 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
     : index_(embedding_parameters(arch, {})),
       lora_scaling_(arch.adapter.scaling),
       scale_(arch.embedding_scale),
-      scale_rounded_(arch.embedding_scale_rounded) {}
+      scale_rounded_(arch.embedding_scale_rounded),
+      norm_eps_(embedding_norm_eps(arch)) {}
 
 std::string EmbeddingUnit::signature() const {
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraA) >= 0;
-  return adapted ? "embedding lora" : "embedding";
+  return std::string("embedding") + (adapted ? " lora" : "") + (norm_eps_ ? " normed" : "");
 }
 
 at::Tensor EmbeddingUnit::adapter_rows(UnitParameters parameters, const MicroBatch& batch) const {
@@ -20,20 +21,39 @@ at::Tensor EmbeddingUnit::adapter_rows(UnitParameters parameters, const MicroBat
   return a.defined() ? at::index_select(a, 0, batch.tokens) : a;
 }
 
-double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
-  if (!rounded) return scale;
-  return at::scalar_tensor(scale, at::TensorOptions(like.scalar_type())).item<double>();
-}
-
-Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
-                             const MicroBatch& batch) const {
-  const at::NoGradGuard no_grad;  // has_own_backward
+at::Tensor EmbeddingUnit::rows_of(UnitParameters parameters, const MicroBatch& batch) const {
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
   if (const at::Tensor rows = adapter_rows(parameters, batch); rows.defined()) {
     const at::Tensor b = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraB);
     x.addmm_(rows, b.t(), /*beta=*/1.0, /*alpha=*/lora_scaling_);
   }
+  return x;
+}
+
+double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
+  if (!rounded) return scale;
+  return at::scalar_tensor(scale, at::TensorOptions(like.scalar_type())).item<double>();
+}
+
+std::optional<double> embedding_norm_eps(const ArchSpec& arch) {
+  return arch.embedding_norm ? std::optional(arch.norm_eps) : std::nullopt;
+}
+
+at::Tensor normed_rows(const at::Tensor& rows, double eps) {
+  return normalise(rows, at::ones({rows.size(1)}, rows.options()), {}, NormKind::kRms, eps);
+}
+
+at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, double eps) {
+  const at::Tensor ones = at::ones({rows.size(1)}, rows.options().requires_grad(false));
+  return normalise_backward(grad, rows, ones, NormKind::kRms, eps, {}, {});
+}
+
+Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
+                             const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;  // has_own_backward
+  at::Tensor x = rows_of(parameters, batch);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
+  if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
   if (positions.defined()) x.add_(at::index_select(positions, 0, batch.positions));
   return {x};
@@ -47,6 +67,7 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   const int32_t b = index_.index(Module::kTokens, ParameterRole::kLoraB);
   if (sink.wants(tokens) || b >= 0) {
     at::Tensor grad = grad_out.at(0);
+    if (norm_eps_) grad = normed_rows_backward(grad, rows_of(parameters, batch), *norm_eps_);
     if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
     if (sink.wants(tokens)) sink.add_rows(tokens, batch.tokens, grad);
     if (b >= 0) {
@@ -144,7 +165,9 @@ at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, 
 }
 
 NormWeights DecoderBlock::norm_weights(UnitParameters parameters, Module module) const {
-  return index_.norm(parameters, module, arch_.norm, arch_.norm_eps);
+  const bool post = module == Module::kAttentionPostNorm || module == Module::kMlpPostNorm;
+  const double eps = post ? arch_.post_norm_eps.value_or(arch_.norm_eps) : arch_.norm_eps;
+  return index_.norm(parameters, module, arch_.norm, eps);
 }
 
 at::Tensor DecoderBlock::norm(UnitParameters parameters, Module module, const at::Tensor& x) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,14 @@ namespace longshore {
 // Returns the factor of embedding rows; `rounded` rounds it to the dtype of `like`.
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
 
-// Looks up token rows, adds those of an adapter if there is one, scales the sum if the family does,
-// and adds learned positions if it has them.
+// Returns the epsilon of the embedding's norm if the family has one.
+std::optional<double> embedding_norm_eps(const ArchSpec& arch);
+// Returns rows divided by their root mean square, and the gradient of that.
+at::Tensor normed_rows(const at::Tensor& rows, double eps);
+at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, double eps);
+
+// Looks up token rows, adds those of an adapter if there is one, scales or normalises the sum if
+// the family does, and adds learned positions if it has them. No family scales and normalises.
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
@@ -37,6 +44,8 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
+  // Returns the rows of the batch's tokens, with those of the adapter added.
+  at::Tensor rows_of(UnitParameters parameters, const MicroBatch& batch) const;
   // Returns the rows of A of the batch's tokens; undefined without an adapter.
   at::Tensor adapter_rows(UnitParameters parameters, const MicroBatch& batch) const;
 
@@ -44,6 +53,7 @@ class EmbeddingUnit : public Unit {
   double lora_scaling_;
   double scale_;
   bool scale_rounded_;
+  std::optional<double> norm_eps_;
 };
 
 // h = x + mixer(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the

@@ -246,6 +246,8 @@ struct Family {
   // Null for a wrapper, whose text_config names a family that has a reader.
   void (*read)(ConfigReader&, ArchSpec&);
   NameTable names;
+  // False for a text model that exists inside its wrapper alone.
+  bool alone = true;
 };
 
 const std::vector<Family>& families() {
@@ -285,6 +287,10 @@ const std::vector<Family>& families() {
       {"gemma3", nullptr, in_wrapper(gemma_names("Gemma3DecoderLayer"))},
       {"gemma4", nullptr, in_gemma4_wrapper(gemma4_names("Gemma4TextDecoderLayer"))},
       {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
+      {"muse_glimmer_text", read_muse_glimmer_text,
+       muse_glimmer_names("MuseGlimmerTextDecoderLayer"), /*alone=*/false},
+      {"muse_glimmer", nullptr,
+       in_muse_glimmer_wrapper(muse_glimmer_names("MuseGlimmerTextDecoderLayer"))},
       {"gpt2", read_gpt2, gpt2_names("GPT2Block")},
   };
   return table;
@@ -328,7 +334,8 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
     family->read(reader, arch);
     know_qk_norm(arch, reader);
     reader.refuse_unknown_numeric_keys();
-    if (arch.logit_cap != 0.0 && model_type != "gemma4_text") {
+    // The wrappers of Gemma 4 and Muse Glimmer compute the cap, too.
+    if (arch.logit_cap != 0.0 && family->alone && model_type != "gemma4_text") {
       reader.problem("final_logit_softcapping",
                      "is not supported inside a wrapper: transformers computes that without it");
     }
@@ -351,6 +358,7 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
 std::string supported_families() {
   std::string list;
   for (const Family& family : families()) {
+    if (!family.alone) continue;
     if (!list.empty()) list += ", ";
     list += family.model_type;
   }
@@ -369,7 +377,7 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
   if (!model_type && !reader.has_problems()) reader.problem("model_type", "is missing");
   reader.finish();
   const Family* family = find_family(*model_type);
-  if (family == nullptr) {
+  if (family == nullptr || !family->alone) {
     throw ConfigError(path + ": model_type '" + *model_type +
                       "' is not supported; supported: " + supported_families());
   }

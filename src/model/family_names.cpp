@@ -196,6 +196,19 @@ NameTable qwen3_next_names(std::string_view block_class) {
   return names;
 }
 
+NameTable muse_glimmer_names(std::string_view block_class) {
+  NameTable names = gemma_names(block_class);
+  names.modules = with(names.modules, {{Module::kAttentionGate, "layers.{i}.self_attn.gate_proj"}});
+  return names;
+}
+
+NameTable in_muse_glimmer_wrapper(NameTable names) {
+  names.prefixes = {{.body = "model.language_model."}};
+  names.other_towers = {"model.vision_tower.*", "model.vision_adapter.*",
+                        "model.vision_projection.*"};
+  return names;
+}
+
 NameTable gpt2_names(std::string_view block_class) {
   return {.modules = with({}, {{Module::kTokens, "wte"},
                                {Module::kPositions, "wpe"},

@@ -40,6 +40,9 @@ NameTable in_qwen3_5_wrapper(NameTable names);
 NameTable in_gemma4_wrapper(NameTable names);
 // These have gated DeltaNet with fused matrices, and experts.
 NameTable qwen3_next_names(std::string_view block_class);
+// These are named as Gemma's, with a gate of attention.
+NameTable muse_glimmer_names(std::string_view block_class);
+NameTable in_muse_glimmer_wrapper(NameTable names);
 NameTable gpt2_names(std::string_view block_class);
 
 }  // namespace longshore

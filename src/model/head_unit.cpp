@@ -121,7 +121,7 @@ struct HeadUnit::Gradients {
 };
 
 HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
-    : norm_kind_(arch.norm),
+    : norm_kind_(arch.final_norm_kind()),
       norm_eps_(arch.norm_eps),
       rule_(arch),
       distill_(arch.distill),

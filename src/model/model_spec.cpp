@@ -223,11 +223,13 @@ void add_attention(UnitBuilder& builder, const ArchSpec& family, const LayerSpec
   if (arch.fused_qkv) {
     builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
   } else {
-    builder.matrix(Module::kQuery, arch.output_gate ? 2 * q : q, arch.hidden, arch.qkv_bias);
+    const bool both = arch.output_gate && !arch.own_gate_matrix;
+    builder.matrix(Module::kQuery, both ? 2 * q : q, arch.hidden, arch.qkv_bias);
     builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
     if (!layer.values_are_keys) builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
   }
-  if (arch.qk_norm != QueryKeyNorm::kNone) {
+  if (arch.own_gate_matrix) builder.matrix(Module::kAttentionGate, q, arch.hidden, false);
+  if (arch.qk_norm == QueryKeyNorm::kHead || arch.qk_norm == QueryKeyNorm::kWidth) {
     const bool head = arch.qk_norm == QueryKeyNorm::kHead;
     builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
     builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
@@ -484,7 +486,7 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied) {
   UnitBuilder builder(arch, prefix, kNoLayer);
-  builder.norm(Module::kFinalNorm, arch.hidden, arch.norm);
+  builder.norm(Module::kFinalNorm, arch.hidden, arch.final_norm_kind());
   if (!tied) builder.table(Module::kHead, arch.vocabulary);
   return builder.take();
 }
@@ -524,8 +526,9 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;
   model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
-  // The embedding's backward reads no values but those of its adapter.
-  model.units.back().backward_reads_parameters = arch.adapter.adapts(kNoLayer, Module::kTokens);
+  // The embedding's backward reads no values but those of its adapter, and the rows that it norms.
+  model.units.back().backward_reads_parameters =
+      arch.embedding_norm || arch.adapter.adapts(kNoLayer, Module::kTokens);
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer), arch.hidden));

@@ -1,4 +1,6 @@
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/config_decoder.h"
 #include "model/families.h"
@@ -65,6 +67,62 @@ void read_cohere2(ConfigReader& config, ArchSpec& arch) {
   }
   const int64_t pattern = config.size_or({"sliding_window_pattern"}, 4);
   read_sliding_rope(config, read_window_or_null(config, 4096), pattern, arch);
+}
+
+namespace {
+
+// Reads which layers of Muse Glimmer rotate. Its list holds an angle for each layer, of which
+// transformers reads only whether it is 0.
+void read_rope_thetas(ConfigReader& config, ArchSpec& arch) {
+  const std::vector<double> thetas = config.reals({"layer_rope_theta"}, 0.0, kMostReal);
+  if (!thetas.empty() && thetas.size() != arch.layers.size()) {
+    config.problem("layer_rope_theta", "has " + std::to_string(thetas.size()) + " entries for " +
+                                           std::to_string(arch.layers.size()) + " layers");
+    return;
+  }
+  const size_t last = arch.layers.size() - 1;
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    arch.layers[i].rotates = thetas.empty() ? (last - i) % 4 != 0 : thetas[i] != 0.0;
+    if (thetas.empty() || thetas[i] == 0.0 || thetas[i] == arch.rope.theta) continue;
+    config.problem("layer_rope_theta",
+                   "differs from rope_theta, which transformers uses in every layer that rotates");
+    return;
+  }
+}
+
+}  // namespace
+
+// Muse Glimmer normalises the embedding's rows, queries and keys without weights, and gates
+// attention by a matrix of its own.
+void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 202048, .heads = 32, .kv_heads = 2, .head_dim = 128},
+                   .norm_eps = 1e-5,
+                   .intermediate = 19968},
+                  arch);
+  read_activation(config, {"hidden_activation"}, "silu", arch);
+  read_rope(config, {}, arch);
+  arch.norm = NormKind::kRmsOffset;
+  arch.norm_placement = NormPlacement::kBoth;
+  arch.post_norm_eps = config.real({"post_norm_eps"}, 0.0, 1.0).value_or(1e-8);
+  arch.final_norm = NormKind::kRmsWide;
+  arch.embedding_norm = true;
+  arch.qk_norm = QueryKeyNorm::kHeadPlain;
+  arch.output_gate = arch.own_gate_matrix = true;
+  if (config.boolean({"attention_bias"}).value_or(false)) {
+    config.problem("attention_bias", "= true is not supported");
+  }
+  // The factor of the queries joins that of the scores.
+  const double factor = config.real({"qk_scale_factor"}, 1e-6, kMostReal).value_or(3.87);
+  for (LayerSpec& layer : arch.layers) layer.attention_scale *= factor;
+  arch.logit_divisor =
+      1.0 / config.real({"output_multiplier"}, 1e-6, 1e6).value_or(0.19611613513818404);
+  arch.logit_cap = config.real({"final_logit_softcapping"}, 1e-6, kMostReal).value_or(20.0);
+  const int64_t last = arch.layer_count() - 1;
+  read_windows(config, read_window_or_null(config, 2048), arch,
+               [&](int64_t layer) { return (last - layer) % 4 != 0; });
+  read_rope_thetas(config, arch);
 }
 
 }  // namespace longshore

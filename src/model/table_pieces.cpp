@@ -64,11 +64,12 @@ EmbeddingPiece::EmbeddingPiece(const ArchSpec& arch, const TableRows& rows)
     : rows_(rows),
       scale_(arch.embedding_scale),
       scale_rounded_(arch.embedding_scale_rounded),
+      norm_eps_(embedding_norm_eps(arch)),
       learned_positions_(rows.ends() && arch.position == PositionKind::kLearned) {}
 
 std::string EmbeddingPiece::signature() const {
   return std::string("embedding piece") + (rows_.begins() ? " first" : "") +
-         (learned_positions_ ? " positions" : "");
+         (norm_eps_ ? " normed" : "") + (learned_positions_ ? " positions" : "");
 }
 
 Carry EmbeddingPiece::forward(UnitParameters parameters, const Carry& in,
@@ -77,19 +78,26 @@ Carry EmbeddingPiece::forward(UnitParameters parameters, const Carry& in,
   const auto [inside, local] = find_rows(batch.tokens, rows_);
   at::Tensor x = at::index_select(parameters[0], 0, local);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
+  if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor mask = inside.unsqueeze(1);
   x = rows_.begins() ? x.masked_fill_(at::logical_not(mask), 0.0) : at::where(mask, x, in.at(0));
   if (learned_positions_) x.add_(at::index_select(parameters[1], 0, batch.positions));
   return {x};
 }
 
-Carry EmbeddingPiece::backward(UnitParameters, const Carry&, const MicroBatch& batch,
+Carry EmbeddingPiece::backward(UnitParameters parameters, const Carry&, const MicroBatch& batch,
                                const Carry& grad_out, GradientSink& sink) const {
   const at::Tensor& grad = grad_out.at(0);
   if (sink.wants(0)) {
     const auto [inside, local] = find_rows(batch.tokens, rows_);
-    at::Tensor values =
-        scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
+    at::Tensor values;
+    if (norm_eps_) {
+      const at::Tensor rows = parameters[0].detach().index_select(0, local);
+      values = normed_rows_backward(grad, rows, *norm_eps_);
+    } else {
+      values =
+          scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
+    }
     // Tokens of other pieces map to row 0, so their values are zeroed.
     values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
     sink.add_rows(0, local, values);
@@ -101,7 +109,7 @@ Carry EmbeddingPiece::backward(UnitParameters, const Carry&, const MicroBatch& b
 
 HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
     : rows_(rows),
-      norm_kind_(arch.norm),
+      norm_kind_(arch.final_norm_kind()),
       norm_eps_(arch.norm_eps),
       rule_(arch),
       distill_(arch.distill),

@@ -44,6 +44,7 @@ class EmbeddingPiece : public Unit {
   TableRows rows_;
   double scale_;
   bool scale_rounded_;
+  std::optional<double> norm_eps_;
   bool learned_positions_;  // the second parameter, after the table
 };
 

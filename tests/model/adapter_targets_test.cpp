@@ -112,6 +112,20 @@ TEST(Adapter, Gemma4HasTheTargetsOfEachLayer) {
   EXPECT_THROW(with_targets(gemma4(true), {"mlp"}), ConfigError);
 }
 
+// Goal: the gate of attention is a target, by its own name too, which is also one of the MLP.
+TEST(Adapter, AllLinearIncludesTheGateOfAttention) {
+  const Json text = {
+      {"model_type", "muse_glimmer_text"}, {"vocab_size", 32},       {"hidden_size", 16},
+      {"intermediate_size", 24},           {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},          {"head_dim", 4}};
+  const ArchSpec arch =
+      read_arch_spec({{"model_type", "muse_glimmer"}, {"text_config", text}}, "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 0).size(), 8u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 0).size(), 5u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"mlp"}), 0).size(), 3u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"gate_proj"}), 0).size(), 2u);
+}
+
 ArchSpec qwen3_moe() {
   return read_arch_spec({{"model_type", "qwen3_moe"},
                          {"vocab_size", 32},

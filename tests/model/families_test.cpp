@@ -8,39 +8,14 @@
 
 #include "base/errors.h"
 #include "model/model_spec.h"
+#include "tests/model/configs.h"
 
 namespace longshore {
 namespace {
 
-Json llama() {
-  return Json::parse(R"({"model_type": "llama", "vocab_size": 100, "hidden_size": 64,
-    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4})");
-}
-
 Json gpt2() {
   return Json::parse(R"({"model_type": "gpt2", "vocab_size": 100, "n_embd": 64, "n_layer": 2,
     "n_head": 4})");
-}
-
-Json with(Json config, const std::string& more) {
-  config.update(Json::parse(more));
-  return config;
-}
-
-std::vector<std::string> problems_of(const Json& config) {
-  try {
-    read_arch_spec(config, "config.json");
-  } catch (const ConfigError& error) {
-    return error.problems();
-  }
-  return {};
-}
-
-void expect_problem(const Json& config, const std::string& part) {
-  const auto problems = problems_of(config);
-  ASSERT_EQ(problems.size(), 1u) << part;
-  EXPECT_TRUE(problems[0].starts_with("config.json: ")) << problems[0];
-  EXPECT_NE(problems[0].find(part), std::string::npos) << problems[0];
 }
 
 // Keys that are absent take the family's defaults.
@@ -288,53 +263,6 @@ TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   EXPECT_EQ(arch.rope.theta, 2e6);
   expect_problem(with(config, R"({"no_rope_layers": [1, 0]})"), "has 2 entries for 8 layers");
   expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
-}
-
-// EXAONE 4 rotates where it slides; a window of null means that every layer rotates.
-TEST(Families, Exaone4RotatesWhereItSlides) {
-  const Json config = with(llama(), R"({"model_type": "exaone4", "num_hidden_layers": 5,
-    "num_key_value_heads": 4, "sliding_window": 32})");
-  const ArchSpec arch = read_arch_spec(config, "config.json");
-  for (const size_t layer : {0, 1, 2, 3, 4}) {
-    EXPECT_EQ(arch.layers[layer].rotates, layer != 3) << layer;
-    EXPECT_EQ(arch.layers[layer].window, layer != 3 ? 32 : 0) << layer;
-  }
-  // Transformers reads no pattern beside layer_types.
-  const Json published = with(config, R"({"sliding_window_pattern": "LLLG", "layer_types":
-    ["full_attention", "sliding_attention", "full_attention", "full_attention",
-     "full_attention"]})");
-  EXPECT_TRUE(read_arch_spec(published, "config.json").layers[1].rotates);
-  EXPECT_FALSE(read_arch_spec(published, "config.json").layers[2].rotates);
-  const Json full = with(config, R"({"sliding_window": null, "sliding_window_pattern": null})");
-  for (const LayerSpec& layer : read_arch_spec(full, "config.json").layers) {
-    EXPECT_TRUE(layer.rotates);
-    EXPECT_EQ(layer.window, 0);
-  }
-  expect_problem(with(config, R"({"sliding_window_pattern": "LLLG"})"), "'sliding_window_pattern'");
-  expect_problem(with(config, R"({"sliding_window": 0})"), "'sliding_window'");
-  expect_problem(with(published, R"({"sliding_window": null})"), "there is no sliding window");
-}
-
-// Cohere 2 scales logits, and its layers without a window have no positions.
-TEST(Families, Cohere2ScalesLogitsAndRotatesWhereItSlides) {
-  const Json config = with(llama(), R"({"model_type": "cohere2", "num_hidden_layers": 4,
-    "use_parallel_block": true, "use_qk_norm": false})");
-  const ArchSpec arch = read_arch_spec(config, "config.json");
-  EXPECT_EQ(arch.logit_divisor, 16.0);
-  EXPECT_EQ(arch.kv_heads, 4);
-  EXPECT_EQ(arch.norm_eps, 1e-5);
-  EXPECT_TRUE(arch.tied_by_config);
-  EXPECT_EQ(arch.layers[2].window, 4096);
-  EXPECT_FALSE(arch.layers[3].rotates);
-  const Json every = with(config, R"({"sliding_window_pattern": 2, "logit_scale": 0.25})");
-  EXPECT_FALSE(read_arch_spec(every, "config.json").layers[1].rotates);
-  EXPECT_EQ(read_arch_spec(every, "config.json").logit_divisor, 4.0);
-  expect_problem(with(config, R"({"use_parallel_block": false})"), "'use_parallel_block'");
-  expect_problem(with(config, R"({"use_gated_activation": false})"), "'use_gated_activation'");
-  expect_problem(with(config, R"({"use_qk_norm": true})"), "'use_qk_norm'");
-  expect_problem(with(config, R"({"sliding_window": null, "layer_types": ["sliding_attention",
-    "full_attention", "full_attention", "full_attention"]})"),
-                 "there is no sliding window");
 }
 
 // Experts are read in both spellings of their number.

@@ -89,6 +89,18 @@ const std::vector<Mistake>& mistakes() {
       {"hunyuan_v1_dense", "norm before the rotation",
        [](auto& arch) { arch.qk_norm_after_rope = false; }},
       {"hunyuan_v1_dense", "alpha", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"ministral3", "queries do not grow", [](auto& arch) { arch.query_growth_beta = 0.0; }},
+      {"llama", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"llama", "llama3's scaling", [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
+      {"gpt2-plain", "tanh for erf gelu",
+       [](auto& arch) { arch.activation = Activation::kGeluTanh; }},
+  };
+  return table;
+}
+
+const std::vector<Mistake>& mistakes_with_sliding_rope() {
+  using Scaling = RopeSpec::Scaling;
+  static const std::vector<Mistake> table = {
       {"exaone4", "positions in every layer", in_layers([](auto& layer) { layer.rotates = true; })},
       {"exaone4", "no positions", in_layers([](auto& layer) { layer.rotates = false; })},
       {"exaone4", "window longer by one",
@@ -102,11 +114,20 @@ const std::vector<Mistake>& mistakes() {
       {"cohere2", "the norm's epsilon", [](auto& arch) { arch.norm_eps = 1e-2; }},
       {"cohere2", "window shorter by one",
        in_layers([](auto& layer) { layer.window -= layer.window > 0 ? 1 : 0; })},
-      {"ministral3", "queries do not grow", [](auto& arch) { arch.query_growth_beta = 0.0; }},
-      {"llama", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
-      {"llama", "llama3's scaling", [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
-      {"gpt2-plain", "tanh for erf gelu",
-       [](auto& arch) { arch.activation = Activation::kGeluTanh; }},
+      {"muse_glimmer", "rows of the embedding as stored",
+       [](auto& arch) { arch.embedding_norm = false; }},
+      {"muse_glimmer", "queries and keys without a norm",
+       [](auto& arch) { arch.qk_norm = QueryKeyNorm::kNone; }},
+      {"muse_glimmer", "queries not scaled",
+       in_layers([](auto& layer) { layer.attention_scale = 1.0 / std::sqrt(8.0); })},
+      {"muse_glimmer", "no gate", [](auto& arch) { arch.output_gate = false; }},
+      {"muse_glimmer", "one epsilon", [](auto& arch) { arch.post_norm_eps = {}; }},
+      {"muse_glimmer", "1 + w in the last norm", [](auto& arch) { arch.final_norm = {}; }},
+      {"muse_glimmer", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
+      {"muse_glimmer", "positions in every layer",
+       in_layers([](auto& layer) { layer.rotates = true; })},
+      {"muse_glimmer", "logits not scaled", [](auto& arch) { arch.logit_divisor = 1.0; }},
+      {"muse_glimmer", "logits not capped", [](auto& arch) { arch.logit_cap = 0.0; }},
   };
   return table;
 }
@@ -220,6 +241,7 @@ void expect_seen(const std::vector<Mistake>& mistakes) {
 TEST(Sensitivity, EveryWrongSwitchIsSeen) {
   expect_seen(mistakes());
   expect_seen(mistakes_of_gemma4());
+  expect_seen(mistakes_with_sliding_rope());
   expect_seen(mistakes_with_delta_rule());
   expect_seen(mistakes_with_experts());
 }

@@ -101,6 +101,10 @@ GEMMA4 = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads
                                  "rope_theta": 5000.0},
               "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}}
 
+MUSE_VISION = {"model_type": "muse_glimmer_vision", "hidden_size": 8, "intermediate_size": 8,
+               "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4,
+               "pos_emb_height": 2, "pos_emb_width": 2, "max_position_embeddings": 4}
+
 # Each case has its config and the peculiarities of its files.
 CASES = {
     # The keys are those of transformers 4; head_dim is not hidden / heads; heads are grouped,
@@ -244,6 +248,15 @@ CASES = {
         "tie_word_embeddings": True, "image_token_id": 250, "video_token_id": 251,
         "vision_start_token_id": 252, "vision_end_token_id": 253},
         "unused": {"mtp.fc.weight": [16, 32]}},
+    "muse_glimmer": {"config": {
+        "architectures": ["MuseGlimmerForConditionalGeneration"], "model_type": "muse_glimmer",
+        "text_config": renamed(LLAMA, "muse_glimmer_text", "MuseGlimmerForConditionalGeneration",
+                               num_hidden_layers=3, head_dim=8, sliding_window=5,
+                               qk_scale_factor=1.7, output_multiplier=0.3, post_norm_eps=1e-2,
+                               final_logit_softcapping=2.5, hidden_activation="silu",
+                               rope_parameters={"rope_type": "default", "rope_theta": 5000.0}),
+        "vision_config": MUSE_VISION, "out_hidden_size": 32, "projector_hidden_size": 8,
+        "image_token_id": 250, "video_token_id": 251}},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
     # The names lack `transformer.`, and the mask buffers of old files are there.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
@@ -272,6 +285,8 @@ def is_delta(family):
 
 def is_centred(model, name):
     family = model.config.model_type
+    if family == "muse_glimmer":
+        return name.endswith("layernorm.weight")
     return family in ("gemma2", "gemma3", "gemma3_text") or (
         is_delta(family) and not name.endswith("linear_attn.norm.weight"))
 
@@ -393,7 +408,7 @@ def write_model(case, directory, model, packed):
             shutil.copy(Path(folder) / "model.safetensors", directory)
         return
     dtype = torch.bfloat16 if stored_in_bf16(case) else torch.float32
-    tied = model.config.tie_word_embeddings
+    tied = getattr(model.config, "tie_word_embeddings", False)
     tensors = {name: part for whole, value in model.state_dict().items()
                if not (tied and whole == "lm_head.weight")
                for name, part in in_files(case, whole, value.detach().to(dtype).contiguous())}

@@ -136,7 +136,8 @@ TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
 // Goal: the text tower of a multimodal model is trained, and the other towers are exported byte for
 // byte, whichever version of transformers wrote the files.
 TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
-  for (const std::string golden : {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe", "gemma4"}) {
+  for (const std::string golden :
+       {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe", "gemma4", "muse_glimmer"}) {
     const RunDriver run("towers-" + golden);
     ASSERT_EQ(run.train(joined(RunDriver::golden_arguments(golden),
                                {"--train.steps=2", "--checkpoint.export=end"})),

@@ -41,6 +41,19 @@ double llama3_frequency(const RopeSpec& rope, double frequency) {
   return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 
+// Returns x divided by its root mean square.
+at::Tensor plain_scaled(const at::Tensor& x, double eps) {
+  return x / at::sqrt((x * x).mean(-1, true) + eps);
+}
+
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      NormKind kind, double eps) {
+  const at::Tensor centred = kind == NormKind::kLayer ? x - x.mean(-1, true) : x;
+  const at::Tensor y =
+      plain_scaled(centred, eps) * (kind == NormKind::kRmsOffset ? weight + 1.0 : weight);
+  return bias.defined() ? y + bias : y;
+}
+
 at::Tensor activated(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kSilu:
@@ -162,7 +175,11 @@ class PlainDecoder::Layer {
   // Returns x unchanged if the layer has no such norm.
   at::Tensor norm(Module module, const at::Tensor& x) const {
     const at::Tensor weight = get(module);
-    return weight.defined() ? decoder_.norm(x, weight, get(module, ParameterRole::kBias)) : x;
+    if (!weight.defined()) return x;
+    const ArchSpec& arch = decoder_.arch_;
+    const bool post = module == Module::kAttentionPostNorm || module == Module::kMlpPostNorm;
+    return plain_norm(x, weight, get(module, ParameterRole::kBias), arch.norm,
+                      post && arch.post_norm_eps ? *arch.post_norm_eps : arch.norm_eps);
   }
 
  private:
@@ -197,21 +214,13 @@ std::string PlainDecoder::name_of(Module module, ParameterRole role, int64_t lay
   return {};
 }
 
-at::Tensor PlainDecoder::norm(const at::Tensor& x, const at::Tensor& weight,
-                              const at::Tensor& bias) const {
-  at::Tensor centred = x;
-  if (arch_.norm == NormKind::kLayer) centred = x - x.mean(-1, true);
-  const at::Tensor scaled = centred / at::sqrt((centred * centred).mean(-1, true) + arch_.norm_eps);
-  const at::Tensor y = scaled * (arch_.norm == NormKind::kRmsOffset ? weight + 1.0 : weight);
-  return bias.defined() ? y + bias : y;
-}
-
 at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) const {
   // Families that round the scale to the compute dtype round it to fp32 here, like the units.
   const double scale = arch_.embedding_scale_rounded
                            ? static_cast<double>(static_cast<float>(arch_.embedding_scale))
                            : arch_.embedding_scale;
   at::Tensor x = rows.to(at::kDouble) * scale;
+  if (arch_.embedding_norm) x = plain_scaled(x, arch_.norm_eps);
   if (arch_.position == PositionKind::kLearned) {
     const at::Tensor table =
         weights(name_of(Module::kPositions, ParameterRole::kWeight, 0)).to(at::kDouble);
@@ -285,7 +294,9 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     }
   }
   at::Tensor gate;
-  if (arch.output_gate) {
+  if (arch.own_gate_matrix) {
+    gate = layer.linear(Module::kAttentionGate, x);
+  } else if (arch.output_gate) {
     const at::Tensor both = qkv[0].reshape({positions, arch.heads, 2 * arch.head_dim});
     gate = both.narrow(2, arch.head_dim, arch.head_dim).flatten(1);
     qkv[0] = both.narrow(2, 0, arch.head_dim).flatten(1);
@@ -302,6 +313,7 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     at::Tensor z = heads(wide ? layer.norm(head_norm, y) : y, count);
     const bool each = arch.qk_norm == QueryKeyNorm::kHead;
     if (each && !arch.qk_norm_after_rope) z = layer.norm(head_norm, z);
+    if (arch.qk_norm == QueryKeyNorm::kHeadPlain) z = plain_scaled(z, arch.norm_eps);
     z = clipped(z);
     const bool turns = arch.position == PositionKind::kRope && layer.spec().rotates;
     if (turns) z = rotate(z, layer.spec().local_rope ? arch.local_rope : arch.rope, arch.head_dim);
@@ -522,8 +534,10 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
 
 at::Tensor PlainDecoder::final_norm(const at::Tensor& x, const Weights& weights) const {
   const std::string bias = name_of(Module::kFinalNorm, ParameterRole::kBias, 0);
-  return norm(x, weights(name_of(Module::kFinalNorm, ParameterRole::kWeight, 0)).to(at::kDouble),
-              bias.empty() ? at::Tensor() : weights(bias).to(at::kDouble));
+  return plain_norm(x,
+                    weights(name_of(Module::kFinalNorm, ParameterRole::kWeight, 0)).to(at::kDouble),
+                    bias.empty() ? at::Tensor() : weights(bias).to(at::kDouble),
+                    arch_.final_norm_kind(), arch_.norm_eps);
 }
 
 at::Tensor PlainDecoder::logits(const at::Tensor& normed, const at::Tensor& rows) const {

@@ -44,7 +44,6 @@ class PlainDecoder {
   // Layer gives access to one layer's parameters in fp64.
   class Layer;
 
-  at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x) const;
   std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
