@@ -154,6 +154,48 @@ void read_ministral3(ConfigReader& config, ArchSpec& arch) {
   config.take_problems(inner);
 }
 
+// Ministral is Mistral with layers of both kinds.
+void read_ministral(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 32000, .heads = 32, .kv_heads = 8},
+                   .intermediate = 14336},
+                  arch);
+  read_rope(config, {}, arch);
+  read_window_of_all(config, 4096, arch);
+}
+
+// StarCoder 2 has layer norms, biases everywhere and an MLP without a gate.
+void read_starcoder2(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 4096,
+                   .sizes = {.vocabulary = 49152, .heads = 24, .kv_heads = 2},
+                   .tied = true,
+                   .intermediate = 12288},
+                  arch);
+  read_activation(config, {"hidden_act"}, "gelu_pytorch_tanh", arch);
+  read_rope(config, {}, arch);
+  arch.norm = NormKind::kLayer;
+  arch.norm_eps = config.real({"norm_epsilon"}, 0.0, 1.0).value_or(1e-5);
+  arch.gated = false;
+  arch.qkv_bias = arch.output_bias = arch.mlp_bias = config.boolean({"use_bias"}).value_or(true);
+  read_window_of_all(config, 0, arch);
+}
+
+// ERNIE 4.5 rotates neighbours.
+void read_ernie4_5(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 103424, .heads = 16, .kv_heads = 2, .head_dim = 128},
+                   .norm_eps = 1e-5,
+                   .tied = true,
+                   .intermediate = 3072},
+                  arch);
+  read_rope(config, {.theta = 5e5}, arch);
+  arch.rope.pairs = true;
+  arch.qkv_bias = arch.output_bias = arch.mlp_bias = config.boolean({"use_bias"}).value_or(false);
+}
+
 // Reads what Gemma 2 and 3 share.
 void read_gemma(ConfigReader& config, ArchSpec& arch) {
   // Files also have "hidden_act", which transformers ignores for Gemma.
@@ -266,9 +308,13 @@ const std::vector<Family>& families() {
       {"glm4", read_glm4, glm_names("Glm4DecoderLayer")},
       {"hunyuan_v1_dense", read_hunyuan_dense, hunyuan_names("HunYuanDenseV1DecoderLayer")},
       {"ministral3", read_ministral3, llama_names("Ministral3DecoderLayer")},
+      {"ministral", read_ministral, llama_names("MinistralDecoderLayer")},
+      {"starcoder2", read_starcoder2, starcoder_names("Starcoder2DecoderLayer")},
+      {"ernie4_5", read_ernie4_5, llama_names("Ernie4_5DecoderLayer")},
       {"granite", read_granite, llama_names("GraniteDecoderLayer")},
       {"seed_oss", read_seed_oss, llama_names("SeedOssDecoderLayer")},
       {"exaone4", read_exaone4, olmo_names("Exaone4DecoderLayer")},
+      {"cohere", read_cohere, cohere_names("CohereDecoderLayer")},
       {"cohere2", read_cohere2, cohere_names("Cohere2DecoderLayer")},
       {"qwen3_moe", read_qwen3_moe, with_qwen_experts(llama_names("Qwen3MoeDecoderLayer"))},
       {"qwen2_moe", read_qwen2_moe, with_qwen_experts(llama_names("Qwen2MoeDecoderLayer"))},

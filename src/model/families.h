@@ -71,6 +71,7 @@ void read_deepseek_v3(ConfigReader& config, ArchSpec& arch);
 // functions; one thread.
 
 void read_exaone4(ConfigReader& config, ArchSpec& arch);
+void read_cohere(ConfigReader& config, ArchSpec& arch);
 void read_cohere2(ConfigReader& config, ArchSpec& arch);
 void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch);
 

@@ -91,6 +91,12 @@ NameTable glm_names(std::string_view block_class) {
                          {Module::kGateUp, "layers.{i}.mlp.gate_up_proj"}});
 }
 
+NameTable starcoder_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kGate, ""},
+                                      {Module::kUp, "layers.{i}.mlp.c_fc"},
+                                      {Module::kDown, "layers.{i}.mlp.c_proj"}});
+}
+
 NameTable hunyuan_names(std::string_view block_class) {
   return named_as_llama(block_class, {{Module::kQueryNorm, "layers.{i}.self_attn.query_layernorm"},
                                       {Module::kKeyNorm, "layers.{i}.self_attn.key_layernorm"}});

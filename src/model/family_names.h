@@ -21,6 +21,8 @@ NameTable gemma4_names(std::string_view block_class);
 NameTable phi_names(std::string_view block_class);
 // These have norms before and after, and gate and up in one matrix.
 NameTable glm_names(std::string_view block_class);
+// These have an MLP without a gate.
+NameTable starcoder_names(std::string_view block_class);
 NameTable hunyuan_names(std::string_view block_class);
 // Adds experts and, for some families, an expert for all tokens.
 NameTable with_qwen_experts(NameTable names);

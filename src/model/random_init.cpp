@@ -59,7 +59,7 @@ struct Row {
 
 // Tiny presets are for tests and first tries, in seconds on any machine. Small ones learn something
 // in minutes on two cores.
-const std::vector<Row>& most_rows() {
+const std::vector<Row>& first_rows() {
   static const std::vector<Row> table = {
       {{"tiny-llama", "llama, 2 layers of 64; grouped heads"},
        {"llama", 64, 160, 2, 4, 2, 16, 1024, false}},
@@ -127,11 +127,18 @@ const std::vector<Row>& most_rows() {
   return table;
 }
 
-// The families of sliding_families.cpp, in which layers with a window rotate.
-const std::vector<Row>& sliding_rows() {
+const std::vector<Row>& later_rows() {
   static const std::vector<Row> table = {
+      {{"tiny-ministral", "ministral, 2 layers of 64; a sliding window of 64 in one"},
+       {"ministral", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-starcoder2", "starcoder2, 2 layers of 64; tied, layer norms, no gate, biases"},
+       {"starcoder2", 64, 256, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-ernie4.5", "ernie4_5, 2 layers of 64; tied, neighbours turn"},
+       {"ernie4_5", 64, 160, 2, 4, 2, 16, 1024, true}},
       {{"tiny-exaone4", "exaone4, 4 layers of 64; a sliding window of 64 in three, which rotate"},
        {"exaone4", 64, 160, 4, 4, 2, 16, 1024, true}},
+      {{"tiny-cohere", "cohere, 2 layers of 64; tied, attention and MLP side by side"},
+       {"cohere", 64, 160, 2, 4, 2, 16, 1024, true}},
       {{"tiny-cohere2",
         "cohere2, 4 layers of 64; tied, attention and MLP side by side, a window of 64 in three"},
        {"cohere2", 64, 160, 4, 4, 2, 16, 1024, true}},
@@ -141,8 +148,8 @@ const std::vector<Row>& sliding_rows() {
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = [] {
-    std::vector<Row> list = most_rows();
-    list.insert(list.end(), sliding_rows().begin(), sliding_rows().end());
+    std::vector<Row> list = first_rows();
+    list.insert(list.end(), later_rows().begin(), later_rows().end());
     return list;
   }();
   return table;
@@ -227,6 +234,26 @@ void add_gemma4(const Sizes& sizes, const Json& rope, Json& config) {
   config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", proportional}};
 }
 
+// Adds what the families of later_rows() write otherwise.
+void add_windows_and_norms(const Sizes& sizes, Json& config) {
+  const bool slides = sizes.family == "exaone4" || sizes.family == "cohere2";
+  if (slides || sizes.family == "ministral") config["sliding_window"] = 64;
+  if (sizes.family == "ministral") {
+    config["layer_types"] = {"sliding_attention", "full_attention"};
+  }
+  if (sizes.family == "cohere" || sizes.family == "cohere2") {
+    config.erase("rms_norm_eps");
+    config["layer_norm_eps"] = 1e-5;
+    config["logit_scale"] = 0.25;
+  }
+  if (sizes.family == "starcoder2") {
+    config.erase("rms_norm_eps");
+    config["norm_epsilon"] = 1e-5;
+    config["hidden_act"] = "gelu_pytorch_tanh";
+    config["use_bias"] = true;
+  }
+}
+
 Json llama_like_config(const Sizes& sizes) {
   Json config;
   config["hidden_act"] = "silu";
@@ -237,7 +264,7 @@ Json llama_like_config(const Sizes& sizes) {
   config["num_key_value_heads"] = sizes.kv_heads;
   const bool derived = sizes.family == "qwen2" || sizes.family == "phi3" ||
                        sizes.family == "qwen2_moe" || sizes.family == "olmoe" ||
-                       sizes.family == "cohere2";
+                       sizes.family.starts_with("cohere") || sizes.family == "starcoder2";
   if (!derived) config["head_dim"] = sizes.head_dim;
   config["max_position_embeddings"] = sizes.positions;
   config["rms_norm_eps"] = 1e-6;
@@ -245,16 +272,8 @@ Json llama_like_config(const Sizes& sizes) {
   config["rope_parameters"] = rope;
   const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
   const bool gemma = sizes.family == "gemma2" || sizes.family == "gemma3_text";
-  const bool turns_where_it_slides = sizes.family == "exaone4" || sizes.family == "cohere2";
-  if (sizes.family == "mistral" || slides || gemma || turns_where_it_slides) {
-    config["sliding_window"] = 64;
-  }
+  if (sizes.family == "mistral" || slides || gemma) config["sliding_window"] = 64;
   if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
-  if (sizes.family == "cohere2") {
-    config.erase("rms_norm_eps");
-    config["layer_norm_eps"] = 1e-5;
-    config["logit_scale"] = 0.25;
-  }
   if (sizes.family == "gemma2") {
     config["attn_logit_softcapping"] = 50.0;
     config["final_logit_softcapping"] = 30.0;
@@ -290,6 +309,7 @@ Json llama_like_config(const Sizes& sizes) {
     config["kv_lora_rank"] = config["qk_nope_head_dim"] = config["v_head_dim"] = sizes.head_dim;
     config["qk_rope_head_dim"] = sizes.head_dim / 2;
   }
+  add_windows_and_norms(sizes, config);
   add_experts(sizes, config);
   return config;
 }

@@ -22,6 +22,25 @@ int64_t read_window_or_null(ConfigReader& config, int64_t absent) {
       .value_or(config.has("sliding_window") ? 0 : absent);
 }
 
+// Reads which layers of Muse Glimmer rotate. Its list holds an angle for each layer, of which
+// transformers reads only whether it is 0.
+void read_rope_thetas(ConfigReader& config, ArchSpec& arch) {
+  const std::vector<double> thetas = config.reals({"layer_rope_theta"}, 0.0, kMostReal);
+  if (!thetas.empty() && thetas.size() != arch.layers.size()) {
+    config.problem("layer_rope_theta", "has " + std::to_string(thetas.size()) + " entries for " +
+                                           std::to_string(arch.layers.size()) + " layers");
+    return;
+  }
+  const size_t last = arch.layers.size() - 1;
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    arch.layers[i].rotates = thetas.empty() ? (last - i) % 4 != 0 : thetas[i] != 0.0;
+    if (thetas.empty() || thetas[i] == 0.0 || thetas[i] == arch.rope.theta) continue;
+    config.problem("layer_rope_theta",
+                   "differs from rope_theta, which transformers uses in every layer that rotates");
+    return;
+  }
+}
+
 }  // namespace
 
 // EXAONE 4 has OLMo 2's norms, and rotates where it slides; without a window it rotates everywhere.
@@ -43,9 +62,9 @@ void read_exaone4(ConfigReader& config, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.rotates = true;
 }
 
-// Cohere 2 rotates neighbours, and has attention and MLP side by side behind one norm, which takes
-// the mean off.
-void read_cohere2(ConfigReader& config, ArchSpec& arch) {
+// Cohere rotates neighbours, and has attention and MLP side by side behind one norm, which takes
+// the mean off. Norms of heads, which some of its models have, are refused.
+void read_cohere(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config,
                   {.positions = 8192,
                    .sizes = {.vocabulary = 256000, .heads = 64},
@@ -65,32 +84,13 @@ void read_cohere2(ConfigReader& config, ArchSpec& arch) {
   for (const std::string_view key : {"use_parallel_block", "use_gated_activation"}) {
     if (!config.boolean({key}).value_or(true)) config.problem(key, "= false is not supported");
   }
+}
+
+void read_cohere2(ConfigReader& config, ArchSpec& arch) {
+  read_cohere(config, arch);
   const int64_t pattern = config.size_or({"sliding_window_pattern"}, 4);
   read_sliding_rope(config, read_window_or_null(config, 4096), pattern, arch);
 }
-
-namespace {
-
-// Reads which layers of Muse Glimmer rotate. Its list holds an angle for each layer, of which
-// transformers reads only whether it is 0.
-void read_rope_thetas(ConfigReader& config, ArchSpec& arch) {
-  const std::vector<double> thetas = config.reals({"layer_rope_theta"}, 0.0, kMostReal);
-  if (!thetas.empty() && thetas.size() != arch.layers.size()) {
-    config.problem("layer_rope_theta", "has " + std::to_string(thetas.size()) + " entries for " +
-                                           std::to_string(arch.layers.size()) + " layers");
-    return;
-  }
-  const size_t last = arch.layers.size() - 1;
-  for (size_t i = 0; i < arch.layers.size(); ++i) {
-    arch.layers[i].rotates = thetas.empty() ? (last - i) % 4 != 0 : thetas[i] != 0.0;
-    if (thetas.empty() || thetas[i] == 0.0 || thetas[i] == arch.rope.theta) continue;
-    config.problem("layer_rope_theta",
-                   "differs from rope_theta, which transformers uses in every layer that rotates");
-    return;
-  }
-}
-
-}  // namespace
 
 // Muse Glimmer normalises the embedding's rows, queries and keys without weights, and gates
 // attention by a matrix of its own.

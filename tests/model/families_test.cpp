@@ -265,6 +265,25 @@ TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
 }
 
+// Ministral has layers of both kinds, StarCoder 2 layer norms and no gate, ERNIE 4.5 turns pairs.
+TEST(Families, LikeLlamaWithOneDifference) {
+  const Json config = with(llama(), R"({"model_type": "ministral", "num_key_value_heads": 4,
+    "layer_types": ["sliding_attention", "full_attention"]})");
+  EXPECT_EQ(read_arch_spec(config, "config.json").layers[0].window, 4096);
+  EXPECT_EQ(read_arch_spec(config, "config.json").layers[1].window, 0);
+  const ArchSpec coder = read_arch_spec(
+      with(llama(), R"({"model_type": "starcoder2", "norm_epsilon": 1e-6})"), "config.json");
+  EXPECT_TRUE(coder.norm == NormKind::kLayer && coder.norm_bias && !coder.gated);
+  EXPECT_TRUE(coder.qkv_bias && coder.output_bias && coder.mlp_bias && coder.tied_by_config);
+  EXPECT_EQ(coder.activation, Activation::kGeluTanh);
+  EXPECT_EQ(coder.norm_eps, 1e-6);
+  const ArchSpec ernie =
+      read_arch_spec(with(llama(), R"({"model_type": "ernie4_5"})"), "config.json");
+  EXPECT_TRUE(ernie.rope.pairs && ernie.tied_by_config && !ernie.mlp_bias);
+  EXPECT_EQ(ernie.rope.theta, 5e5);
+  EXPECT_EQ(ernie.kv_heads, 2);
+}
+
 // Experts are read in both spellings of their number.
 TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   const Json qwen = with(llama(), R"({"model_type": "qwen3_moe", "num_hidden_layers": 6})");

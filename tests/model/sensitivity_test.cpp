@@ -101,12 +101,18 @@ const std::vector<Mistake>& mistakes() {
 const std::vector<Mistake>& mistakes_with_sliding_rope() {
   using Scaling = RopeSpec::Scaling;
   static const std::vector<Mistake> table = {
+      {"ministral", "a window in every layer", in_layers([](auto& layer) { layer.window = 5; })},
+      {"starcoder2", "erf for tanh gelu",
+       [](auto& arch) { arch.activation = Activation::kGeluErf; }},
+      {"starcoder2", "window longer by one", in_layers([](auto& layer) { ++layer.window; })},
+      {"ernie4_5", "halves for pairs", [](auto& arch) { arch.rope.pairs = false; }},
       {"exaone4", "positions in every layer", in_layers([](auto& layer) { layer.rotates = true; })},
       {"exaone4", "no positions", in_layers([](auto& layer) { layer.rotates = false; })},
       {"exaone4", "window longer by one",
        in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
       {"exaone4", "llama3's scaling", [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
       {"exaone4", "norm after the rotation", [](auto& arch) { arch.qk_norm_after_rope = true; }},
+      {"cohere", "no positions", in_layers([](auto& layer) { layer.rotates = false; })},
       {"cohere2", "halves for pairs", [](auto& arch) { arch.rope.pairs = false; }},
       {"cohere2", "positions in every layer", in_layers([](auto& layer) { layer.rotates = true; })},
       {"cohere2", "the mean stays", [](auto& arch) { arch.norm = NormKind::kRmsWide; }},

@@ -49,6 +49,11 @@ TEST(SlidingFamilies, Cohere2ScalesLogitsAndRotatesWhereItSlides) {
   const Json every = with(config, R"({"sliding_window_pattern": 2, "logit_scale": 0.25})");
   EXPECT_FALSE(read_arch_spec(every, "config.json").layers[1].rotates);
   EXPECT_EQ(read_arch_spec(every, "config.json").logit_divisor, 4.0);
+  // Cohere 1 has neither windows nor layers without positions, and is refused with norms of heads.
+  const Json first = with(config, R"({"model_type": "cohere"})");
+  EXPECT_TRUE(read_arch_spec(first, "config.json").layers[3].rotates);
+  EXPECT_EQ(read_arch_spec(first, "config.json").layers[0].window, 0);
+  expect_problem(with(first, R"({"use_qk_norm": true})"), "'use_qk_norm'");
   expect_problem(with(config, R"({"use_parallel_block": false})"), "'use_parallel_block'");
   expect_problem(with(config, R"({"use_gated_activation": false})"), "'use_gated_activation'");
   expect_problem(with(config, R"({"use_qk_norm": true})"), "'use_qk_norm'");

@@ -46,7 +46,8 @@ ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
 # it), the router's row of an idle expert (renormalised weights do). A larger eps keeps Adam from
 # making steps of noise.
 NOISE_ADAMW = {**ADAMW, "eps": 1e-5}
-NOISE_FAMILIES = ("gpt2", "glm4", "qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "deepseek_v3")
+NOISE_FAMILIES = ("gpt2", "glm4", "qwen3_moe", "mixtral", "gpt_oss", "glm4_moe", "deepseek_v3",
+                  "starcoder2", "ernie4_5")
 # Each step enlarges rounding less with a smaller rate.
 DELTA_ADAMW = {**NOISE_ADAMW, "lr": 5e-4}
 
@@ -199,11 +200,25 @@ CASES = {
                                          "rope_theta": 10000.0, "mscale": 1.0,
                                          "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
                                          "original_max_position_embeddings": 4})},
+    "ministral": {"config": renamed(LLAMA, "ministral", "MinistralForCausalLM", head_dim=6,
+                                    sliding_window=5, rope_theta=10000.0,
+                                    layer_types=["sliding_attention", "full_attention"])},
+    "starcoder2": {"config": renamed(LLAMA, "starcoder2", "Starcoder2ForCausalLM",
+                                     hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-4,
+                                     use_bias=True, sliding_window=6, rope_theta=10000.0,
+                                     residual_dropout=0.1, embedding_dropout=0.1,
+                                     tie_word_embeddings=True)},
+    "ernie4_5": {"config": renamed(LLAMA, "ernie4_5", "Ernie4_5ForCausalLM", head_dim=8,
+                                   use_bias=True, rope_theta=5000.0, pad_token_id=0,
+                                   tie_word_embeddings=True)},
     # Layers with a window rotate; the others have no positions.
     "exaone4": {"config": renamed(LLAMA, "exaone4", "Exaone4ForCausalLM", num_hidden_layers=3,
                                   head_dim=8, sliding_window=5, sliding_window_pattern=3,
                                   rope_theta=5000.0, pad_token_id=0,
                                   rope_scaling={"rope_type": "llama3", **LLAMA3})},
+    "cohere": {"config": renamed(LLAMA, "cohere", "CohereForCausalLM", num_hidden_layers=1,
+                                 logit_scale=0.25, layer_norm_eps=1e-4, rope_theta=5000.0,
+                                 pad_token_id=0)},
     "cohere2": {"config": renamed(LLAMA, "cohere2", "Cohere2ForCausalLM", num_hidden_layers=3,
                                   sliding_window=5, sliding_window_pattern=3, logit_scale=0.3,
                                   layer_norm_eps=1e-4, rope_theta=5000.0, pad_token_id=0)},
