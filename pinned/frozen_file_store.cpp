@@ -98,6 +98,7 @@ void FrozenFileStore::make_unit(const UnitSpec& spec, const FlatLayout& layout, 
       const int64_t begin = piece.parameter_begin + done;
       count = std::min(kChunkElements - begin % kChunkElements, piece.elements - done);
       unit.chunks.push_back({.name = parameter.name,
+                             .in_halves = parameter.in_halves,
                              .begin = begin,
                              .elements = count,
                              .place = piece.shard_begin + done});
@@ -144,9 +145,11 @@ void FrozenFileStore::fill(const Unit& unit, std::span<std::byte> slot) {
   std::ranges::fill(frozen.subspan(end), std::byte{0});
   pool_->for_each_block(static_cast<int64_t>(unit.chunks.size()), [&](int64_t block) {
     const Chunk& chunk = unit.chunks[static_cast<size_t>(block)];
-    read_bytes_ += files_->read(chunk.name, chunk.begin, options().compute,
-                                frozen.subspan(static_cast<size_t>(chunk.place) * width,
-                                               static_cast<size_t>(chunk.elements) * width));
+    const std::span<std::byte> out = frozen.subspan(static_cast<size_t>(chunk.place) * width,
+                                                    static_cast<size_t>(chunk.elements) * width);
+    read_bytes_ += chunk.in_halves
+                       ? files_->read(chunk.name, chunk.begin / kHalves, DType::kF32, out)
+                       : files_->read(chunk.name, chunk.begin, options().compute, out);
   });
 }
 

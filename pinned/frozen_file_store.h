@@ -67,6 +67,7 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   // A part of one parameter that one thread reads.
   struct Chunk {
     std::string name;
+    bool in_halves = false;
     int64_t begin = 0;     // first element, in the whole parameter
     int64_t elements = 0;  // at most kChunkElements
     int64_t place = 0;     // first element, in the frozen part of the slot

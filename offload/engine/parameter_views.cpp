@@ -43,9 +43,11 @@ ParameterViews::ParameterViews(const Model& model, const std::vector<FlatLayout>
     storages_.push_back(make_storage(layout.flat_elements() * width_of(compute), device));
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::vector<int64_t>& shape = unit.parameters[i].shape;
+      const bool halves = unit.parameters[i].in_halves;
+      const int64_t begin = layout.parameter(static_cast<int32_t>(i)).begin;
       owned[static_cast<size_t>(unit.id.value)].push_back(
-          at::empty({0}, options)
-              .set_(storages_.back(), layout.parameter(static_cast<int32_t>(i)).begin, shape,
+          at::empty({0}, halves ? options.dtype(at::kFloat) : options)
+              .set_(storages_.back(), halves ? begin / kHalves : begin, shape,
                     contiguous_strides(shape)));
     }
   }

@@ -111,11 +111,11 @@ Bytes PlanSizes::file_bytes(size_t unit) const {
   Bytes sum = 0;
   for (const ShardPiece& piece : layouts_[unit].pieces(Rank(0))) {
     if (piece.segment != Segment::kFrozen) continue;
-    const std::string& name =
-        model_.units[unit].parameters[static_cast<size_t>(piece.parameter)].name;
-    const auto stored = inputs_.frozen_files->find(name);
+    const ParamSpec& parameter =
+        model_.units[unit].parameters[static_cast<size_t>(piece.parameter)];
+    const auto stored = inputs_.frozen_files->find(parameter.name);
     const DType dtype = stored == inputs_.frozen_files->end() ? DType::kBF16 : stored->second;
-    sum += plan_product({piece.elements, width_of(dtype)});
+    sum += plan_product({piece.elements / (parameter.in_halves ? kHalves : 1), width_of(dtype)});
   }
   return sum;
 }

@@ -131,10 +131,12 @@ class UnitBuilder {
     add(module, false, std::move(shape), init);
   }
 
-  // Adds values that the files hold and no run trains.
-  void buffer(Module module, int64_t width, InitSpec::Kind init) {
+  // Adds values that the files hold and no run trains. `stays_fp32`: in bf16 runs, too, as in
+  // transformers.
+  void buffer(Module module, int64_t width, InitSpec::Kind init, bool stays_fp32) {
     add(module, false, {width}, {.kind = init});
     parameters_.back().spec.frozen = true;
+    parameters_.back().spec.stays_fp32 = stays_fp32;
   }
 
   void norm(Module module, int64_t width, NormKind kind) {
@@ -310,7 +312,8 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   }
   if (moe.router_bias) builder.vector(Module::kRouter, true, moe.experts);
   if (moe.correction) {
-    builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros);
+    builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros,
+                   /*stays_fp32=*/true);
   }
   if (shared > 0) {
     builder.matrix(Module::kSharedGate, shared, hidden, false);
@@ -359,7 +362,8 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   if (has_post_norms(arch)) {
     builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   }
-  if (arch.layer_scale) builder.buffer(Module::kLayerScale, 1, InitSpec::Kind::kOnes);
+  if (arch.layer_scale)
+    builder.buffer(Module::kLayerScale, 1, InitSpec::Kind::kOnes, /*stays_fp32=*/false);
 }
 
 // Returns the prefix under which the files keep the embedding. If no prefix matches it returns the

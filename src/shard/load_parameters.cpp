@@ -16,16 +16,18 @@ static_assert(kChunkElements % kMomentBlockElements == 0);
 
 // The elements of a parameter that one block of work loads.
 struct Chunk {
-  const std::string* name;
+  const ParamSpec* parameter;
   ShardPiece piece;
+  // Returns the elements of a value.
+  int64_t width() const { return parameter->in_halves ? kHalves : 1; }
 };
 
 std::vector<Chunk> chunks_of(const UnitSpec& unit, const std::vector<ShardPiece>& pieces) {
   std::vector<Chunk> chunks;
   for (const ShardPiece& piece : pieces) {
-    const std::string& name = unit.parameters.at(static_cast<size_t>(piece.parameter)).name;
+    const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
     for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
-      Chunk chunk{&name, piece};
+      Chunk chunk{&parameter, piece};
       chunk.piece.parameter_begin += done;
       chunk.piece.shard_begin += done;
       chunk.piece.elements = std::min(kChunkElements, piece.elements - done);
@@ -52,16 +54,17 @@ bool is_elsewhere(const StateSpans& frozen) {
 // Passes the chunk's values to `use`; they are gone afterwards.
 void read_chunk(const Chunk& chunk, const ParameterReader& read,
                 const std::function<void(std::span<const float> values)>& use) {
-  const auto elements = static_cast<size_t>(chunk.piece.elements);
-  const auto memory = std::make_unique_for_overwrite<float[]>(elements);
-  const std::span<float> values(memory.get(), elements);
-  read(*chunk.name, chunk.piece.parameter_begin, values);
+  const auto count = static_cast<size_t>(chunk.piece.elements / chunk.width());
+  const auto memory = std::make_unique_for_overwrite<float[]>(count);
+  const std::span<float> values(memory.get(), count);
+  read(chunk.parameter->name, chunk.piece.parameter_begin / chunk.width(), values);
   use(values);
 }
 
 void load_chunk(const Chunk& chunk, const StateSpans& spans, const ParameterReader& read) {
   read_chunk(chunk, read, [&](std::span<const float> values) {
-    write_values(spans, chunk.piece.shard_begin, values);
+    const auto write = chunk.parameter->in_halves ? write_halves : write_values;
+    write(spans, chunk.piece.shard_begin, values);
   });
   clear_moments(spans, chunk.piece);
 }

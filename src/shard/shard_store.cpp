@@ -1,6 +1,7 @@
 #include "shard/shard_store.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/errors.h"
 #include "base/number_formats.h"
@@ -43,6 +44,18 @@ void read_values(const StateSpans& state, int64_t begin, std::span<float> values
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = low.empty() ? bf16_to_float(high[i]) : join_master(high[i], low[i]);
   }
+}
+
+void write_halves(const StateSpans& state, int64_t begin, std::span<const float> values) {
+  const size_t elements = values.size() * static_cast<size_t>(kHalves);
+  check_range(state, begin, elements);
+  std::memcpy(part(state.high, begin, elements).data(), values.data(), values.size_bytes());
+}
+
+void read_halves(const StateSpans& state, int64_t begin, std::span<float> values) {
+  const size_t elements = values.size() * static_cast<size_t>(kHalves);
+  check_range(state, begin, elements);
+  std::memcpy(values.data(), part(state.high, begin, elements).data(), values.size_bytes());
 }
 
 }  // namespace longshore

@@ -9,17 +9,22 @@
 
 namespace longshore {
 
-int64_t ParamSpec::elements() const {
+namespace {
+
+int64_t product_of(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (int64_t dimension : shape) product *= dimension;
   return product;
 }
 
+}  // namespace
+
+int64_t ParamSpec::elements() const {
+  return product_of(shape) * (in_halves ? kHalves : 1);
+}
+
 int64_t ParamSpec::values() const {
-  if (unpacked.empty()) return elements();
-  int64_t product = 1;
-  for (int64_t dimension : unpacked) product *= dimension;
-  return product;
+  return product_of(unpacked.empty() ? shape : unpacked);
 }
 
 ParamSpec ParamSpec::whole() const {
@@ -89,6 +94,15 @@ int64_t ModelSpec::trainable_elements() const {
   return sum;
 }
 
+ModelSpec store_in_halves(ModelSpec model, DType compute) {
+  for (UnitSpec& unit : model.units) {
+    for (ParamSpec& parameter : unit.parameters) {
+      parameter.in_halves = parameter.stays_fp32 && parameter.frozen && compute == DType::kBF16;
+    }
+  }
+  return model;
+}
+
 namespace {
 
 // `in` is the unit's input; `to_last` means that the last unit reads its carry_out.
@@ -125,6 +139,8 @@ void validate_model_spec(const ModelSpec& model) {
                     (unit.tied.empty() && i + 1 < model.units.size()))
         << unit.name << " runs backward without parameters";
     for (const ParamSpec& parameter : unit.parameters) {
+      LONGSHORE_CHECK(!parameter.in_halves || (parameter.frozen && parameter.whole_rows == 0))
+          << parameter.name << " is in halves";
       const bool is_whole = parameter.whole_rows == 0;
       const bool unique = names.emplace(parameter.name, parameter.first_row).second &&
                           whole.try_emplace(parameter.name, is_whole).first->second == is_whole;

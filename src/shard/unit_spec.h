@@ -25,6 +25,9 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
+// The elements of bf16 that hold the bits of one fp32 value.
+inline constexpr int64_t kHalves = 2;
+
 // One parameter, in the shape in which the model's files store it and the units compute with it. It
 // may be a piece: consecutive rows of a larger parameter, whose other rows are other pieces with
 // the same name. Names and element offsets that leave the engine refer to the whole parameter.
@@ -35,7 +38,11 @@ struct ParamSpec {
   bool frozen = false;         // no gradient and no state
   bool stacked = false;        // each row is a parameter of its own: one expert's
   bool adapter = false;        // an adapter's matrix, which the model's files do not hold
-  double dropout = 0.0;        // the share of the matrix's inputs that training drops
+  bool stays_fp32 = false;     // computed with in fp32 whatever the compute dtype, while frozen
+  // Each value is two elements of bf16 that hold its fp32 bits (store_in_halves). All tiers, slots
+  // and gathers move them as they move other elements; the views of a unit are fp32.
+  bool in_halves = false;
+  double dropout = 0.0;  // the share of the matrix's inputs that training drops
   InitSpec init;
   // The shape of the values, if `shape` counts elements of the compute dtype that hold them packed
   // (model/packed_model.h); empty: the values are stored as they are.
@@ -43,8 +50,8 @@ struct ParamSpec {
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
 
-  int64_t elements() const;       // product of the shape, which was checked for overflow
-  int64_t values() const;         // number of weights: `elements` unless they are packed
+  int64_t elements() const;       // of the compute dtype, in layouts; checked for overflow
+  int64_t values() const;         // number of weights: `elements` unless packed or in halves
   ParamSpec whole() const;        // the whole parameter that this is a piece of
   int64_t first_element() const;  // offset in the whole parameter
   // Matrices decay by default and may have narrow moments; vectors do neither.
@@ -116,6 +123,10 @@ struct ModelSpec {
   bool has_dropout() const;  // a matrix drops inputs in training
   bool operator==(const ModelSpec&) const = default;
 };
+
+// Returns the model as a run of this compute dtype stores it: in bf16 the frozen parameters that
+// stay fp32 are in halves.
+ModelSpec store_in_halves(ModelSpec model, DType compute);
 
 // Throws CheckFailure if an invariant of ModelSpec is broken.
 void validate_model_spec(const ModelSpec& model);

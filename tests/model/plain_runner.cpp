@@ -62,8 +62,11 @@ PlainRunner::PlainRunner(const DecoderModel& model,
   for (const UnitSpec& unit : model.spec().units) {
     std::vector<at::Tensor> list;
     for (const ParamSpec& parameter : unit.parameters) {
-      list.push_back(
-          rows_of(parameter, weights).to(dtype).detach().requires_grad_(!parameter.frozen));
+      const bool wide = parameter.stays_fp32 && parameter.frozen;
+      list.push_back(rows_of(parameter, weights)
+                         .to(wide ? at::kFloat : dtype)
+                         .detach()
+                         .requires_grad_(!parameter.frozen));
     }
     for (ParamRef ref : unit.tied) {
       list.push_back(

@@ -40,7 +40,8 @@ class PlainRunner {
     std::map<std::string, at::Tensor> gradients;  // gradients of scale * loss_sum
   };
 
-  // Casts the parameters to `dtype`. The model must outlive the runner.
+  // Casts the parameters to `dtype`, except those that stay fp32. The model must outlive the
+  // runner.
   PlainRunner(const DecoderModel& model, const std::map<std::string, at::Tensor>& weights,
               at::ScalarType dtype);
 

@@ -231,12 +231,18 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
       const Segment segment = layout.parameter_segment(ref.index);
       const ElementRange place = layout.parameter(ref.index);
       const int64_t first = engine.spec().parameter(ref).first_element();
-      const int64_t from = std::max(begin, first), to = std::min(end, first + place.elements);
+      const int64_t from = std::max(begin, first),
+                    to = std::min(end, first + engine.spec().parameter(ref).values());
       if (from >= to) continue;
       const auto state = engine.store().state(ref.unit);
-      read_values(state->segment(segment),
-                  place.begin - layout.segment(segment).begin + from - first,
-                  out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+      const std::span<float> part =
+          out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
+      const int64_t at = place.begin - layout.segment(segment).begin;
+      if (engine.spec().parameter(ref).in_halves) {
+        read_halves(state->segment(segment), at + from * kHalves, part);
+      } else {
+        read_values(state->segment(segment), at + from - first, part);
+      }
     }
   };
 }

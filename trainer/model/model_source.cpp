@@ -455,7 +455,8 @@ std::string ModelSource::weight_files() const {
 }
 
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
-  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units), packing_);
+  const auto made = std::make_shared<const CutModel>(arch_, store_in_halves(whole_, compute_),
+                                                     unit_policy(units), packing_);
   return {made, &*made->grouped};
 }
 

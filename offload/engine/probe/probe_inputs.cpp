@@ -227,7 +227,7 @@ std::string OneUnitModel::identity() const {
   for (const UnitSpec& unit : spec_.units) {
     text += "\n" + std::to_string(unit.tied.size()) + " tied";
     for (const ParamSpec& parameter : unit.parameters) {
-      text += parameter.frozen ? ", frozen" : ", trained";
+      text += parameter.in_halves ? ", in halves" : parameter.frozen ? ", frozen" : ", trained";
       for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
       for (const int64_t dimension : parameter.unpacked) text += " of " + std::to_string(dimension);
     }

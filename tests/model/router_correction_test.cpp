@@ -1,0 +1,71 @@
+// Corrections of a router's choice in bf16 compute: they are fp32, as transformers keeps them.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "model/router_load.h"
+#include "tests/fakes/test_files.h"
+#include "tests/model/golden_case.h"
+#include "tests/model/plain_runner.h"
+
+namespace longshore {
+namespace {
+
+using Loads = std::vector<std::vector<int64_t>>;
+using Weights = std::map<std::string, at::Tensor>;
+
+class RouterCorrections : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    golden = read_golden_case(GetParam());
+    golden.arch.moe.watched = true;
+    facts =
+        read_json_file(test_data() + "/parity/golden_correction.json", JsonLimits{}).at(GetParam());
+    for (const auto& [name, values] : facts.at("corrections").items()) {
+      golden.weights.at(name) = at::tensor(values.get<std::vector<float>>());
+    }
+  }
+
+  // Returns the tokens of each expert by sparse layer in a forward in bf16.
+  Loads loads_with(const Weights& weights) const {
+    const DecoderModel model(golden.arch, make_model_spec(golden.arch, golden.file_tensors()), {});
+    RouterLoad load(model.routers(), at::kCPU);
+    load.begin();
+    load.count(true);
+    std::vector<std::vector<int64_t>> tokens, targets;
+    for (size_t row = 0; row < facts.at("rows").get<size_t>(); ++row) {
+      tokens.push_back(golden.rows.at(row).tokens);
+      targets.push_back(golden.rows.at(row).targets);
+    }
+    MicroBatch batch = PlainRunner::make_batch(tokens, targets);
+    batch.routers = &load;
+    PlainRunner(model, weights, at::kBFloat16).loss(batch);
+    return router_statistics(model.routers(), load.sums()).load;
+  }
+
+  GoldenCase golden;
+  Json facts;
+};
+
+// Goal: corrections that bf16 cannot tell apart choose the experts that transformers chooses.
+TEST_P(RouterCorrections, ChooseAsTransformersInBf16) {
+  EXPECT_EQ(loads_with(golden.weights), facts.at("load").get<Loads>());
+}
+
+// Goal: the test above would see corrections that are rounded.
+TEST_P(RouterCorrections, RoundedOnesChooseOthersInEveryLayer) {
+  Weights rounded = golden.weights;
+  for (const auto& [name, values] : facts.at("corrections").items()) {
+    rounded.at(name) = rounded.at(name).to(at::kBFloat16).to(at::kFloat);
+  }
+  const Loads found = loads_with(rounded), wanted = facts.at("load").get<Loads>();
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t layer = 0; layer < found.size(); ++layer) EXPECT_NE(found[layer], wanted[layer]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RouterCorrections, testing::Values("glm4_moe", "deepseek_v3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace longshore
