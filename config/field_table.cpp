@@ -114,6 +114,12 @@ Section train_section() {
                 "coefficient of the loss that balances tokens over experts; 0: none; \"auto\": "
                 "router_aux_loss_coef if the model's config.json has output_router_logits = true",
             .bounds = at_least(0)});
+  rows.add("router_correction_rate", KeyType::kReal, &TrainSection::router_correction_rate,
+           {.description =
+                "after each step, how far the corrections of routers' choices "
+                "(e_score_correction_bias) move toward experts with fewer tokens than the mean; "
+                "0: they stay; DeepSeek V3 was trained with 0.001",
+            .bounds = at_least(0)});
   rows.add(
       "max_nonfinite_steps", KeyType::kInteger, &TrainSection::max_nonfinite_steps,
       {.description = "a step with a non-finite loss or gradient is skipped; the run ends after "

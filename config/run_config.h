@@ -103,6 +103,7 @@ struct TrainSection {
   double max_grad_norm = 1.0;             // 0 = no clipping
   std::vector<std::string> freeze;        // globs of parameter names
   std::optional<double> router_aux_loss;  // coefficient; nullopt = auto: from config.json
+  double router_correction_rate = 0.0;    // 0 = corrections stay as in the model
   int64_t max_nonfinite_steps = 10;       // in a row; at this count the run ends with exit code 7
   LossKind loss = LossKind::kSft;
   bool operator==(const TrainSection&) const = default;

@@ -42,6 +42,7 @@ class Rules {
     check_packed();
     check_files();
     check_overlap();
+    check_corrections();
     check_adapter();
     check_date();
     check_loss();
@@ -119,6 +120,25 @@ class Rules {
     if (config_.train.max_grad_norm == 0.0) return;
     report("optimizer.overlap", "train.max_grad_norm", "does not go with",
            ": set train.max_grad_norm = 0, or optimizer.overlap = \"forward\"");
+  }
+
+  // An adapter has no corrections in its files. A step that is committed while its backward runs
+  // has no loads of its experts yet.
+  void check_corrections() {
+    if (!usable({"train.router_correction_rate", "adapter.kind", "optimizer.overlap",
+                 "offload.optimizer"})) {
+      return;
+    }
+    if (config_.train.router_correction_rate == 0.0) return;
+    if (config_.adapter.on()) {
+      report("train.router_correction_rate", "adapter.kind", "does not go with",
+             ": an adapter has no corrections; leave it out");
+    }
+    if (config_.optimizer.overlap == UpdateOverlap::kBackward &&
+        config_.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+      report("train.router_correction_rate", "optimizer.overlap", "does not go with",
+             " and state on drives: set optimizer.overlap = \"forward\"");
+    }
   }
 
   void check_weight(const char* key, double weight) {

@@ -59,6 +59,13 @@ class Engine {
   BatchStage& batches() { return parts_.batches; }
   CopyEngine& copies() { return parts_.device.copies(); }
   const UnitRunner& runner() const { return parts_.runner; }
+  // See UnitRunner; between passes.
+  void set_router_corrections(std::vector<float> corrections) {
+    parts_.runner.set_router_corrections(std::move(corrections));
+  }
+  void move_router_corrections(std::span<const double> sums) {
+    parts_.runner.move_router_corrections(sums);
+  }
 
   // The passes follow. Each is complete on return; `batches` must live until then.
   // Runs forward, loss and backward; gradients of loss_sum * scale are then in host memory. With

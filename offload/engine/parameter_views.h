@@ -18,6 +18,7 @@ class ParameterViews {
   ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute,
                  at::Device device = at::kCPU);
 
+  at::Device device() const { return device_; }
   // Points the unit's tensors at the leased slot. They are valid while the lease lives.
   void bind(const UnitLease& lease);
   // Returns autograd leaves: owned parameters, then tied ones. Trainable ones require a gradient.

@@ -50,6 +50,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
     if (!outcome.skipped) {
+      engine.move_router_corrections(totals.routers);  // the step's record has them
       StepUpdate update = unclipped_update(engine, request);
       update.clip_scale = clip_scale(outcome.norm.norm, request.max_grad_norm);
       outcome.clip_scale = update.clip_scale;
@@ -57,6 +58,8 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
     } else if (const auto record = record_of(request, true)) {
       engine.commit(*record);
     }
+  } else {
+    engine.move_router_corrections(totals.routers);
   }
   engine.advance_version();
   return outcome;

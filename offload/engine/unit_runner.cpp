@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "device/counting_allocator.h"
+#include "model/router_corrections.h"
 #include "model/unit.h"
 
 namespace longshore {
@@ -137,9 +138,7 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
   if (routers_) {
     routers_->begin();
     routers_->count(mode == Mode::kTrain);
-    for (MicroBatch& batch : batches_) {
-      batch.routers = mode == Mode::kTrain ? &*routers_ : nullptr;
-    }
+    for (MicroBatch& batch : batches_) batch.routers = &*routers_;
   }
   hits_.assign(mode == Mode::kEvaluate ? batches_.size() : 0, {});
   for (size_t i = 0; i < hits_.size(); ++i) {
@@ -224,7 +223,23 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
 }
 
 std::vector<double> UnitRunner::router_sums() const {
-  return routers_ ? routers_->sums() : std::vector<double>();
+  return model_->routers().asked() ? routers_->sums() : std::vector<double>();
+}
+
+void UnitRunner::set_router_corrections(std::vector<float> corrections) {
+  if (!routers_) routers_.emplace(model_->routers(), views_.device());
+  routers_->set_corrections(std::move(corrections));
+}
+
+std::vector<float> UnitRunner::router_corrections() const {
+  return routers_ ? routers_->corrections() : std::vector<float>();
+}
+
+void UnitRunner::move_router_corrections(std::span<const double> sums) {
+  if (model_->routers().correction_rate == 0.0) return;
+  std::vector<float> corrections = router_corrections();
+  move_corrections(model_->routers(), sums, corrections);
+  routers_->set_corrections(std::move(corrections));
 }
 
 void UnitRunner::settle_routers() {

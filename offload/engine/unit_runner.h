@@ -75,6 +75,13 @@ class UnitRunner {
   const std::vector<std::vector<double>>& document_logps() const { return document_logps_; }
   // Returns sums of the rank's micro-batches for router_statistics; empty if not collected.
   std::vector<double> router_sums() const;
+  // Sets the corrections of the routers' choices, in place of the parameters' (RouterLoad). Not
+  // while a pass runs.
+  void set_router_corrections(std::vector<float> corrections);
+  // Returns the corrections that were set, moved since then; empty: none were.
+  std::vector<float> router_corrections() const;
+  // Moves the corrections by the router sums of the step's ranks, if the model asks for it.
+  void move_router_corrections(std::span<const double> sums);
   // Returns the next token's scores, fp32 [positions, vocabulary].
   const at::Tensor& logits() const { return logits_; }
   CarryStore& carry() { return carry_; }
@@ -114,7 +121,7 @@ class UnitRunner {
   std::vector<UnitId> backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
   Mode mode_ = Mode::kTrain;
-  std::optional<RouterLoad> routers_;  // empty: no statistics or balancing
+  std::optional<RouterLoad> routers_;  // empty: no statistics, balancing or set corrections
   double balance_ = 0.0;
   std::function<void(std::span<double>)> sum_over_ranks_;
   bool routers_settled_ = false;

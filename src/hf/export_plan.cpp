@@ -85,6 +85,7 @@ ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* 
   if (options.dtype) tensor.target.dtype = tensor_dtype(*options.dtype);
   if (!parameter->frozen || !options.pretrained) {
     tensor.values = ExportTensor::Values::kReader;
+    if (parameter->stays_fp32) tensor.target.dtype = TensorDType::kF32;
   } else if (tensor.target.dtype != ref.tensor->dtype || ref.packed != nullptr) {
     tensor.values = ExportTensor::Values::kSource;
   }
@@ -190,7 +191,9 @@ ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
   for (const UnitSpec& unit : spec.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       ExportTensor tensor;
-      tensor.target = {parameter.name, tensor_dtype(dtype), parameter.shape};
+      tensor.target = {parameter.name,
+                       parameter.stays_fp32 ? TensorDType::kF32 : tensor_dtype(dtype),
+                       parameter.shape};
       tensor.parameter = parameter.name;
       add_to_split(plan, std::move(tensor), options.max_file_bytes);
     }

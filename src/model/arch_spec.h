@@ -138,6 +138,7 @@ struct MoeSpec {
   // A stored number is added to each score to choose experts, and not to their weights. It has no
   // gradient (arXiv:2412.19437).
   bool correction = false;
+  double correction_rate = 0.0;  // each step moves the corrections by this; 0: they stay
   // Experts lie in groups of equal size. Only those of the `kept_groups` with the largest sum of
   // their two best scores can be chosen.
   int64_t groups = 1, kept_groups = 1;

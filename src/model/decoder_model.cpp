@@ -70,7 +70,8 @@ RouterShape DecoderModel::routers() const {
           .experts = moe.experts,
           .top_k = moe.top_k,
           .balance = moe.balance,
-          .watched = moe.watched};
+          .watched = moe.watched,
+          .correction_rate = moe.correction_rate};
 }
 
 const Unit& DecoderModel::unit(UnitId id) const {

@@ -48,6 +48,7 @@ void RouterLoad::note(int64_t layer, std::span<const int64_t> starts,
     sums_[size_of(layer * experts + expert)] +=
         static_cast<double>(starts[size_of(expert) + 1] - starts[size_of(expert)]);
   }
+  if (!probabilities.defined()) return;
   // HOST WAIT, on a GPU: dispatch() just waited for the counts, so only this sum is still running.
   const at::Tensor sums = probabilities.sum(0, /*keepdim=*/false, at::kDouble).to(at::kCPU);
   double* const totals = &sums_[sums_.size() - size_of(experts)];
@@ -57,6 +58,19 @@ void RouterLoad::note(int64_t layer, std::span<const int64_t> starts,
   if (!shape_.watched) return;
   const at::Tensor rows = at::special_entr(probabilities).sum(1);
   sums_[size_of(shape_.layers * experts + layer)] += rows.sum(at::kDouble).item<double>();
+}
+
+void RouterLoad::set_corrections(std::vector<float> corrections) {
+  LONGSHORE_CHECK(corrections.empty() ||
+                  corrections.size() == size_of(shape_.layers * shape_.experts))
+      << corrections.size();
+  corrections_ = std::move(corrections);
+}
+
+at::Tensor RouterLoad::correction(int64_t layer) const {
+  if (corrections_.empty()) return {};
+  const auto first = corrections_.begin() + layer * shape_.experts;
+  return at::tensor(std::vector<float>(first, first + shape_.experts), at::kFloat).to(device_);
 }
 
 std::vector<double> RouterLoad::pooled() const {

@@ -23,9 +23,10 @@ namespace longshore {
 struct RouterShape {
   int64_t layers = 0;  // all layers of the model, dense ones too
   int64_t experts = 0, top_k = 0;
-  double balance = 0.0;  // coefficient of the loss; 0: none
-  bool watched = false;  // statistics are requested
-  bool asked() const { return layers > 0 && (watched || balance != 0.0); }
+  double balance = 0.0;          // coefficient of the loss; 0: none
+  bool watched = false;          // statistics are requested
+  double correction_rate = 0.0;  // of move_corrections (model/router_corrections.h); 0: no move
+  bool asked() const { return layers > 0 && (watched || balance != 0.0 || correction_rate != 0.0); }
 };
 
 class RouterLoad {
@@ -37,7 +38,8 @@ class RouterLoad {
   // Turns counting in note() on for forward and off for recomputation in backward.
   void count(bool on) { counting_ = on; }
   // Adds a layer's choices for one micro-batch. `starts` is the start of each expert's pairs
-  // (Dispatch); `probabilities`, fp32 [T, experts], is the softmax over all experts.
+  // (Dispatch); `probabilities`, fp32 [T, experts], is the softmax over all experts, or undefined
+  // if neither statistics nor a balance loss are requested.
   void note(int64_t layer, std::span<const int64_t> starts, const at::Tensor& probabilities);
 
   // Returns the pairs of each expert so far, over all layers.
@@ -46,6 +48,12 @@ class RouterLoad {
   void balance(std::span<const double> pairs);
   // Returns fp32 [experts]; undefined if there is no balance loss.
   const at::Tensor& gradient() const { return gradient_; }
+  // Sets the corrections of all layers' choices, [layers, experts], in place of those of the units'
+  // parameters; empty: units use their own.
+  void set_corrections(std::vector<float> corrections);
+  const std::vector<float>& corrections() const { return corrections_; }
+  // Returns a layer's, fp32 [experts]; undefined if none are set.
+  at::Tensor correction(int64_t layer) const;
   // Returns the input of router_statistics(), which the ranks add up first.
   const std::vector<double>& sums() const { return sums_; }
 
@@ -55,6 +63,7 @@ class RouterLoad {
   bool counting_ = false;
   std::vector<double> sums_;  // pairs of [layers, experts], entropies, probabilities of [experts]
   at::Tensor gradient_;
+  std::vector<float> corrections_;
 };
 
 // Statistics of the routing of one step.

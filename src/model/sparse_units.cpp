@@ -184,7 +184,8 @@ void ExpertsUnit::adapter_backward(const Lora& lora, Module module, const at::Te
   sum.add_(at::mm(inner_grad, lora.a));
 }
 
-ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in) const {
+ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in,
+                                      const MicroBatch& batch) const {
   State state;
   if (experts_.begins()) {
     state.h = in.at(0);
@@ -195,7 +196,9 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
     state.x = normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
                         index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
     state.router_x = state.x;
-    at::Tensor correction = index_.weight(parameters, Module::kRouterCorrection);
+    at::Tensor correction =
+        batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
+    if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
     if (correction.defined()) correction = correction.detach().to(at::kFloat);
     state.routing = route(scores(parameters, state.x), arch_.moe, correction);
     return state;
@@ -383,7 +386,7 @@ at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, 
 Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
                            const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;
-  const State state = begin(parameters, in);
+  const State state = begin(parameters, in, batch);
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor sum = experts_.begins() ? at::zeros(state.h.sizes(), wide) : in.at(0).clone();
   if (experts_.begins() && arch_.moe.shared_width > 0) add_shared(parameters, state.x, sum);
@@ -402,7 +405,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
 
 Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const Carry& grad_out, GradientSink& sink) const {
-  const State state = begin(parameters, in);
+  const State state = begin(parameters, in, batch);
   const at::ScalarType compute = state.h.scalar_type();
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
   Sums sums;

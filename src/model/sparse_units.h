@@ -49,7 +49,7 @@ class ExpertsUnit : public Unit {
  private:
   struct State;
   struct Sums;
-  State begin(UnitParameters parameters, const Carry& in) const;
+  State begin(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
   // Sets what differs in State where experts run beside the MLP.
   void begin_beside(UnitParameters parameters, State& state) const;
   // Returns the block's output where experts run beside the MLP. `in` is the residual and the sum

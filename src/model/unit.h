@@ -50,7 +50,7 @@ struct MicroBatch {
   std::vector<double> reference_logps = {};
   // Numbers of the trained positions, in order. The loss of each is multiplied by its weight.
   TokenColumns columns = {};
-  // Routers report their choices here; null if they are not needed.
+  // Routers report their choices here, and take corrections that a run moves; null if neither.
   RouterLoad* routers = nullptr;
   // The head counts here how often the target has the highest score; null if that is not needed.
   TokenHits* hits = nullptr;

@@ -2,7 +2,10 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/json.h"
+#include "model/router_corrections.h"
 #include "model/router_load.h"
 #include "tests/fakes/test_files.h"
 #include "tests/model/golden_case.h"
@@ -28,9 +31,10 @@ class RouterCorrections : public testing::TestWithParam<const char*> {
   }
 
   // Returns the tokens of each expert by sparse layer in a forward in bf16.
-  Loads loads_with(const Weights& weights) const {
+  Loads loads_with(const Weights& weights, RouterLoad* used = nullptr) const {
     const DecoderModel model(golden.arch, make_model_spec(golden.arch, golden.file_tensors()), {});
-    RouterLoad load(model.routers(), at::kCPU);
+    RouterLoad own(model.routers(), at::kCPU);
+    RouterLoad& load = used == nullptr ? own : *used;
     load.begin();
     load.count(true);
     std::vector<std::vector<int64_t>> tokens, targets;
@@ -62,6 +66,24 @@ TEST_P(RouterCorrections, RoundedOnesChooseOthersInEveryLayer) {
   const Loads found = loads_with(rounded), wanted = facts.at("load").get<Loads>();
   ASSERT_EQ(found.size(), wanted.size());
   for (size_t layer = 0; layer < found.size(); ++layer) EXPECT_NE(found[layer], wanted[layer]);
+}
+
+// Goal: corrections that a run has set are used in place of the parameters'.
+TEST_P(RouterCorrections, SetOnesReplaceTheParameters) {
+  const DecoderModel model(golden.arch, make_model_spec(golden.arch, golden.file_tensors()), {});
+  RouterLoad load(model.routers(), at::kCPU);
+  const RouterShape shape = model.routers();
+  std::vector<float> all(static_cast<size_t>(shape.layers * shape.experts));
+  Weights zeroed = golden.weights;
+  const auto places = correction_places(golden.arch, model.spec());
+  EXPECT_EQ(places.size(), facts.at("load").size());
+  for (const auto& [name, place] : places) {
+    const auto values = facts.at("corrections").at(name).get<std::vector<float>>();
+    std::ranges::copy(values, all.begin() + place);
+    zeroed.at(name) = at::zeros_like(zeroed.at(name));
+  }
+  load.set_corrections(all);
+  EXPECT_EQ(loads_with(zeroed, &load), facts.at("load").get<Loads>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RouterCorrections, testing::Values("glm4_moe", "deepseek_v3"),

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/expert_math.h"
+#include "model/router_corrections.h"
 
 namespace longshore {
 namespace {
@@ -121,6 +122,45 @@ TEST_F(RouterLoads, FiguresAreOfSparseLayers) {
   EXPECT_DOUBLE_EQ(figures.most, static_cast<double>(most) / 4.5);
   const at::Tensor p = at::softmax(at::cat({scores.first, scores.second}), 1);
   EXPECT_NEAR(figures.entropy, -(p * p.clamp_min(1e-300).log()).sum(1).mean().item<double>(), 1e-5);
+}
+
+// Goal: over several steps each correction moves by the rate against its expert's load, as in a
+// reference in fp64, and a layer without loads, or with equal ones, keeps its own.
+TEST_F(RouterLoads, CorrectionsMoveTowardTheMeanLoad) {
+  RouterShape shape = kShape;
+  shape.correction_rate = 1e-3;
+  std::vector<float> corrections = {0.5F, -0.25F, 0.0F, 0.125F, 1.0F, 2.0F,
+                                    3.0F, 4.0F,   0.0F, 0.0F,   0.0F, 0.0F};
+  const std::vector<float> start = corrections;
+  std::vector<double> reference(start.begin(), start.end());
+  for (int step = 0; step < 7; ++step) {
+    const Scores moved{narrow.first + at::randn({9, 4}), narrow.second + at::randn({9, 4})};
+    const RouterLoad load = load_of(moved, {4, 5});
+    move_corrections(shape, load.sums(), corrections);
+    for (const int64_t layer : {0, 2}) {
+      for (int64_t expert = 0; expert < 4; ++expert) {
+        const auto place = static_cast<size_t>(layer * 4 + expert);
+        const double mean = 9.0 * 2.0 / 4.0, own = load.sums()[place];
+        reference[place] += 1e-3 * (own < mean ? 1.0 : own > mean ? -1.0 : 0.0);
+      }
+    }
+  }
+  for (size_t i = 0; i < corrections.size(); ++i) {
+    EXPECT_NEAR(corrections[i], reference[i], 1e-6) << i;
+    EXPECT_EQ(corrections[i] == start[i], i >= 4 && i < 8) << i;
+  }
+  const std::vector<double> equal(corrections.size() + 20, 3.0);
+  const std::vector<float> before = corrections;
+  move_corrections(shape, equal, corrections);
+  EXPECT_EQ(corrections, before);
+}
+
+// Goal: corrections that are set replace the layer's own, and none are nothing.
+TEST_F(RouterLoads, SetCorrectionsAreThoseOfTheirLayer) {
+  RouterLoad load(kShape, at::kCPU);
+  EXPECT_FALSE(load.correction(1).defined());
+  load.set_corrections({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  EXPECT_TRUE(at::equal(load.correction(1), at::tensor({4.0F, 5.0F, 6.0F, 7.0F})));
 }
 
 // Goal: a rank or step without a token has no gradient and no statistics, and no NaN.

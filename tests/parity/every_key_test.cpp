@@ -50,6 +50,7 @@ const Arguments kPolicy = {"data.train=[\"$/policy.jsonl\"]", "train.loss=policy
 const Arguments kTeacher = {"data.train=[\"$/teacher.jsonl\"]", "train.loss=distill"};
 const Arguments kMargin = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=simpo"};
 const Arguments kExperts = {"model.path=$/experts"};
+const Arguments kCorrected = {"model.path=$/corrected"};
 const Arguments kEval = {"data.eval=[\"$/other.jsonl\"]", "eval.every_steps=1",
                          "eval.max_new_tokens=4"};
 const Arguments kPrompt = joined(kEval, {"eval.prompts=[\"a\"]"});
@@ -98,6 +99,7 @@ const std::map<std::string, Change> kChanges = {
     {"train.max_grad_norm", {"0.01"}},
     {"train.freeze", {"[\"*embed*\"]"}},
     {"train.router_aux_loss", {"0.5", kExperts}},
+    {"train.router_correction_rate", {"0.5", kCorrected}},
     {"train.max_nonfinite_steps", {"1", {"optimizer.lr=1e38", "train.steps=6"}}},
     {"train.loss", {"ipo", kPairs}},
     {"preference.beta", {"0.5", kPairs}},
@@ -178,7 +180,8 @@ class Looker {
     fs::create_directories(directory_);
     for (const auto& [preset, name, seed] :
          {std::array{"tiny-llama", "model", "42"}, std::array{"tiny-llama", "model2", "5"},
-          std::array{"tiny-mixtral", "experts", "42"}}) {
+          std::array{"tiny-mixtral", "experts", "42"},
+          std::array{"tiny-glm4-moe", "corrected", "42"}}) {
       EXPECT_EQ(
           run_command({"init-model", "--preset", preset, "--seed", seed, path(name)}).exit_code, 0);
     }

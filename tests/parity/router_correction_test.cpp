@@ -70,16 +70,28 @@ TEST_P(RouterCorrections, ChooseAsTransformersInBf16OnEveryTier) {
   }
 }
 
-// Goal: a frozen base that stays in its files has them in fp32 too.
-TEST_P(RouterCorrections, StayFp32WhereTheFrozenModelIsInItsFiles) {
+// Goal: a frozen base, also one that stays in its files, has them in fp32 too.
+TEST_P(RouterCorrections, StayFp32InAFrozenModelOnEveryTier) {
   const CorrectedModel model(GetParam());
-  const Arguments frozen = {"--train.freeze=[\"model.layers.*\"]"};
-  RunDriver host("corrections-frozen"), files("corrections-files");
-  ASSERT_EQ(host.train(model.arguments(frozen)), 0);
-  ASSERT_EQ(files.train(model.arguments(joined(frozen, {"--offload.parameters=files"}))), 0);
-  EXPECT_EQ(files.metrics("step").at(0).at("router").at("load"), model.load());
-  EXPECT_EQ(files.steps("loss"), host.steps("loss"));
-  EXPECT_TRUE(files.state() == host.state());
+  for (const Arguments& frozen : std::vector<Arguments>{
+           {"--train.freeze=[\"model.layers.*\"]"},
+           {"--adapter.kind=lora", "--adapter.r=4", "--adapter.targets=[\"attention\"]"}}) {
+    RunDriver host("corrections-frozen");
+    ASSERT_EQ(host.train(model.arguments(frozen)), 0);
+    EXPECT_EQ(host.metrics("step").at(0).at("router").at("load"), model.load());
+    for (const std::string tier : {"files", "nvme"}) {
+      RunDriver run("corrections-tier");
+      Arguments all = joined(model.arguments(frozen), {"--offload.parameters=" + tier});
+      if (tier == "nvme") {
+        all = joined(all, {"--offload.optimizer=nvme",
+                           "--offload.nvme=[\"" + run.directory() + "/drive\"]"});
+      }
+      ASSERT_EQ(run.train(all), 0) << tier;
+      EXPECT_EQ(run.steps("loss"), host.steps("loss")) << tier;
+      EXPECT_TRUE(run.state() == host.state()) << tier;
+      run.expect_within_plan();
+    }
+  }
 }
 
 // Goal: an export of a run in bf16 holds the file's fp32 values.

@@ -167,6 +167,7 @@ inline RunProgress progress_at(int64_t step) {
                    .sequences = step * 8 + 5,
                    .fingerprint = 0x1234};
   progress.model_fingerprint = "0123456789abcdef";
+  progress.router_corrections = {0.1F, -0.0F, 64.000008F};
   progress.config_text = "[run]\ndir = \"runs/\u00e4\"\n";
   return progress;
 }

@@ -256,6 +256,9 @@ TEST_F(CheckpointTest, KeepsWhatTheRunMustKnow) {
   EXPECT_EQ(progress.data, wanted.data);
   EXPECT_EQ(progress.model_fingerprint, wanted.model_fingerprint);
   EXPECT_EQ(progress.config_text, wanted.config_text);
+  EXPECT_EQ(corrections_text(progress.router_corrections),
+            corrections_text(wanted.router_corrections))
+      << "to the bit";
   EXPECT_EQ(checkpoint.manifest().state_format, "split");
 }
 

@@ -134,6 +134,10 @@ RunProgress parse_progress(const JsonFields& fields) {
   progress.skipped_in_row = skipped.count("in_row", kMostSteps);
   read_progress(fields, progress);
   progress.config_text = fields.text("config");
+  if (fields.has("router_corrections")) {
+    progress.router_corrections =
+        read_corrections(fields.text("router_corrections"), "router_corrections");
+  }
   return progress;
 }
 
@@ -209,6 +213,9 @@ std::string format_manifest(const CheckpointManifest& manifest) {
   object["model_fingerprint"] = progress.model_fingerprint;
   object["state_format"] = manifest.state_format;
   object["config"] = progress.config_text;
+  if (!progress.router_corrections.empty()) {
+    object["router_corrections"] = corrections_text(progress.router_corrections);
+  }
   object["parameters"] = parameters_json(manifest.parameters);
   object["files"] = Json::array();
   for (const CheckpointFile& file : manifest.files) object["files"].push_back(to_json(file));

@@ -1,8 +1,13 @@
 #include "trainer/checkpoint/run_progress.h"
 
+#include <bit>
+#include <charconv>
+#include <cmath>
+
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -35,6 +40,28 @@ void check_counters(const RunProgress& progress, const JsonFields& fields) {
 }
 
 }  // namespace
+
+std::string corrections_text(std::span<const float> corrections) {
+  std::string text;
+  for (const float value : corrections) text += formatted("%08x", std::bit_cast<uint32_t>(value));
+  return text;
+}
+
+std::vector<float> read_corrections(const std::string& text, const std::string& where) {
+  constexpr size_t kDigits = 8;
+  std::vector<float> corrections;
+  for (size_t at = 0; at < text.size(); at += kDigits) {
+    const std::string_view digits = std::string_view(text).substr(at, kDigits);
+    uint32_t bits = 0;
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), bits, 16);
+    const bool read = digits.size() == kDigits && error == std::errc() && end == digits.end();
+    corrections.push_back(std::bit_cast<float>(bits));
+    if (!read || !std::isfinite(corrections.back())) {
+      throw CheckpointError(where + ": the corrections of the routers are damaged");
+    }
+  }
+  return corrections;
+}
 
 Json sampler_json(const DataState& data) {
   Json object = {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/json.h"
@@ -32,7 +34,15 @@ struct RunProgress {
   DataState data;
   std::string model_fingerprint;  // identifies the base model
   std::string config_text;        // the resolved run file; not in commit payloads
+  // The corrections of routers' choices, if the run moves them (model/router_corrections.h). A
+  // commit payload has the hash of their text, which lies in the run's directory.
+  std::vector<float> router_corrections = {};
 };
+
+// Returns the bits of each value as 8 hexadecimal digits, end to end.
+std::string corrections_text(std::span<const float> corrections);
+// Reads that text. Throws CheckpointError, which names `where`.
+std::vector<float> read_corrections(const std::string& text, const std::string& where);
 
 // Returns the "sampler" object: "seed", "epoch", "position", "sequences" (if known) and "data", the
 // fingerprint.

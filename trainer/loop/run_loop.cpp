@@ -117,8 +117,7 @@ DurableStep RunLoop::record_after(bool skipped) const {
   after.adam_step = run_.engine.updates() + (skipped ? 0 : 1);
   after.skipped_in_row = skipped ? after.skipped_in_row + 1 : 0;
   after.skipped_total += skipped ? 1 : 0;
-  after.data = run_.data_after_step();
-  return {after.step.value, commit_note(after)};
+  return run_.durable_step(after);
 }
 
 void RunLoop::count_skipped(const StepOutcome& outcome) {
@@ -244,6 +243,7 @@ SavedCheckpoint RunLoop::write_checkpoint(const std::string& folder, int64_t kee
   run_.apply_updates();
   RunProgress& progress = run_.ledger.progress;
   progress.data = run_.data_after_step();
+  progress.router_corrections = run_.engine.runner().router_corrections();
   run_.reporter.sync();
   run_.reporter.clear_display();  // a long write shows a progress line of its own
   Engine& engine = run_.engine;

@@ -16,6 +16,7 @@
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
+#include "trainer/run/router_state.h"
 #include "trainer/run/run_checkpoints.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/use/reference_logps.h"
@@ -233,6 +234,10 @@ void continue_from(StartedRun& run, const RunProgress& saved, const std::string&
   progress.adam_step = saved.adam_step;
   progress.skipped_total = saved.skipped_total;
   progress.skipped_in_row = saved.skipped_in_row;
+  check_corrections(saved, *run.setup.source, path);
+  if (!saved.router_corrections.empty()) {
+    run.engine.set_router_corrections(saved.router_corrections);
+  }
   if (saved.step.value == 0) return;
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
@@ -249,7 +254,8 @@ bool resume_from_tier(StartedRun& run) {
                 "resumes from the previous version, after step " +
                 std::to_string(point->step));
   }
-  continue_from(run, read_commit_note(point->note, Step(point->step)), "the state on the drives");
+  continue_from(run, read_commit_note(point->note, Step(point->step), run.directory.path()),
+                "the state on the drives");
   run.engine.advance_version();
   return true;
 }
@@ -313,9 +319,7 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
 // Commits the state that a run begins with, if the tier commits.
 void commit_start(StartedRun& run) {
   if (!run.engine.commits().commits()) return;
-  RunProgress& progress = run.ledger.progress;
-  progress.data = run.data_after_step();
-  run.engine.commit({progress.step.value, commit_note(progress)});
+  run.engine.commit(run.durable_step(run.ledger.progress));
   run.note_commit();
 }
 
@@ -451,6 +455,9 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       trace->add(schedule, times, this->setup.source->spec(), ledger.progress.step);
     });
   }
+  if (std::vector<float> corrections = initial_corrections(*setup.source); !corrections.empty()) {
+    engine.set_router_corrections(std::move(corrections));
+  }
   const bool kept = resume_from_tier(*this);
   if (!kept) {
     const std::string found = load_initial_weights(engine, *setup.source, &ranks().world());
@@ -491,6 +498,13 @@ DataState StartedRun::data_after_step() const {
   return {.cursor = data.cursor_after(ledger.progress.step),
           .sequences = data.sequence_count(),
           .fingerprint = data.fingerprint()};
+}
+
+DurableStep StartedRun::durable_step(RunProgress progress) const {
+  progress.data = data_after_step();
+  progress.router_corrections = engine.runner().router_corrections();
+  if (ranks().first()) keep_corrections(directory.path(), progress);
+  return {progress.step.value, commit_note(progress)};
 }
 
 void StartedRun::note_commit() {

@@ -83,6 +83,9 @@ struct StartedRun {
 
   const RunRanks& ranks() const { return *setup.ranks; }
   DataState data_after_step() const;
+  // Returns what the tier commits with a step of this progress: the position in the data, and the
+  // routers' corrections of now, which rank 0 first makes durable.
+  DurableStep durable_step(RunProgress progress) const;
   // Records the step that the last pass committed, if any. Call it after every pass.
   void note_commit();
   // Applies pending updates. Call it before anything except a step reads parameters or state.

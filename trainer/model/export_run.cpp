@@ -12,6 +12,7 @@
 #include "model/adapter.h"
 #include "model/adapter_values.h"
 #include "model/model_spec.h"
+#include "model/router_corrections.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 
@@ -169,13 +170,19 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   return options;
 }
 
-ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
+// `corrected` says that the run moved the corrections of routers' choices.
+ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, bool corrected) {
   if (!exports_adapter(source, choice)) {
     ModelSpec merged = merged_spec(source.arch(), source.whole());
-    // The values of packed matrices are not those of the files, so they are written anew.
+    std::map<std::string, int64_t> moved;
+    if (corrected) moved = correction_places(source.arch(), source.whole());
+    // The values of packed matrices and moved corrections are not those of the files, so they are
+    // written anew.
     for (UnitSpec& unit : merged.units) {
       for (ParamSpec& parameter : unit.parameters) {
-        if (source.packs(parameter.name)) parameter.frozen = false;
+        if (source.packs(parameter.name) || moved.contains(parameter.name)) {
+          parameter.frozen = false;
+        }
       }
     }
     return merged;
@@ -190,11 +197,26 @@ ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice) {
   return spec;
 }
 
+// Gives the corrections that a run moved, and all other values as `read` does.
+ParameterReader with_corrections(const ModelSource& source, std::span<const float> corrections,
+                                 const ParameterReader& read) {
+  if (corrections.empty()) return read;
+  return [places = correction_places(source.arch(), source.whole()), corrections, read](
+             const std::string& name, int64_t begin, std::span<float> out) {
+    const auto found = places.find(name);
+    if (found == places.end()) return read(name, begin, out);
+    const auto first = static_cast<size_t>(found->second + begin);
+    std::ranges::copy(corrections.subspan(first, out.size()), out.begin());
+  };
+}
+
+// `corrections` are those of routers' choices, if the run moved them.
 ExportResult export_values(const ModelSource& source, const std::string& destination,
-                           const ParameterReader& read, const ExportChoice& choice,
-                           const ExportTexts& texts) {
+                           const ParameterReader& values, std::span<const float> corrections,
+                           const ExportChoice& choice, const ExportTexts& texts) {
   const ExportOptions options = export_options(source, choice, texts);
-  const ModelSpec spec = exported_spec(source, choice);
+  const ModelSpec spec = exported_spec(source, choice, !corrections.empty());
+  const ParameterReader read = with_corrections(source, corrections, values);
   if (!source.has_adapter()) {
     return export_model(source.directory(), spec, destination, read, options);
   }
@@ -251,7 +273,9 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
                         const ExportChoice& choice, const ExportTexts& texts) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
-  return export_values(source, destination, master_reader(source, engine), choice, texts);
+  const std::vector<float> corrections = engine.runner().router_corrections();
+  return export_values(source, destination, master_reader(source, engine), corrections, choice,
+                       texts);
 }
 
 std::string next_commands(const std::string& directory, const ModelSource& source,
@@ -303,7 +327,8 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
-      check_export_destination(source.directory(), exported_spec(source, choice), path,
+      check_export_destination(source.directory(),
+                               exported_spec(source, choice, /*corrected=*/false), path,
                                export_options(source, choice, texts));
       return path;
     } catch (const ConfigError& error) {
@@ -327,7 +352,8 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  return export_values(source, destination, read, choice, texts);
+  return export_values(source, destination, read, checkpoint.manifest().progress.router_corrections,
+                       choice, texts);
 }
 
 }  // namespace longshore

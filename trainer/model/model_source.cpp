@@ -109,8 +109,15 @@ void ask_routers(const RunConfig& config, ArchSpec& arch) {
       throw ConfigError("train.router_aux_loss" + (none + arch.origin));
     }
     if (config.log.router) throw ConfigError("log.router" + (none + arch.origin));
-    return;
   }
+  if (config.train.router_correction_rate > 0.0 && !arch.moe.correction) {
+    throw ConfigError(
+        "train.router_correction_rate is for models whose routers have corrections "
+        "(e_score_correction_bias), and this one has none: " +
+        arch.origin);
+  }
+  if (arch.moe.experts == 0) return;
+  arch.moe.correction_rate = config.train.router_correction_rate;
   if (balance) arch.moe.balance = *balance;
   arch.moe.watched = config.log.router;
 }

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "nvme/store/state_files.h"
 #include "offload/engine/step_commit.h"
@@ -14,6 +15,7 @@
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/state_key.h"
+#include "trainer/run/router_state.h"
 #include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
@@ -233,16 +235,19 @@ void note_committed(const std::string& run_directory, bool committed) {
 }
 
 std::string commit_note(const RunProgress& progress) {
-  const Json note = {{"adam_step", progress.adam_step},
-                     {"skipped_total", progress.skipped_total},
-                     {"skipped_in_row", progress.skipped_in_row},
-                     {"seed", progress.seed},
-                     {"sampler", sampler_json(progress.data)},
-                     {"model_fingerprint", progress.model_fingerprint}};
+  Json note = {{"adam_step", progress.adam_step},
+               {"skipped_total", progress.skipped_total},
+               {"skipped_in_row", progress.skipped_in_row},
+               {"seed", progress.seed},
+               {"sampler", sampler_json(progress.data)},
+               {"model_fingerprint", progress.model_fingerprint}};
+  if (!progress.router_corrections.empty()) {
+    note["router_corrections"] = hash_text(hash64(corrections_text(progress.router_corrections)));
+  }
   return note.dump();
 }
 
-RunProgress read_commit_note(const std::string& note, Step step) {
+RunProgress read_commit_note(const std::string& note, Step step, const std::string& run_directory) {
   const std::string where = "the commit of the state files";
   Json object;
   try {
@@ -258,6 +263,10 @@ RunProgress read_commit_note(const std::string& note, Step step) {
   progress.skipped_total = fields.count("skipped_total", kMostSteps);
   progress.skipped_in_row = fields.count("skipped_in_row", kMostSteps);
   read_progress(fields, progress);
+  if (fields.has("router_corrections")) {
+    progress.router_corrections =
+        kept_corrections(run_directory, step, fields.hash("router_corrections"));
+  }
   return progress;
 }
 

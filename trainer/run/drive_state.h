@@ -26,7 +26,8 @@ void note_committed(const std::string& run_directory, bool committed);
 
 // Returns the payload of a commit: the run's progress.
 std::string commit_note(const RunProgress& progress);
-// Reads the payload of the commit of `step`. Throws CheckpointError if it is malformed.
-RunProgress read_commit_note(const std::string& note, Step step);
+// Reads the payload of the commit of `step`, and what it names in the run's directory. Throws
+// CheckpointError if it is malformed.
+RunProgress read_commit_note(const std::string& note, Step step, const std::string& run_directory);
 
 }  // namespace longshore

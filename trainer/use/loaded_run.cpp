@@ -9,6 +9,7 @@
 #include "hf/adapter_directory.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/run/router_state.h"
 #include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
@@ -102,7 +103,11 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   const RunProgress& saved = found.checkpoint->manifest().progress;
   const std::string problem = model_difference(saved, found.checkpoint->path(), source);
   if (!problem.empty()) throw CheckpointError(problem);
+  check_corrections(saved, source, found.checkpoint->path());
   restore_checkpoint(*found.checkpoint, *run.engine);
+  if (!saved.router_corrections.empty()) {
+    run.engine->set_router_corrections(saved.router_corrections);
+  }
   run.origin = found.checkpoint->path();
   run.step = saved.step;
   return run;
