@@ -19,12 +19,16 @@ constexpr int64_t kValues = 700;
 constexpr StateOptions kOptions{.compute = DType::kBF16};
 
 ModelSpec model_of(DType compute) {
+  ParamSpec correction, frozen, trained;
+  correction.name = "correction", correction.shape = {kValues};
+  frozen.name = "frozen", frozen.shape = {5};
+  trained.name = "trained", trained.shape = {7};
+  correction.frozen = frozen.frozen = true;
+  correction.stays_fp32 = trained.stays_fp32 = true;
   UnitSpec unit;
   unit.id = UnitId(0);
   unit.name = "block";
-  unit.parameters = {{.name = "correction", .shape = {kValues}, .frozen = true, .stays_fp32 = true},
-                     {.name = "frozen", .shape = {5}, .frozen = true},
-                     {.name = "trained", .shape = {7}, .stays_fp32 = true}};
+  unit.parameters = {correction, frozen, trained};
   return store_in_halves({.units = {unit}}, compute);
 }
 
@@ -44,7 +48,10 @@ class MemoryLease : public ShardStore::StateLease {
     }
   }
   StateSpans segment(Segment segment) override {
-    return {.master = {}, .high = high_[segment], .low = low_[segment]};
+    StateSpans spans;
+    spans.high = high_[segment];
+    spans.low = low_[segment];
+    return spans;
   }
 
  private:
@@ -88,7 +95,7 @@ TEST(Halves, KeepTheBitsOverAnyNumberOfRanks) {
       gathered.insert(gathered.end(), frozen.high.begin(), frozen.high.end());
       std::vector<float> back(1);
       read_halves(frozen, 0, back);
-      if (rank == 0) EXPECT_EQ(back[0], value_of(0));
+      EXPECT_EQ(back[0] == value_of(0), rank == 0);
     }
     std::vector<float> values(kValues);
     std::memcpy(values.data(), gathered.data(), sizeof(float) * kValues);
