@@ -18,11 +18,11 @@ namespace {
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 // The matrices of a layer's mixer, whichever it is.
 constexpr std::array kAttentionModules = {
-    Module::kQuery,        Module::kKey,          Module::kValue,          Module::kQkv,
-    Module::kOutput,       Module::kDeltaQkv,     Module::kDeltaGate,      Module::kDeltaBeta,
-    Module::kDeltaDecay,   Module::kDeltaQkvGate, Module::kDeltaBetaDecay, Module::kDeltaOutput,
-    Module::kQueryDown,    Module::kQueryUp,      Module::kLatentDown,     Module::kLatentUp,
-    Module::kAttentionGate};
+    Module::kQuery,         Module::kKey,           Module::kValue,          Module::kQkv,
+    Module::kOutput,        Module::kDeltaQkv,      Module::kDeltaGate,      Module::kDeltaBeta,
+    Module::kDeltaDecay,    Module::kDeltaQkvGate,  Module::kDeltaBetaDecay, Module::kDeltaOutput,
+    Module::kQueryDown,     Module::kQueryUp,       Module::kLatentDown,     Module::kLatentUp,
+    Module::kAttentionGate, Module::kConvolutionIn, Module::kConvolutionOut};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
 constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, Module::kSharedDown};

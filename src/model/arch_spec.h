@@ -78,8 +78,9 @@ struct RopeSpec {
 // The part of a layer that mixes the positions of a document.
 enum class MixerKind : uint8_t {
   kAttention,
-  kDelta,   // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
-  kLatent,  // attention whose keys and values come from a narrow latent (arXiv:2405.04434)
+  kDelta,        // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
+  kLatent,       // attention whose keys and values come from a narrow latent (arXiv:2405.04434)
+  kConvolution,  // a short causal convolution between two gates (LFM2)
 };
 
 // The sizes of gated DeltaNet. Consecutive value heads share a key head.
@@ -105,6 +106,12 @@ struct LatentSpec {
   int64_t plain_dim = 0, rope_dim = 0, value_dim = 0;  // of a head
 
   int64_t key_dim() const { return plain_dim + rope_dim; }
+};
+
+// The sizes of the gated convolution; it has as many channels as the model is wide.
+struct ConvolutionSpec {
+  int64_t taps = 0;
+  bool bias = false;  // of the convolution and of the matrices around it
 };
 
 // The settings that may differ between blocks.
@@ -205,6 +212,10 @@ enum class Module : uint8_t {
   kLatentDown,
   kLatentNorm,
   kLatentUp,
+  // These are of the gated convolution. The first gives both gates and the value between them.
+  kConvolutionIn,
+  kConvolutionTaps,
+  kConvolutionOut,
   kRouter,
   kRouterCorrection,  // without ".weight"
   kExpertGate,        // one expert's matrices
@@ -286,9 +297,10 @@ struct ArchSpec {
   // both: each head's rows of the query, then those of the gate. Or the gate has its own matrix.
   bool output_gate = false;
   bool own_gate_matrix = false;
-  DeltaSpec delta;    // used by layers with MixerKind::kDelta
-  LatentSpec latent;  // used by layers with MixerKind::kLatent
-  MoeSpec moe;        // used by sparse layers
+  DeltaSpec delta;              // used by layers with MixerKind::kDelta
+  LatentSpec latent;            // used by layers with MixerKind::kLatent
+  ConvolutionSpec convolution;  // used by layers with MixerKind::kConvolution
+  MoeSpec moe;                  // used by sparse layers
   AdapterSpec adapter;
 
   // Multipliers (Granite, Gemma); 1 means none.

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "model/delta_rule.h"
+#include "model/mixer_passes.h"
 
 namespace longshore {
 
@@ -72,8 +73,8 @@ at::Tensor DeltaMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                Values values) const {
   std::vector<at::Tensor> inputs = products(parameters, x, norm, batch);
   const DeltaInputs rule{
-      .mixed = causal_convolution(inputs[0], index_.weight(parameters, Module::kDeltaConv),
-                                  batch.positions),
+      .mixed = causal_convolution(
+          inputs[0], {.taps = index_.weight(parameters, Module::kDeltaConv)}, batch.positions),
       .beta = inputs[2],
       .decay = inputs[3],
       .rate = index_.weight(parameters, Module::kDeltaRate),

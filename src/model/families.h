@@ -75,4 +75,8 @@ void read_cohere(ConfigReader& config, ArchSpec& arch);
 void read_cohere2(ConfigReader& config, ArchSpec& arch);
 void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch);
 
+// convolution_families: those whose layers have a convolution. Pure functions; one thread.
+
+void read_lfm2(ConfigReader& config, ArchSpec& arch);
+
 }  // namespace longshore

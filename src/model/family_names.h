@@ -45,6 +45,8 @@ NameTable qwen3_next_names(std::string_view block_class);
 // These are named as Gemma's, with a gate of attention.
 NameTable muse_glimmer_names(std::string_view block_class);
 NameTable in_muse_glimmer_wrapper(NameTable names);
+// These have gated convolutions in most layers.
+NameTable lfm2_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "model/mixer.h"
 
 #include "model/attention_mixer.h"
+#include "model/convolution_mixer.h"
 #include "model/delta_mixer.h"
 #include "model/latent_mixer.h"
 
@@ -10,6 +11,9 @@ std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index) {
   if (layer.mixer == MixerKind::kDelta) return std::make_unique<DeltaMixer>(arch, index);
   if (layer.mixer == MixerKind::kLatent) return std::make_unique<LatentMixer>(arch, layer, index);
+  if (layer.mixer == MixerKind::kConvolution) {
+    return std::make_unique<ConvolutionMixer>(arch, index);
+  }
   return std::make_unique<AttentionMixer>(arch, layer, index);
 }
 

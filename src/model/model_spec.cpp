@@ -131,6 +131,11 @@ class UnitBuilder {
     add(module, false, std::move(shape), init);
   }
 
+  // Adds a bias that begins at zero.
+  void zeros(Module module, int64_t width) {
+    add(module, true, {width}, {.kind = InitSpec::Kind::kZeros});
+  }
+
   // Adds values that the files hold and no run trains. `stays_fp32`: in bf16 runs, too, as in
   // transformers.
   void buffer(Module module, int64_t width, InitSpec::Kind init, bool stays_fp32) {
@@ -285,6 +290,16 @@ bool has_post_norms(const ArchSpec& arch) {
          arch.norm_placement == NormPlacement::kBoth;
 }
 
+void add_convolution(UnitBuilder& builder, const ArchSpec& arch) {
+  const ConvolutionSpec& convolution = arch.convolution;
+  const InitSpec taps = normal_init(arch.initializer_range);
+  builder.matrix(Module::kConvolutionIn, 3 * arch.hidden, arch.hidden, convolution.bias);
+  builder.filled(Module::kConvolutionTaps, {arch.hidden, 1, convolution.taps}, taps);
+  if (convolution.bias) builder.zeros(Module::kConvolutionTaps, arch.hidden);
+  builder.matrix(Module::kConvolutionOut, arch.hidden, arch.hidden, convolution.bias,
+                 arch.residual_init_scale);
+}
+
 void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& layer) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
@@ -293,6 +308,8 @@ void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& laye
     add_delta(builder, arch);
   } else if (layer.mixer == MixerKind::kLatent) {
     add_latent(builder, arch);
+  } else if (layer.mixer == MixerKind::kConvolution) {
+    add_convolution(builder, arch);
   } else {
     add_attention(builder, arch, layer);
   }

@@ -114,6 +114,8 @@ const std::vector<Row>& first_rows() {
        {"glm4_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
       {{"tiny-deepseek-v3", "deepseek_v3, the same with latent attention"},
        {"deepseek_v3", 64, 160, 3, 4, 4, 16, 1024, false}},
+      {{"tiny-lfm2", "lfm2, 3 layers of 64: two gated convolutions, one of attention; tied"},
+       {"lfm2", 64, 160, 3, 4, 2, 16, 1024, true}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -254,6 +256,16 @@ void add_windows_and_norms(const Sizes& sizes, Json& config) {
   }
 }
 
+// Names keys as LFM2 does. The width of the MLP is the one that is given.
+void add_lfm2(Json& config) {
+  for (const char* key : {"hidden_act", "head_dim", "rms_norm_eps"}) config.erase(key);
+  config.update({{"norm_eps", 1e-5},
+                 {"block_auto_adjust_ff_dim", false},
+                 {"conv_L_cache", 3},
+                 {"conv_bias", false},
+                 {"layer_types", {"conv", "full_attention", "conv"}}});
+}
+
 Json llama_like_config(const Sizes& sizes) {
   Json config;
   config["hidden_act"] = "silu";
@@ -310,6 +322,7 @@ Json llama_like_config(const Sizes& sizes) {
     config["qk_rope_head_dim"] = sizes.head_dim / 2;
   }
   add_windows_and_norms(sizes, config);
+  if (sizes.family == "lfm2") add_lfm2(config);
   add_experts(sizes, config);
   return config;
 }

@@ -3,8 +3,8 @@
 # the few parsers that lie in libraries of LibTorch's users, so that neither needs LibTorch.
 file(GLOB targets CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_target*.cpp)
 foreach(parser comm/store/store_messages comm/store/store_table model/config_decoder
-               model/config_reader model/families model/family_names
-               model/moe_families model/sliding_families)
+               model/config_reader model/convolution_families model/families
+               model/family_names model/gemma4_family model/moe_families model/sliding_families)
   list(APPEND targets ${PROJECT_SOURCE_DIR}/src/${parser}.cpp)
 endforeach()
 foreach(parser nvme/commit/manifest trainer/checkpoint/checkpoint_manifest

@@ -126,6 +126,25 @@ TEST(Adapter, AllLinearIncludesTheGateOfAttention) {
   EXPECT_EQ(adapted_in(with_targets(arch, {"gate_proj"}), 0).size(), 2u);
 }
 
+// Goal: a layer with a gated convolution has the targets that PEFT takes for all linear modules.
+TEST(Adapter, AllLinearIncludesTheMatricesOfGatedConvolutions) {
+  const ArchSpec arch = read_arch_spec({{"model_type", "lfm2"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"block_ff_dim", 24},
+                                        {"num_hidden_layers", 2},
+                                        {"full_attn_idxs", {1}},
+                                        {"num_attention_heads", 4},
+                                        {"num_key_value_heads", 2}},
+                                       "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 0).size(), 5u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 1).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 0).size(), 2u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"conv.out_proj"}), 1).size(), 0u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"w1"}), 1).size(), 1u);
+  EXPECT_THROW(with_targets(arch, {"conv.conv"}), ConfigError);
+}
+
 ArchSpec qwen3_moe() {
   return read_arch_spec({{"model_type", "qwen3_moe"},
                          {"vocab_size", 32},

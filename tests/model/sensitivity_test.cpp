@@ -185,6 +185,19 @@ const std::vector<Mistake>& mistakes_with_delta_rule() {
   return table;
 }
 
+const std::vector<Mistake>& mistakes_with_convolutions() {
+  static const std::vector<Mistake> table = {
+      {"lfm2", "the norm's epsilon", [](auto& arch) { arch.norm_eps = 1e-3; }},
+      {"lfm2", "norms of heads behind the rotation",
+       [](auto& arch) { arch.qk_norm_after_rope = true; }},
+      {"lfm2", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"lfm2-plain", "linear scaling",
+       [](auto& arch) { arch.rope.scaling = RopeSpec::Scaling::kNone; }},
+      {"lfm2-plain", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
+  };
+  return table;
+}
+
 const std::vector<Mistake>& mistakes_with_experts() {
   using Scaling = RopeSpec::Scaling;
   static const std::vector<Mistake> table = {
@@ -249,6 +262,7 @@ TEST(Sensitivity, EveryWrongSwitchIsSeen) {
   expect_seen(mistakes_of_gemma4());
   expect_seen(mistakes_with_sliding_rope());
   expect_seen(mistakes_with_delta_rule());
+  expect_seen(mistakes_with_convolutions());
   expect_seen(mistakes_with_experts());
 }
 

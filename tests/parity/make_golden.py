@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+import convolution_cases
 import sink_attention
 from expert_cases import Routing, UnfitRouting, cases, in_files, quantise_experts
 from expert_cases import randomise_experts
@@ -279,6 +280,8 @@ CASES = {
 }
 
 CASES.update(cases(LLAMA, QWEN3_5, CASES["qwen3_5"]["config"], GEMMA4))
+CONVOLUTIONS = convolution_cases.cases(LLAMA)
+CASES.update(CONVOLUTIONS)
 
 
 # Each case has a seed of its own, so a new case changes no other.
@@ -290,6 +293,8 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
 # Families that were added beside Gemma 4 count from its number, too.
 SEEDS.update({name: 1026 + number for number, name in enumerate(
     ["exaone4", "cohere2", "muse_glimmer", "ministral", "starcoder2", "ernie4_5", "cohere"])})
+SEEDS.update({name: convolution_cases.FIRST_SEED + number
+              for number, name in enumerate(CONVOLUTIONS)})
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 

@@ -329,6 +329,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"phi3-long", [](ArchSpec& arch) { arch.rope.long_factors[0] *= 1.01; }},
       {"qwen3_5_text", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
       {"qwen3_next", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
+      {"lfm2", [](ArchSpec& arch) { arch.norm_eps *= 10.0; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},

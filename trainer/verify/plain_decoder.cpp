@@ -88,6 +88,17 @@ std::pair<at::Tensor, at::Tensor> in_best_groups(const at::Tensor& values, const
   return {kept.flatten(1), (last - ranked.narrow(1, moe.kept_groups, 1)).squeeze(1)};
 }
 
+// Returns the sum over the taps [channels, 1, n] of x [T, channels] at the n latest positions.
+at::Tensor convolved(const at::Tensor& x, const at::Tensor& taps) {
+  const int64_t count = taps.size(2);
+  const at::Tensor before = at::cat({at::zeros({count - 1, x.size(1)}, x.options()), x}, 0);
+  at::Tensor sum = at::zeros_like(x);
+  for (int64_t tap = 0; tap < count; ++tap) {
+    sum = sum + before.narrow(0, tap, x.size(0)) * taps.squeeze(1).select(1, tap);
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::vector<double> plain_frequencies(const RopeSpec& rope, int64_t head_dim, int64_t positions) {
@@ -234,9 +245,10 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
   const Layer layer(*this, number, weights);
   const at::Tensor first = layer.norm(Module::kAttentionNorm, x);
   const MixerKind mixer = layer.spec().mixer;
-  at::Tensor h = mixer == MixerKind::kDelta    ? delta(layer, first)
-                 : mixer == MixerKind::kLatent ? latent(layer, first)
-                                               : attention(layer, first);
+  at::Tensor h = mixer == MixerKind::kDelta         ? delta(layer, first)
+                 : mixer == MixerKind::kLatent      ? latent(layer, first)
+                 : mixer == MixerKind::kConvolution ? convolution(layer, first)
+                                                    : attention(layer, first);
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
   const bool shared = arch_.norm_placement == NormPlacement::kShared;
   const at::Tensor normed = shared ? first : layer.norm(Module::kMlpNorm, h);
@@ -371,14 +383,8 @@ at::Tensor PlainDecoder::delta(const Layer& layer, const at::Tensor& x) const {
   const DeltaSpec& spec = arch_.delta;
   const int64_t positions = x.size(0), times = spec.value_heads / spec.key_heads;
   const auto products = delta_products(layer, x);
-  const at::Tensor& in = products[0];
-  const at::Tensor before = at::cat({at::zeros({spec.taps - 1, in.size(1)}, in.options()), in}, 0);
-  const at::Tensor taps = layer.get(Module::kDeltaConv).squeeze(1);
-  at::Tensor mixed = at::zeros_like(in);
-  for (int64_t tap = 0; tap < spec.taps; ++tap) {
-    mixed = mixed + before.narrow(0, tap, positions) * taps.select(1, tap);
-  }
-  mixed = activated(mixed, Activation::kSilu);
+  const at::Tensor mixed =
+      activated(convolved(products[0], layer.get(Module::kDeltaConv)), Activation::kSilu);
   const auto heads = [&](int64_t first, int64_t count, int64_t width) {
     return mixed.narrow(1, first, count * width).reshape({positions, count, width});
   };
@@ -435,6 +441,17 @@ at::Tensor PlainDecoder::latent(const Layer& layer, const at::Tensor& x) const {
   const at::Tensor mixed =
       at::matmul(at::softmax(scores, -1), up.narrow(2, spec.plain_dim, spec.value_dim));
   return layer.linear(Module::kOutput, mixed.transpose(0, 1).flatten(1));
+}
+
+at::Tensor PlainDecoder::convolution(const Layer& layer, const at::Tensor& x) const {
+  const at::Tensor parts = layer.linear(Module::kConvolutionIn, x);
+  const auto part = [&](int64_t number) {
+    return parts.narrow(1, number * arch_.hidden, arch_.hidden);
+  };
+  at::Tensor y = convolved(part(0) * part(2), layer.get(Module::kConvolutionTaps));
+  const at::Tensor bias = layer.get(Module::kConvolutionTaps, ParameterRole::kBias);
+  if (bias.defined()) y = y + bias;
+  return layer.linear(Module::kConvolutionOut, part(1) * y);
 }
 
 at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {

@@ -1,11 +1,11 @@
-// The passes of gated DeltaNet over single rows: the convolution and the gated norm.
+#include "model/mixer_passes.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "device/gpu_tensors.h"
 #include "model/adapted_product.h"
-#include "model/delta_rule.h"
 #include "model/differentiable_ops.h"
 
 namespace longshore {
@@ -23,12 +23,14 @@ void for_row_pieces(const at::Tensor& x, Body body) {
   for_pieces(x.size(0), on_gpu(x) ? std::max<int64_t>(1, width / kGpuPieces) : width, body);
 }
 
-// The convolution of some rows. Weights are fp32 [taps, channels].
+// The convolution of some rows. Weights are fp32 [taps, channels], the bias fp32 [channels].
 struct Taps {
-  at::Tensor weights, positions;
+  at::Tensor weights, bias, positions;
 
-  Taps(const at::Tensor& weight, const at::Tensor& of)
-      : weights(weight.detach().squeeze(1).t().to(at::kFloat).contiguous()), positions(of) {}
+  Taps(const at::Tensor& weight, const at::Tensor& offset, const at::Tensor& of)
+      : weights(weight.detach().squeeze(1).t().to(at::kFloat).contiguous()), positions(of) {
+    if (offset.defined()) bias = offset.detach().to(at::kFloat);
+  }
   int64_t count() const { return weights.size(0); }
   at::Tensor weight(int64_t distance) const { return weights[count() - 1 - distance]; }
 
@@ -50,19 +52,29 @@ struct Taps {
       const at::Tensor part = earlier(x, begin + skipped, rows - skipped, distance);
       sum.narrow(0, skipped, rows - skipped).addcmul_(part, weight(distance));
     }
+    if (bias.defined()) sum.add_(bias);
     return sum.to(x.scalar_type());
   }
 };
 
+// `weights` holds the taps, then the bias if there is one.
 struct ConvolutionFunction : Function<ConvolutionFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& positions) {
-    ctx->save_for_backward({x, weight, positions});
-    const Taps taps(weight, positions);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
+                            at::TensorList weights, bool activated) {
+    variable_list saved{x, positions};
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["activated"] = activated;
+    const Taps taps(weights[0], weights.size() > 1 ? weights[1] : at::Tensor(), positions);
     at::Tensor out = at::empty(x.sizes(), x.options());
     for_row_pieces(x, [&](int64_t begin, int64_t rows) {
       at::Tensor target = out.narrow(0, begin, rows);
-      at::silu_out(target, taps.apply(x, begin, rows));
+      const at::Tensor values = taps.apply(x, begin, rows);
+      if (activated) {
+        at::silu_out(target, values);
+      } else {
+        target.copy_(values);
+      }
     });
     return out;
   }
@@ -71,18 +83,39 @@ struct ConvolutionFunction : Function<ConvolutionFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const at::NoGradGuard no_grad;
     const at::Tensor x = saved[0].detach();
-    const Taps taps(saved[1], saved[2]);
+    const bool biased = saved.size() > 3;
+    const Taps taps(saved[2], biased ? saved[3] : at::Tensor(), saved[1]);
+    const at::Tensor inner = ctx->saved_data["activated"].toBool()
+                                 ? before_activation(taps, x, grads[0])
+                                 : grads[0].contiguous();
+    variable_list result(saved.size() + 1);
+    if (ctx->needs_input_grad(2)) {
+      result[2] = taps_gradient(taps, x, inner).to(saved[2].scalar_type());
+    }
+    if (biased && ctx->needs_input_grad(3)) {
+      const at::Tensor sum = at::zeros_like(taps.bias);
+      for_row_pieces(x, [&](int64_t begin, int64_t rows) {
+        add_row_sum(sum, inner.narrow(0, begin, rows).to(at::kFloat));
+      });
+      result[3] = sum.to(saved[3].scalar_type());
+    }
+    if (ctx->needs_input_grad(0)) result[0] = input_gradient(taps, x, inner);
+    return result;
+  }
+
+  // Returns the gradient of the sums from that of their silu.
+  static at::Tensor before_activation(const Taps& taps, const at::Tensor& x,
+                                      const at::Tensor& grad) {
     at::Tensor inner = at::empty(x.sizes(), x.options());
     for_row_pieces(x, [&](int64_t begin, int64_t rows) {
       at::Tensor target = inner.narrow(0, begin, rows);
-      at::silu_backward_out(target, grads[0].narrow(0, begin, rows), taps.apply(x, begin, rows));
+      at::silu_backward_out(target, grad.narrow(0, begin, rows), taps.apply(x, begin, rows));
     });
-    variable_list result(3);
-    if (ctx->needs_input_grad(1)) {
-      result[1] = taps_gradient(taps, x, inner).to(saved[1].scalar_type());
-    }
-    if (!ctx->needs_input_grad(0)) return result;
-    result[0] = at::empty(x.sizes(), x.options());
+    return inner;
+  }
+
+  static at::Tensor input_gradient(const Taps& taps, const at::Tensor& x, const at::Tensor& inner) {
+    const at::Tensor gradient = at::empty(x.sizes(), x.options());
     for_row_pieces(x, [&](int64_t begin, int64_t rows) {
       at::Tensor sum = inner.narrow(0, begin, rows).to(at::kFloat) * taps.weight(0);
       for (int64_t distance = 1; distance < taps.count(); ++distance) {
@@ -93,9 +126,9 @@ struct ConvolutionFunction : Function<ConvolutionFunction> {
         part.masked_fill_(taps.outside(later, count, distance), 0.0);
         sum.narrow(0, 0, count).addcmul_(part, taps.weight(distance));
       }
-      result[0].narrow(0, begin, rows).copy_(sum);
+      gradient.narrow(0, begin, rows).copy_(sum);
     });
-    return result;
+    return gradient;
   }
 
   // Returns fp32 [channels, 1, taps].
@@ -171,9 +204,11 @@ struct GatedNormFunction : Function<GatedNormFunction> {
 
 }  // namespace
 
-at::Tensor causal_convolution(const at::Tensor& x, const at::Tensor& weight,
+at::Tensor causal_convolution(const at::Tensor& x, const ConvolutionWeights& weights,
                               const at::Tensor& positions) {
-  return ConvolutionFunction::apply(x, weight, positions);
+  variable_list list{weights.taps};
+  if (weights.bias.defined()) list.push_back(weights.bias);
+  return ConvolutionFunction::apply(x, positions, at::TensorList(list), weights.activated);
 }
 
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,

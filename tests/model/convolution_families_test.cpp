@@ -1,0 +1,160 @@
+// Families whose layers have a convolution: their config.json, and the convolution itself.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "model/families.h"
+#include "model/mixer_passes.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+namespace {
+
+// The keys of LFM2-1.2B's file on the hub that affect numbers.
+Json lfm2() {
+  return Json::parse(R"({"model_type": "lfm2", "block_auto_adjust_ff_dim": true,
+    "block_dim": 2048, "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0,
+    "block_mlp_init_scale": 1.0, "block_multiple_of": 256, "block_norm_eps": 1e-05,
+    "block_use_swiglu": true, "conv_L_cache": 3, "conv_bias": false, "conv_dim": 2048,
+    "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "norm_eps": 1e-05,
+    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+    "rope_theta": 1000000.0, "torch_dtype": "bfloat16", "use_pos_enc": true,
+    "vocab_size": 65536})");
+}
+
+Json with(Json config, const std::string& more) {
+  config.update(Json::parse(more));
+  return config;
+}
+
+ArchSpec read(const Json& config) {
+  return read_arch_spec(config, "config.json");
+}
+
+void expect_problem(const Json& config, const std::string& part) {
+  try {
+    read(config);
+    ADD_FAILURE() << "no problem with " << part;
+  } catch (const ConfigError& error) {
+    ASSERT_EQ(error.problems().size(), 1u) << part;
+    EXPECT_NE(error.problems()[0].find(part), std::string::npos) << error.problems()[0];
+  }
+}
+
+// Goal: a published file gives the model that its page describes: 1.2 billion parameters, tied, ten
+// convolutions among sixteen layers.
+TEST(ConvolutionFamilies, Lfm2IsReadAsPublished) {
+  const ArchSpec arch = read(lfm2());
+  EXPECT_EQ(make_model_spec(arch, {}).parameter_elements(), 1'170'340'608);
+  EXPECT_EQ(arch.intermediate, 8192);
+  EXPECT_EQ(std::ranges::count(arch.layers, MixerKind::kConvolution, &LayerSpec::mixer), 10);
+  EXPECT_EQ(arch.layers[2].mixer, MixerKind::kAttention);
+  EXPECT_TRUE(arch.tied_by_config && arch.qk_norm == QueryKeyNorm::kHead);
+  EXPECT_EQ(arch.convolution.taps, 3);
+  EXPECT_FALSE(arch.convolution.bias);
+  EXPECT_EQ(arch.rope.theta, 1e6);
+  EXPECT_EQ(arch.norm_eps, 1e-5);
+}
+
+// Goal: the width of the MLP follows the published rule, with and without its factor, and either
+// key may give it.
+TEST(ConvolutionFamilies, Lfm2HasTheWidthOfItsRule) {
+  const auto width = [](const std::string& more) { return read(with(lfm2(), more)).intermediate; };
+  EXPECT_EQ(width(R"({"block_auto_adjust_ff_dim": false})"), 12288);
+  EXPECT_EQ(width(R"({"block_ff_dim": null, "intermediate_size": 10240})"), 6912);
+  EXPECT_EQ(width(R"({"block_ff_dim": 100, "intermediate_size": 10240})"), 256);
+  EXPECT_EQ(width(R"({"block_ffn_dim_multiplier": 1.3, "block_multiple_of": 10})"), 10650);
+  EXPECT_EQ(width(R"({"block_ffn_dim_multiplier": null, "block_ff_dim": 1000})"), 666);
+  EXPECT_EQ(width(R"({"intermediate_size": 7})"), 8192);
+}
+
+// Goal: layers are read in both spellings, the newer first; a file that lists none has attention
+// alone; the alias of the tie wins; what cannot be is refused.
+TEST(ConvolutionFamilies, Lfm2ReadsItsLayersInBothSpellings) {
+  const auto kinds = [](const Json& config) {
+    std::string text;
+    for (const LayerSpec& layer : read(config).layers) {
+      text += layer.mixer == MixerKind::kConvolution ? 'c' : 'a';
+    }
+    return text;
+  };
+  Json small = with(lfm2(), R"({"num_hidden_layers": 4, "full_attn_idxs": [3]})");
+  EXPECT_EQ(kinds(small), "ccca");
+  EXPECT_EQ(kinds(with(small, R"({"full_attn_idxs": []})")), "cccc");
+  EXPECT_EQ(kinds(with(small, R"({"full_attn_idxs": null})")), "aaaa");
+  EXPECT_EQ(kinds(with(small, R"({"layer_types": ["conv", "conv", "full_attention", "conv"]})")),
+            "ccac");
+  EXPECT_FALSE(
+      read(with(small, R"({"tie_embedding": false, "tie_word_embeddings": true})")).tied_by_config);
+  expect_problem(with(small, R"({"layer_types": ["conv"]})"), "1 entries for 4 layers");
+  expect_problem(with(small, R"({"layer_types": ["conv", "conv", "mamba", "conv"]})"), "'mamba'");
+  expect_problem(with(small, R"({"full_attn_idxs": [-1]})"), "'full_attn_idxs'");
+  expect_problem(with(small, R"({"conv_L_cache": 0})"), "'conv_L_cache'");
+  expect_problem(with(small, R"({"conv_bias": 1})"), "'conv_bias'");
+  expect_problem(with(small, R"({"block_multiple_of": 0})"), "'block_multiple_of'");
+  expect_problem(with(small, R"({"num_experts": 8})"), "'num_experts'");
+}
+
+std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& values, at::ScalarType dtype) {
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& value : values) {
+    leaves.push_back(value.to(dtype, false, /*copy=*/true).requires_grad_(true));
+  }
+  return leaves;
+}
+
+// torch's convolution of each document alone.
+at::Tensor plain_convolution(const std::vector<at::Tensor>& in, const std::vector<int64_t>& lengths,
+                             bool biased, bool activated) {
+  std::vector<at::Tensor> rows;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    const at::Tensor x = in[0].narrow(0, begin, length).t().unsqueeze(0);
+    const at::Tensor y =
+        at::conv1d(x, in[1], biased ? in[2] : at::Tensor(), 1, in[1].size(2) - 1, 1, in[1].size(0));
+    rows.push_back(y.squeeze(0).narrow(1, 0, length).t());
+    begin += length;
+  }
+  const at::Tensor whole = at::cat(rows, 0);
+  return activated ? at::silu(whole) : whole;
+}
+
+// Goal: with and without bias and activation, the convolution of packed documents and its gradients
+// are torch's of each document alone, for documents shorter than the taps too.
+TEST(CausalConvolution, IsThatOfEachDocumentAlone) {
+  const std::vector<int64_t> lengths = {1, 7, 2, 40, 1, 3};
+  constexpr int64_t kChannels = 5, kTaps = 4;
+  std::vector<at::Tensor> parts;
+  for (const int64_t length : lengths) parts.push_back(at::arange(length));
+  const at::Tensor positions = at::cat(parts);
+  at::manual_seed(5);
+  const std::vector<at::Tensor> values{at::randn({positions.size(0), kChannels}, at::kDouble),
+                                       at::randn({kChannels, 1, kTaps}, at::kDouble),
+                                       at::randn({kChannels}, at::kDouble)};
+  const at::Tensor grad = at::randn(values[0].sizes(), at::kDouble);
+  const at::AutoGradMode grad_mode(true);
+  for (const bool biased : {false, true}) {
+    for (const bool activated : {false, true}) {
+      const std::vector<at::Tensor> plain = leaves_of(values, at::kDouble);
+      const std::vector<at::Tensor> own = leaves_of(values, at::kFloat);
+      const at::Tensor expected = plain_convolution(plain, lengths, biased, activated);
+      const at::Tensor got = causal_convolution(
+          own[0], {.taps = own[1], .bias = biased ? own[2] : at::Tensor(), .activated = activated},
+          positions);
+      EXPECT_TRUE(at::allclose(got.to(at::kDouble), expected, 1e-5, 1e-5));
+      const size_t count = biased ? 3 : 2;
+      const auto right =
+          torch::autograd::grad({expected}, {plain.begin(), plain.begin() + count}, {grad});
+      const auto found =
+          torch::autograd::grad({got}, {own.begin(), own.begin() + count}, {grad.to(at::kFloat)});
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_TRUE(at::allclose(found[i].to(at::kDouble), right[i], 1e-4, 1e-5)) << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore
