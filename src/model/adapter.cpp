@@ -22,7 +22,7 @@ constexpr std::array kAttentionModules = {
     Module::kOutput,        Module::kDeltaQkv,      Module::kDeltaGate,      Module::kDeltaBeta,
     Module::kDeltaDecay,    Module::kDeltaQkvGate,  Module::kDeltaBetaDecay, Module::kDeltaOutput,
     Module::kQueryDown,     Module::kQueryUp,       Module::kLatentDown,     Module::kLatentUp,
-    Module::kAttentionGate, Module::kConvolutionIn, Module::kConvolutionOut};
+    Module::kAttentionGate, Module::kConvolutionIn, Module::kConvolutionOut, Module::kMambaIn};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
 constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, Module::kSharedDown};

@@ -38,7 +38,7 @@ enum class QueryKeyNorm : uint8_t {
   kWidth,
 };
 
-enum class Activation : uint8_t { kSilu, kGeluTanh, kGeluErf, kRelu };
+enum class Activation : uint8_t { kSilu, kGeluTanh, kGeluErf, kRelu, kReluSquared };
 
 enum class PositionKind : uint8_t {
   kRope,     // rotary, half-split
@@ -81,6 +81,7 @@ enum class MixerKind : uint8_t {
   kDelta,        // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
   kLatent,       // attention whose keys and values come from a narrow latent (arXiv:2405.04434)
   kConvolution,  // a short causal convolution between two gates (LFM2)
+  kMamba,        // Mamba-2, a recurrence with a state of constant size (arXiv:2405.21060)
 };
 
 // The sizes of gated DeltaNet. Consecutive value heads share a key head.
@@ -114,8 +115,25 @@ struct ConvolutionSpec {
   bool bias = false;  // of the convolution and of the matrices around it
 };
 
+// The sizes of Mamba-2. The heads of a group share keys (B) and queries (C).
+struct MambaSpec {
+  int64_t heads = 0, head_dim = 0;
+  int64_t groups = 0;
+  int64_t state = 0;  // width of a key and of a query
+  int64_t taps = 0;   // of the convolution over values, keys and queries
+  bool convolution_bias = false;
+  bool bias = false;        // of the matrices
+  double least_step = 0.0;  // a smaller step becomes this one, without a gradient
+
+  int64_t inner_width() const { return heads * head_dim; }
+  // The width of values, keys and queries together.
+  int64_t mixed_width() const { return inner_width() + 2 * groups * state; }
+};
+
 // The settings that may differ between blocks.
 struct LayerSpec {
+  bool has_mixer = true;  // false: the layer is an MLP alone
+  bool has_mlp = true;    // false: the layer is a mixer alone
   MixerKind mixer = MixerKind::kAttention;
   int64_t window = 0;  // j is visible from i when i - window < j <= i; 0 = all earlier positions
   double attention_scale = 1.0;
@@ -216,6 +234,14 @@ enum class Module : uint8_t {
   kConvolutionIn,
   kConvolutionTaps,
   kConvolutionOut,
+  // These are of Mamba-2; the three after the convolution have no ".weight".
+  kMambaIn,  // gives the gate, then values, keys and queries, then steps
+  kMambaConv,
+  kMambaRate,
+  kMambaStep,
+  kMambaSkip,
+  kMambaNorm,
+  kMambaOut,
   kRouter,
   kRouterCorrection,  // without ".weight"
   kExpertGate,        // one expert's matrices
@@ -300,6 +326,7 @@ struct ArchSpec {
   DeltaSpec delta;              // used by layers with MixerKind::kDelta
   LatentSpec latent;            // used by layers with MixerKind::kLatent
   ConvolutionSpec convolution;  // used by layers with MixerKind::kConvolution
+  MambaSpec mamba;              // used by layers with MixerKind::kMamba
   MoeSpec moe;                  // used by sparse layers
   AdapterSpec adapter;
 

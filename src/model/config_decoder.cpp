@@ -16,6 +16,7 @@ std::optional<Activation> parse_activation(std::string_view name) {
   }
   if (name == "gelu" || name == "gelu_python") return Activation::kGeluErf;
   if (name == "relu") return Activation::kRelu;
+  if (name == "relu2") return Activation::kReluSquared;
   return std::nullopt;
 }
 
@@ -31,7 +32,7 @@ void read_activation(ConfigReader& config, ConfigReader::Keys keys, std::string_
     config.problem(config.has("hidden_activation") ? "hidden_activation" : "hidden_act",
                    "= '" + name +
                        "' is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, "
-                       "relu");
+                       "relu, relu2");
   }
 }
 
@@ -63,7 +64,7 @@ void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& ar
   arch.heads = size({"num_attention_heads", "n_head"}, defaults.heads);
   arch.kv_heads = config.size_or({"num_key_value_heads"},
                                  defaults.kv_heads == 0 ? arch.heads : defaults.kv_heads);
-  const int64_t layers = config.size({"num_hidden_layers", "n_layer"});
+  const int64_t layers = size({"num_hidden_layers", "n_layer"}, defaults.layers);
   if (layers > kMostLayers) {
     config.problem("num_hidden_layers", "must be at most " + std::to_string(kMostLayers));
   }

@@ -23,7 +23,7 @@ void read_tokens(ConfigReader& config, ArchSpec& arch);
 
 // Defaults for keys a file may omit; 0 means required, or head_dim = hidden / heads.
 struct SizeDefaults {
-  int64_t vocabulary = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t vocabulary = 0, heads = 0, kv_heads = 0, head_dim = 0, layers = 0;
 };
 
 // Reads the keys that every family has: sizes, heads, tokens.

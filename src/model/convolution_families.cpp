@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config_decoder.h"
@@ -29,6 +31,78 @@ int64_t lfm2_width(ConfigReader& config) {
   return 1;
 }
 
+// The kinds of layers of Nemotron-H, by their letter, name and older name.
+struct LayerName {
+  char letter;
+  std::string_view name, older;
+};
+constexpr std::array<LayerName, 4> kNemotronLayers = {{{'M', "linear_attention", "mamba"},
+                                                       {'*', "full_attention", "attention"},
+                                                       {'-', "mlp", "mlp"},
+                                                       {'E', "moe", "moe"}}};
+
+// Returns a letter for each layer; empty after a problem.
+std::string nemotron_letters(ConfigReader& config) {
+  const std::vector<std::string> names = config.texts({"layers_block_type", "layer_types"});
+  const std::string pattern = config.text({"hybrid_override_pattern"}).value_or("");
+  std::string letters;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find_if(kNemotronLayers, [&](const LayerName& layer) {
+      return layer.name == name || layer.older == name;
+    });
+    if (found == kNemotronLayers.end()) {
+      config.problem("layers_block_type",
+                     "holds '" + name + "'; supported: linear_attention, full_attention, mlp");
+      return {};
+    }
+    letters += found->letter;
+  }
+  if (names.empty()) letters = pattern;
+  for (const char letter : letters) {
+    if (std::ranges::find(kNemotronLayers, letter, &LayerName::letter) != kNemotronLayers.end()) {
+      continue;
+    }
+    config.problem("hybrid_override_pattern", "may hold M, * and -, not '" + letters + "'");
+    return {};
+  }
+  if (letters.find('E') != std::string::npos) {
+    config.problem(names.empty() ? "hybrid_override_pattern" : "layers_block_type",
+                   "has layers of experts, which are not supported in nemotron_h");
+    return {};
+  }
+  if (letters.empty()) {
+    config.problem("hybrid_override_pattern", "(or 'layers_block_type') is missing");
+  }
+  return letters;
+}
+
+void read_mamba(ConfigReader& config, MambaSpec& mamba) {
+  constexpr int64_t kMostSize = 65536;
+  const auto size = [&config](ConfigReader::Keys keys, int64_t otherwise) {
+    return config.integer(keys, 1, kMostSize).value_or(otherwise);
+  };
+  mamba.heads = size({"mamba_num_heads"}, 128);
+  mamba.head_dim = size({"mamba_head_dim"}, 64);
+  mamba.groups = size({"mamba_n_groups", "n_groups"}, 8);
+  mamba.state = size({"ssm_state_size"}, 128);
+  mamba.taps = config.integer({"mamba_d_conv", "conv_kernel"}, 1, kMostTaps).value_or(4);
+  mamba.convolution_bias = config.boolean({"mamba_conv_bias", "use_conv_bias"}).value_or(true);
+  mamba.bias = config.boolean({"use_bias"}).value_or(false);
+  mamba.least_step = config.real({"mamba_dt_min", "time_step_min"}, 0.0, kMostReal).value_or(0.001);
+  if (mamba.heads % mamba.groups != 0) {
+    config.problem("mamba_num_heads",
+                   "= " + std::to_string(mamba.heads) +
+                       " is not a multiple of n_groups = " + std::to_string(mamba.groups));
+  }
+  if (mamba.inner_width() > kMostToken / 4 || mamba.groups * mamba.state > kMostToken / 4) {
+    config.problem("mamba_head_dim", "or ssm_state_size is too large");
+  }
+  const std::string activation = config.text({"mamba_hidden_act"}).value_or("silu");
+  if (activation != "silu" && activation != "swish") {
+    config.problem("mamba_hidden_act", "= '" + activation + "' is not supported; supported: silu");
+  }
+}
+
 }  // namespace
 
 // Layers are gated convolutions or attention.
@@ -55,6 +129,46 @@ void read_lfm2(ConfigReader& config, ArchSpec& arch) {
   if (!convolves) return;
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     if ((*convolves)[i]) arch.layers[i].mixer = MixerKind::kConvolution;
+  }
+}
+
+// A layer is Mamba-2, attention without positions, or an MLP.
+void read_nemotron_h(ConfigReader& config, ArchSpec& arch) {
+  const std::string letters = nemotron_letters(config);
+  const auto count = std::max<int64_t>(1, std::ssize(letters));
+  read_llama_like(
+      config,
+      {.positions = 4096,
+       .sizes =
+           {.vocabulary = 131072, .heads = 32, .kv_heads = 8, .head_dim = 128, .layers = count},
+       .intermediate = 21504},
+      arch);
+  if (arch.tied_by_config) {
+    config.problem("tie_word_embeddings",
+                   "is not supported in nemotron_h: transformers gives it a head of its own");
+  }
+  arch.norm = NormKind::kRmsWide;
+  arch.norm_eps = config.real({"layer_norm_epsilon"}, 0.0, 1.0).value_or(1e-5);
+  arch.gated = false;
+  read_activation(config, {"mlp_hidden_act"}, "relu2", arch);
+  arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
+  read_mamba(config, arch.mamba);
+  // Files without experts have these keys too.
+  config.find({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "n_shared_experts"});
+  config.find({"moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
+               "moe_shared_expert_overlap"});
+  if (letters.empty()) return;
+  if (arch.layer_count() != count) {
+    config.problem("num_hidden_layers", "= " + std::to_string(arch.layer_count()) + ", but " +
+                                            std::to_string(count) + " layers are listed");
+    return;
+  }
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    LayerSpec& layer = arch.layers[i];
+    layer.rotates = false;
+    layer.has_mixer = letters[i] != '-';
+    layer.has_mlp = letters[i] == '-';
+    if (letters[i] == 'M') layer.mixer = MixerKind::kMamba;
   }
 }
 

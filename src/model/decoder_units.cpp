@@ -83,11 +83,21 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   return {};
 }
 
+namespace {
+
+// Returns the part of the layer that `part` means: the whole of a layer of one part is that part.
+BlockPart part_of(const LayerSpec& layer, BlockPart part) {
+  if (part == BlockPart::kWhole && !layer.has_mlp) return BlockPart::kAttention;
+  return part == BlockPart::kWhole && !layer.has_mixer ? BlockPart::kMlp : part;
+}
+
+}  // namespace
+
 DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
     : arch_(arch),
       number_(layer),
       layer_(arch.layers.at(static_cast<size_t>(layer))),
-      part_(part),
+      part_(part_of(layer_, part)),
       index_(block_parameters(arch, {}, layer, part), arch.adapter.scaling) {
   if (part_ != BlockPart::kMlp) mixer_ = make_mixer(arch_, layer_, index_);
 }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "model/delta_rule.h"
+#include "model/document_chunks.h"
 #include "model/mixer_passes.h"
 
 namespace longshore {
@@ -21,24 +22,15 @@ std::string DeltaMixer::signature() const {
 }
 
 std::vector<int64_t> DeltaMixer::worst_documents(int64_t longest, DeviceKind) const {
-  std::vector<int64_t> lengths = {longest};
-  const auto add = [&](int64_t length) {
-    if (length < lengths.back()) lengths.push_back(length);
-  };
-  // One position more than whole chunks needs a state more; half a chunk and one is padded most.
-  add((longest - 1) / kDeltaChunk * kDeltaChunk + 1);
-  add(kDeltaChunk + 1);
-  add(kDeltaChunk / 2 + 1);
-  add(1);
-  return lengths;
+  return worst_chunk_lengths(longest);
 }
 
 int64_t DeltaMixer::activation_elements() const {
   const DeltaSpec& delta = arch_.delta;
   const int64_t widths = delta.key_dim + delta.value_dim;
   // Products with the state, the products of positions of a chunk, and the triangular system.
-  const int64_t head = 3 * delta.key_dim * delta.value_dim + kDeltaChunk * widths +
-                       kDeltaChunk * (delta.key_dim + widths / 2);
+  const int64_t head = 3 * delta.key_dim * delta.value_dim + kScanChunk * widths +
+                       kScanChunk * (delta.key_dim + widths / 2);
   return delta.value_heads * head;
 }
 

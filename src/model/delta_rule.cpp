@@ -2,15 +2,13 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "model/adapted_product.h"
 #include "model/differentiable_ops.h"
-#include "model/row_ops.h"
+#include "model/document_chunks.h"
 
 namespace longshore {
 namespace {
@@ -20,93 +18,6 @@ using torch::autograd::Function;
 using torch::autograd::variable_list;
 
 constexpr double kNormEps = 1e-6;  // fixed, whatever the model's norms have
-
-// Consecutive positions of one document.
-struct Chunk {
-  int64_t begin = 0, count = 0;
-  bool first = true, last = true;  // of its document
-};
-
-// Chunks that are computed together, all padded to `size` positions.
-struct ChunkBlock {
-  int64_t size = 0;
-  std::vector<Chunk> chunks;
-};
-
-int64_t chunk_size(int64_t positions) {
-  if (2 * positions > kDeltaChunk) return kDeltaChunk;
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
-}
-
-// Returns the blocks in the order of forward: those of short documents first. A document's chunks
-// follow each other.
-std::vector<ChunkBlock> make_blocks(const std::vector<int64_t>& document_starts) {
-  std::vector<ChunkBlock> blocks;
-  for (int64_t size = 1; size <= kDeltaChunk; size *= 2) {
-    const auto most = static_cast<size_t>(std::max<int64_t>(1, kDeltaPositions / size));
-    bool open = false;
-    for (size_t d = 0; d + 1 < document_starts.size(); ++d) {
-      const int64_t begin = document_starts[d], end = document_starts[d + 1];
-      if (chunk_size(end - begin) != size) continue;
-      for (int64_t at = begin; at < end; at += size) {
-        if (!open || blocks.back().chunks.size() == most) blocks.push_back({size, {}});
-        open = true;
-        blocks.back().chunks.push_back({.begin = at,
-                                        .count = std::min(size, end - at),
-                                        .first = at == begin,
-                                        .last = at + size >= end});
-      }
-    }
-  }
-  return blocks;
-}
-
-// Moves rows of [T, width] tensors to the chunks of a block and back.
-class BlockRows {
- public:
-  BlockRows(const ChunkBlock& block, const at::Device& device)
-      : chunks_(std::ssize(block.chunks)), size_(block.size) {
-    std::vector<int64_t> from, places, targets;
-    for (const Chunk& chunk : block.chunks) {
-      for (int64_t i = 0; i < size_; ++i) {
-        const bool inside = i < chunk.count;
-        if (inside) {
-          places.push_back(std::ssize(from));
-          targets.push_back(chunk.begin + i);
-        }
-        from.push_back(inside ? chunk.begin + i : -1);
-      }
-    }
-    const at::Tensor rows = at::tensor(from, at::kLong);
-    if (places.size() < from.size()) {
-      const at::Tensor padding = (rows < 0).view({chunks_, 1, size_, 1});
-      padding_ = padding.to(device, /*non_blocking=*/true);
-    }
-    rows_ = rows.clamp_min(0).to(device, /*non_blocking=*/true);
-    places_ = at::tensor(places, at::kLong).to(device, /*non_blocking=*/true);
-    targets_ = at::tensor(targets, at::kLong).to(device, /*non_blocking=*/true);
-  }
-
-  // Returns x [T, heads * width] as fp32 [chunks, heads, size, width]; padding is zero.
-  at::Tensor gather(const at::Tensor& x, int64_t heads) const {
-    at::Tensor values = x.index_select(0, rows_).to(at::kFloat);
-    values = values.view({chunks_, size_, heads, -1}).transpose(1, 2).contiguous();
-    return padding_.defined() ? values.masked_fill_(padding_, 0.0) : values;
-  }
-  // Writes values [chunks, heads, size, width] to the rows of `to`, without the padding.
-  void scatter(const at::Tensor& to, const at::Tensor& values) const {
-    const at::Tensor rows = values.transpose(1, 2).reshape({chunks_ * size_, -1});
-    copy_rows(to, targets_, rows.index_select(0, places_).to(to.scalar_type()));
-  }
-
- private:
-  int64_t chunks_, size_;
-  at::Tensor rows_, padding_, places_, targets_;
-};
-
-at::Tensor turned(const at::Tensor& x) {
-  return x.transpose(-1, -2);
-}
 
 // Decay and beta of each position and value head, fp32 [T, value_heads].
 struct DeltaGates {
@@ -196,20 +107,12 @@ struct BlockMath {
   at::Tensor reading() const { return solved.narrow(3, v.size(3), k.size(3)); }
 };
 
-bool reads_states(const ChunkBlock& block) {
-  return !std::ranges::all_of(block.chunks, &Chunk::first);
-}
-
-bool passes_state(const ChunkBlock& block) {
-  return !std::ranges::all_of(block.chunks, &Chunk::last);
-}
-
 // Runs a block forward. `state` is that of the last chunk's end and passes to the next block; the
 // state before each chunk but a document's first is added to `kept`. Returns the output.
 at::Tensor block_forward(const ChunkBlock& block, const BlockMath& math, at::Tensor& state,
                          std::vector<at::Tensor>* kept) {
   at::Tensor values = math.new_values();
-  if (!reads_states(block) && !passes_state(block)) return at::matmul(math.scores, values);
+  if (!block.reads_states() && !block.passes_state()) return at::matmul(math.scores, values);
   values = values.clone();
   const at::Tensor reading = math.reading(), writing = turned(math.k * math.left);
   const at::Tensor asking = math.q * math.grown;
@@ -246,7 +149,7 @@ CarriedGradients carry_back(const ChunkBlock& block, const BlockMath& math, cons
   CarriedGradients out;
   out.values = math.new_values();
   out.grad = at::matmul(turned(math.scores), grad);
-  const bool reads = reads_states(block), passes = passes_state(block);
+  const bool reads = block.reads_states(), passes = block.passes_state();
   if (reads) {
     out.states = at::zeros(sizes, grad.options());
     for (int64_t j = count - 1; j >= 0; --j) {

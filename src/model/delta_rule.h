@@ -2,13 +2,12 @@
 // of documents, in chunks of matrix products. It has its own backward, which saves little; it runs
 // with or without autograd. The state begins at zero in every document. Compute thread only.
 //
-// [Note: chunks of the delta rule] A document is cut into chunks of kDeltaChunk positions; one of
-// at most half a chunk is a single chunk of the next power of two. Within a chunk the recurrence is
-// a triangular system, so everything is products of small matrices. Blocks of at most
-// kDeltaPositions positions are computed together, except that the state passes from chunk to
-// chunk. Forward keeps the state before each chunk but a document's first, and nothing else;
-// backward computes the rest again. So memory grows with the positions by one state, value_heads *
-// key_dim * value_dim fp32 numbers, for each chunk.
+// [Note: chunks of the delta rule] A document is cut into chunks (document_chunks.h). Within a
+// chunk the recurrence is a triangular system, so everything is products of small matrices. Blocks
+// of at most kScanPositions positions are computed together, except that the state passes from
+// chunk to chunk. Forward keeps the state before each chunk but a document's first, and nothing
+// else; backward computes the rest again. So memory grows with the positions by one state,
+// value_heads * key_dim * value_dim fp32 numbers, for each chunk.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,9 +18,6 @@
 #include "model/arch_spec.h"
 
 namespace longshore {
-
-inline constexpr int64_t kDeltaChunk = 64;
-inline constexpr int64_t kDeltaPositions = 512;
 
 // DeltaInputs: the tensors that the recurrence reads.
 struct DeltaInputs {

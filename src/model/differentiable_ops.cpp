@@ -324,6 +324,8 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
       return at::gelu(x, "none");
     case Activation::kRelu:
       return at::relu(x);
+    case Activation::kReluSquared:
+      return at::relu(x).square_();
   }
   return {};
 }
@@ -342,6 +344,9 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
       return;
     case Activation::kRelu:
       at::threshold_backward_out(x, grad, x, 0);
+      return;
+    case Activation::kReluSquared:
+      x.clamp_min_(0.0).mul_(2.0).mul_(grad);
       return;
   }
 }

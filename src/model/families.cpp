@@ -328,6 +328,7 @@ const std::vector<Family>& families() {
       {"glm4_moe", read_glm4_moe, with_corrected_experts(llama_names("Glm4MoeDecoderLayer"))},
       {"deepseek_v3", read_deepseek_v3, deepseek_names("DeepseekV3DecoderLayer")},
       {"lfm2", read_lfm2, lfm2_names("Lfm2DecoderLayer")},
+      {"nemotron_h", read_nemotron_h, nemotron_h_names("NemotronHBlock")},
       {"qwen3_5", nullptr, in_qwen3_5_wrapper(qwen3_5_names("Qwen3_5DecoderLayer"))},
       {"qwen3_5_moe", nullptr,
        in_qwen3_5_wrapper(with_qwen_experts(qwen3_5_names("Qwen3_5MoeDecoderLayer")))},

@@ -78,5 +78,6 @@ void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch);
 // convolution_families: those whose layers have a convolution. Pure functions; one thread.
 
 void read_lfm2(ConfigReader& config, ArchSpec& arch);
+void read_nemotron_h(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

@@ -230,6 +230,32 @@ NameTable lfm2_names(std::string_view block_class) {
                                       {Module::kFinalNorm, "embedding_norm"}});
 }
 
+NameTable nemotron_h_names(std::string_view block_class) {
+  return {.modules = with({}, {{Module::kTokens, "embeddings"},
+                               {Module::kAttentionNorm, "layers.{i}.norm"},
+                               {Module::kQuery, "layers.{i}.mixer.q_proj"},
+                               {Module::kKey, "layers.{i}.mixer.k_proj"},
+                               {Module::kValue, "layers.{i}.mixer.v_proj"},
+                               {Module::kOutput, "layers.{i}.mixer.o_proj"},
+                               {Module::kMambaIn, "layers.{i}.mixer.in_proj"},
+                               {Module::kMambaConv, "layers.{i}.mixer.conv1d"},
+                               {Module::kMambaRate, "layers.{i}.mixer.A_log"},
+                               {Module::kMambaStep, "layers.{i}.mixer.dt_bias"},
+                               {Module::kMambaSkip, "layers.{i}.mixer.D"},
+                               {Module::kMambaNorm, "layers.{i}.mixer.norm"},
+                               {Module::kMambaOut, "layers.{i}.mixer.out_proj"},
+                               {Module::kMlpNorm, "layers.{i}.norm"},
+                               {Module::kUp, "layers.{i}.mixer.up_proj"},
+                               {Module::kDown, "layers.{i}.mixer.down_proj"},
+                               {Module::kFinalNorm, "norm_f"},
+                               {Module::kHead, "lm_head"}}),
+          // Files have the first; the modules of transformers the second.
+          .prefixes = {{.body = "backbone."}, {.body = "model."}},
+          .block_class = block_class,
+          .skipped = {},
+          .other_towers = {"mtp.*"}};
+}
+
 NameTable gpt2_names(std::string_view block_class) {
   return {.modules = with({}, {{Module::kTokens, "wte"},
                                {Module::kPositions, "wpe"},

@@ -47,6 +47,8 @@ NameTable muse_glimmer_names(std::string_view block_class);
 NameTable in_muse_glimmer_wrapper(NameTable names);
 // These have gated convolutions in most layers.
 NameTable lfm2_names(std::string_view block_class);
+// In these a layer is a single mixer or an MLP.
+NameTable nemotron_h_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);
 
 }  // namespace longshore

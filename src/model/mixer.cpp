@@ -4,6 +4,7 @@
 #include "model/convolution_mixer.h"
 #include "model/delta_mixer.h"
 #include "model/latent_mixer.h"
+#include "model/mamba_mixer.h"
 
 namespace longshore {
 
@@ -14,6 +15,7 @@ std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
   if (layer.mixer == MixerKind::kConvolution) {
     return std::make_unique<ConvolutionMixer>(arch, index);
   }
+  if (layer.mixer == MixerKind::kMamba) return std::make_unique<MambaMixer>(arch, index);
   return std::make_unique<AttentionMixer>(arch, layer, index);
 }
 

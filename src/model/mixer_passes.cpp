@@ -202,6 +202,59 @@ struct GatedNormFunction : Function<GatedNormFunction> {
   }
 };
 
+struct NormOfGatedFunction : Function<NormOfGatedFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gate,
+                            const at::Tensor& weight, int64_t groups, double eps) {
+    ctx->save_for_backward({x, gate, weight});
+    ctx->saved_data["groups"] = groups;
+    ctx->saved_data["eps"] = eps;
+    at::Tensor out = at::empty(gate.sizes(), gate.options());
+    const at::Tensor wide = weight.to(at::kFloat);
+    for_row_pieces(x, [&](int64_t begin, int64_t rows) {
+      const at::Tensor open = gate.narrow(0, begin, rows).to(at::kFloat);
+      const at::Tensor gated = x.narrow(0, begin, rows) * at::silu(open);
+      out.narrow(0, begin, rows).copy_(gated.mul_(factors(gated, groups, eps)).mul_(wide));
+    });
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = saved[0].detach(), gate = saved[1].detach(), weight = saved[2].detach();
+    const int64_t groups = ctx->saved_data["groups"].toInt();
+    const double eps = ctx->saved_data["eps"].toDouble();
+    variable_list result(5);
+    result[0] = at::empty(x.sizes(), x.options());
+    result[1] = at::empty(gate.sizes(), gate.options());
+    const at::Tensor wide = weight.to(at::kFloat), sum = at::zeros_like(wide);
+    for_row_pieces(x, [&](int64_t begin, int64_t rows) {
+      const at::Tensor value = x.narrow(0, begin, rows);
+      const at::Tensor open = gate.narrow(0, begin, rows).to(at::kFloat);
+      const at::Tensor upper = grads[0].narrow(0, begin, rows).to(at::kFloat);
+      const at::Tensor switched = at::silu(open), gated = value * switched;
+      const at::Tensor factor = factors(gated, groups, eps), normed = gated * factor;
+      if (ctx->needs_input_grad(2)) add_row_sum(sum, upper * normed);
+      const at::Tensor inner = upper * wide;
+      const at::Tensor along = over_groups((inner * normed), groups);
+      const at::Tensor grad = (inner - normed * along).mul_(factor);
+      result[1].narrow(0, begin, rows).copy_(at::silu_backward(grad * value, open));
+      result[0].narrow(0, begin, rows).copy_(grad * switched);
+    });
+    if (ctx->needs_input_grad(2)) result[2] = sum.to(weight.scalar_type());
+    return result;
+  }
+
+  // Returns each value's mean over its group.
+  static at::Tensor over_groups(const at::Tensor& x, int64_t groups) {
+    const at::Tensor parts = x.view({x.size(0), groups, -1});
+    return parts.mean(-1, true).expand_as(parts).reshape(x.sizes());
+  }
+  static at::Tensor factors(const at::Tensor& x, int64_t groups, double eps) {
+    return over_groups(x.square(), groups).add_(eps).rsqrt_();
+  }
+};
+
 }  // namespace
 
 at::Tensor causal_convolution(const at::Tensor& x, const ConvolutionWeights& weights,
@@ -214,6 +267,11 @@ at::Tensor causal_convolution(const at::Tensor& x, const ConvolutionWeights& wei
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
                       double eps) {
   return GatedNormFunction::apply(x, gate, weight, eps);
+}
+
+at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
+                         int64_t groups, double eps) {
+  return NormOfGatedFunction::apply(x, gate, weight, groups, eps);
 }
 
 }  // namespace longshore

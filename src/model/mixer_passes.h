@@ -24,4 +24,9 @@ at::Tensor causal_convolution(const at::Tensor& x, const ConvolutionWeights& wei
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
                       double eps);
 
+// Returns weight * rms(x * silu(gate)) in the dtype of `gate`, where the norm is over each of
+// `groups` equal parts of a row. x is fp32.
+at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
+                         int64_t groups, double eps);
+
 }  // namespace longshore

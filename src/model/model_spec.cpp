@@ -48,7 +48,8 @@ std::string parameter_name(const ArchSpec& arch, bool fused, NameTable::Prefix p
                     module == Module::kExpertsDown || module == Module::kDeltaRate ||
                     module == Module::kDeltaStep || module == Module::kRouterCorrection ||
                     module == Module::kLayerScale || module == Module::kRouterScale ||
-                    module == Module::kRouterExpertScale;
+                    module == Module::kRouterExpertScale || module == Module::kMambaRate ||
+                    module == Module::kMambaStep || module == Module::kMambaSkip;
   if (bare) return bias ? name + "_bias" : name;
   return name + (bias ? ".bias" : ".weight");
 }
@@ -300,6 +301,24 @@ void add_convolution(UnitBuilder& builder, const ArchSpec& arch) {
                  arch.residual_init_scale);
 }
 
+// The rates of decay begin between 1 and 16, and the steps as transformers' class makes them.
+void add_mamba(UnitBuilder& builder, const ArchSpec& arch) {
+  const MambaSpec& mamba = arch.mamba;
+  const InitSpec ones = {.kind = InitSpec::Kind::kOnes};
+  builder.matrix(Module::kMambaIn, mamba.inner_width() + mamba.mixed_width() + mamba.heads,
+                 arch.hidden, mamba.bias);
+  builder.filled(Module::kMambaConv, {mamba.mixed_width(), 1, mamba.taps},
+                 normal_init(arch.initializer_range));
+  if (mamba.convolution_bias) builder.zeros(Module::kMambaConv, mamba.mixed_width());
+  builder.filled(Module::kMambaRate, {mamba.heads},
+                 {.kind = InitSpec::Kind::kLogUniform, .bound = 16.0, .least = 1.0});
+  builder.filled(Module::kMambaStep, {mamba.heads}, ones);
+  builder.filled(Module::kMambaSkip, {mamba.heads}, ones);
+  builder.filled(Module::kMambaNorm, {mamba.inner_width()}, ones);
+  builder.matrix(Module::kMambaOut, arch.hidden, mamba.inner_width(), mamba.bias,
+                 arch.residual_init_scale);
+}
+
 void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& layer) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
@@ -310,6 +329,8 @@ void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& laye
     add_latent(builder, arch);
   } else if (layer.mixer == MixerKind::kConvolution) {
     add_convolution(builder, arch);
+  } else if (layer.mixer == MixerKind::kMamba) {
+    add_mamba(builder, arch);
   } else {
     add_attention(builder, arch, layer);
   }
@@ -499,8 +520,8 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
                                               int64_t layer, BlockPart part) {
   UnitBuilder builder(arch, prefix, layer);
   const LayerSpec& spec = arch.layers.at(static_cast<size_t>(layer));
-  if (part != BlockPart::kMlp) add_mixer(builder, arch, spec);
-  if (part != BlockPart::kAttention) add_mlp(builder, arch, spec.sparse);
+  if (spec.has_mixer && part != BlockPart::kMlp) add_mixer(builder, arch, spec);
+  if (spec.has_mlp && part != BlockPart::kAttention) add_mlp(builder, arch, spec.sparse);
   return builder.take();
 }
 

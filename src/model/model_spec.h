@@ -47,7 +47,8 @@ struct ModuleParameter {
 };
 
 // A block is attention, or another mixer, with its norms and residual, followed by the MLP (or
-// router and experts) with its norms and residual. A unit may be the whole block or one half.
+// router and experts) with its norms and residual; some layers are one of the two alone
+// (LayerSpec). A unit may be the whole block or one half.
 enum class BlockPart : uint8_t { kWhole, kAttention, kMlp };
 
 // Return the parameters of each unit, in the unit's order. `prefix` is one of the family's

@@ -116,6 +116,8 @@ const std::vector<Row>& first_rows() {
        {"deepseek_v3", 64, 160, 3, 4, 4, 16, 1024, false}},
       {{"tiny-lfm2", "lfm2, 3 layers of 64: two gated convolutions, one of attention; tied"},
        {"lfm2", 64, 160, 3, 4, 2, 16, 1024, true}},
+      {{"tiny-nemotron-h", "nemotron_h, 4 layers of 64: Mamba-2, an MLP, attention and an MLP"},
+       {"nemotron_h", 64, 160, 4, 4, 2, 16, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -160,10 +162,11 @@ const std::vector<Row>& rows() {
 // "LlamaDecoderLayer" is the block class of "LlamaForCausalLM", "Gemma4TextDecoderLayer" that of
 // "Gemma4ForCausalLM".
 std::string class_name(std::string_view family) {
-  constexpr std::string_view kBlock = "DecoderLayer";
+  if (family == "gpt2") return "GPT2LMHeadModel";
   std::string_view name = name_table(family).block_class;
-  if (!name.ends_with(kBlock)) return "GPT2LMHeadModel";
-  name.remove_suffix(kBlock.size());
+  for (const std::string_view block : {"DecoderLayer", "Block"}) {
+    if (name.ends_with(block)) name.remove_suffix(block.size());
+  }
   if (name.ends_with("Text")) name.remove_suffix(4);
   return std::string(name) + "ForCausalLM";
 }
@@ -266,6 +269,18 @@ void add_lfm2(Json& config) {
                  {"layer_types", {"conv", "full_attention", "conv"}}});
 }
 
+void add_nemotron_h(const Sizes& sizes, Json& config) {
+  for (const char* key : {"hidden_act", "rms_norm_eps", "rope_parameters"}) config.erase(key);
+  config.update({{"layer_norm_epsilon", 1e-5},
+                 {"hybrid_override_pattern", "M-*-"},
+                 {"mlp_hidden_act", "relu2"},
+                 {"mamba_num_heads", 2 * sizes.heads},
+                 {"mamba_head_dim", sizes.head_dim},
+                 {"n_groups", sizes.kv_heads},
+                 {"ssm_state_size", sizes.head_dim},
+                 {"conv_kernel", 4}});
+}
+
 Json llama_like_config(const Sizes& sizes) {
   Json config;
   config["hidden_act"] = "silu";
@@ -323,6 +338,7 @@ Json llama_like_config(const Sizes& sizes) {
   }
   add_windows_and_norms(sizes, config);
   if (sizes.family == "lfm2") add_lfm2(config);
+  if (sizes.family == "nemotron_h") add_nemotron_h(sizes, config);
   add_experts(sizes, config);
   return config;
 }

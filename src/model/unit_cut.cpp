@@ -348,6 +348,8 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
   const bool all =
       policy.kind == UnitPolicy::Kind::kHalf || policy.kind == UnitPolicy::Kind::kPiece;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
+    if (!spec.has_mixer || !spec.has_mlp) continue;  // one part cannot be cut
     const std::string name = block_name(layer);
     const std::string group = name + kExpertsSuffix + ".";
     const auto first = named.lower_bound(group);
@@ -356,7 +358,7 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
                          named.contains(name + kMlpSuffix) || named.contains(name + kExpertsSuffix);
     if (by_hand || all) cut.halves.insert(layer);
     const bool wanted = groups || policy.kind == UnitPolicy::Kind::kPiece;
-    if (!wanted || !arch.layers[static_cast<size_t>(layer)].sparse) continue;
+    if (!wanted || !spec.sparse) continue;
     cut.experts = experts_of_group(arch, layer);
     if (cut.experts > 0) cut.grouped.insert(layer);
   }

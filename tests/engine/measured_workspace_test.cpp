@@ -68,7 +68,8 @@ Json draw_config(Draw& draw) {
       {"llama",        "mistral",     "qwen2",    "qwen3",   "gpt2",
        "gemma2",       "gemma3_text", "phi3",     "olmo2",   "olmo3",
        "smollm3",      "granite",     "seed_oss", "glm4",    "hunyuan_v1_dense",
-       "qwen3_5_text", "gemma4_text", "exaone4",  "cohere2", "lfm2"});
+       "qwen3_5_text", "gemma4_text", "exaone4",  "cohere2", "lfm2",
+       "nemotron_h"});
   const int64_t head_dim = draw.one_of<int64_t>({16, 32, 64, 128});
   const int64_t heads = std::max<int64_t>(1, draw.sized(64, 4096) / head_dim);
   const int64_t hidden = heads * head_dim;
@@ -110,6 +111,14 @@ Json draw_config(Draw& draw) {
     config["layer_types"] = {draw.between(0, 3) > 0 ? "conv" : "full_attention"};
     config["block_auto_adjust_ff_dim"] = false;
     config["conv_bias"] = draw.between(0, 1) == 1;
+  }
+  if (family == "nemotron_h") {
+    config["hybrid_override_pattern"] = draw.one_of<std::string>({"M", "M", "*", "-"});
+    config["tie_word_embeddings"] = false;
+    config["mamba_num_heads"] = heads;
+    config["mamba_head_dim"] = head_dim;
+    config["n_groups"] = config["num_key_value_heads"];
+    config["ssm_state_size"] = draw.one_of<int64_t>({16, 64, 128});
   }
   if (family == "granite") config["residual_multiplier"] = config["logits_scaling"] = 0.5;
   if (family == "phi3" && draw.between(0, 1) == 1) {
@@ -156,11 +165,12 @@ Case draw_case(uint64_t seed, double most_seconds) {
     one.run.positions = draw.sized(1, 4096);
     one.run.longest_document =
         draw.between(0, 2) > 0 ? one.run.positions : draw.sized(1, one.run.positions);
-    const bool own_names = one.config.at("model_type") == "lfm2";
+    const std::string family = one.config.at("model_type");
+    const bool own_names = family == "lfm2" || family == "nemotron_h";
     if (draw.between(0, 7) == 0) {
-      one.freeze = {draw.one_of<std::string>(
-          own_names ? std::vector<std::string>{"*feed_forward*", "*operator_norm*"}
-                    : std::vector<std::string>{"*mlp*", "*attn*"})};
+      one.freeze = {draw.one_of<std::string>(own_names
+                                                 ? std::vector<std::string>{"*norm*"}
+                                                 : std::vector<std::string>{"*mlp*", "*attn*"})};
     }
     if (seconds_of(one) <= most_seconds) return one;
   }

@@ -145,6 +145,19 @@ TEST(Adapter, AllLinearIncludesTheMatricesOfGatedConvolutions) {
   EXPECT_THROW(with_targets(arch, {"conv.conv"}), ConfigError);
 }
 
+// Goal: Mamba-2 has the one target that PEFT allows, its first matrix.
+TEST(Adapter, MambaAdaptsItsFirstMatrixAlone) {
+  const ArchSpec arch = read_arch_spec({{"model_type", "nemotron_h"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"hybrid_override_pattern", "M-*"}},
+                                       "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 0).size(), 1u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 1).size(), 2u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 2).size(), 4u);
+  EXPECT_THROW(with_targets(arch, {"out_proj"}), ConfigError);
+}
+
 ArchSpec qwen3_moe() {
   return read_arch_spec({{"model_type", "qwen3_moe"},
                          {"vocab_size", 32},

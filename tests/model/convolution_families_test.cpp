@@ -97,6 +97,61 @@ TEST(ConvolutionFamilies, Lfm2ReadsItsLayersInBothSpellings) {
   expect_problem(with(small, R"({"num_experts": 8})"), "'num_experts'");
 }
 
+Json nemotron_h() {
+  return Json::parse(R"({"model_type": "nemotron_h", "attention_bias": false, "chunk_size": 128,
+    "conv_kernel": 4, "expand": 2, "head_dim": 128, "hidden_size": 4096,
+    "hybrid_override_pattern": "M-M*-", "intermediate_size": 21504, "layer_norm_epsilon": 1e-05,
+    "mamba_head_dim": 64, "mamba_hidden_act": "silu", "mamba_num_heads": 128,
+    "mamba_proj_bias": false, "mlp_bias": false, "mlp_hidden_act": "relu2", "n_groups": 8,
+    "n_routed_experts": 8, "num_attention_heads": 32, "num_experts_per_tok": 2,
+    "num_hidden_layers": 5, "num_key_value_heads": 8, "residual_in_fp32": false,
+    "moe_latent_size": null, "moe_shared_expert_overlap": true, "n_shared_experts": 1,
+    "sliding_window": null, "ssm_state_size": 128, "tie_word_embeddings": false,
+    "time_step_limit": [0.0, 1e9], "time_step_max": 0.1, "time_step_min": 0.001,
+    "use_bias": false, "use_conv_bias": true, "vocab_size": 131072})");
+}
+
+// Goal: the layers of Nemotron-H are read in every spelling, and each is one part with one norm.
+TEST(ConvolutionFamilies, NemotronHHasLayersOfOnePart) {
+  const auto kinds = [](const Json& config) {
+    std::string text;
+    for (const LayerSpec& layer : read(config).layers) {
+      EXPECT_NE(layer.has_mixer, layer.has_mlp);
+      EXPECT_FALSE(layer.rotates);
+      text += layer.has_mlp ? '-' : layer.mixer == MixerKind::kMamba ? 'M' : '*';
+    }
+    return text;
+  };
+  EXPECT_EQ(kinds(nemotron_h()), "M-M*-");
+  EXPECT_EQ(kinds(with(nemotron_h(), R"({"num_hidden_layers": null, "layers_block_type":
+    ["mamba", "attention", "mlp", "linear_attention", "full_attention"]})")),
+            "M*-M*");
+  const ArchSpec arch = read(nemotron_h());
+  EXPECT_EQ(arch.mamba.mixed_width(), 8192 + 2 * 8 * 128);
+  EXPECT_EQ(arch.mamba.taps, 4);
+  EXPECT_EQ(arch.mamba.least_step, 0.001);
+  EXPECT_TRUE(arch.mamba.convolution_bias && !arch.mamba.bias && !arch.gated);
+  EXPECT_EQ(arch.activation, Activation::kReluSquared);
+  EXPECT_EQ(block_parameters(arch, {}, 0).size(), 9u);
+  EXPECT_EQ(block_parameters(arch, {}, 1).size(), 3u);
+  EXPECT_EQ(block_parameters(arch, {}, 3).size(), 5u);
+  EXPECT_TRUE(is_skipped_tensor(arch, "mtp.layers.0.norm.weight"));
+  EXPECT_EQ(make_model_spec(arch, {}).units[1].parameters[0].name, "backbone.layers.0.norm.weight");
+}
+
+// Goal: what is not computed is refused, experts by name.
+TEST(ConvolutionFamilies, NemotronHRefusesWhatItDoesNotCompute) {
+  expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": "ME*M-"})"), "experts");
+  expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": "Mx*M-"})"), "may hold");
+  expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": null})"), "is missing");
+  expect_problem(with(nemotron_h(), R"({"layers_block_type": ["mamba", "window"]})"), "'window'");
+  expect_problem(with(nemotron_h(), R"({"num_hidden_layers": 6})"), "5 layers are listed");
+  expect_problem(with(nemotron_h(), R"({"n_groups": 3})"), "not a multiple");
+  expect_problem(with(nemotron_h(), R"({"mamba_hidden_act": "gelu"})"), "'mamba_hidden_act'");
+  expect_problem(with(nemotron_h(), R"({"tie_word_embeddings": true})"), "'tie_word_embeddings'");
+  expect_problem(with(nemotron_h(), R"({"ssm_state_size": 0})"), "'ssm_state_size'");
+}
+
 std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& values, at::ScalarType dtype) {
   std::vector<at::Tensor> leaves;
   for (const at::Tensor& value : values) {

@@ -40,7 +40,8 @@ TEST_P(DocumentLeak, TokensOfAnEarlierDocumentChangeNoBitOfALaterOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, DocumentLeak, testing::Values("qwen3_5_text", "lfm2"));
+INSTANTIATE_TEST_SUITE_P(Mixers, DocumentLeak,
+                         testing::Values("qwen3_5_text", "lfm2", "nemotron_h"));
 
 }  // namespace
 }  // namespace longshore

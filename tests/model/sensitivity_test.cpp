@@ -194,6 +194,16 @@ const std::vector<Mistake>& mistakes_with_convolutions() {
       {"lfm2-plain", "linear scaling",
        [](auto& arch) { arch.rope.scaling = RopeSpec::Scaling::kNone; }},
       {"lfm2-plain", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"nemotron_h", "the norm's epsilon", [](auto& arch) { arch.norm_eps = 1e-2; }},
+      {"nemotron_h", "no least step", [](auto& arch) { arch.mamba.least_step = 0.0; }},
+      {"nemotron_h", "relu for its square",
+       [](auto& arch) { arch.activation = Activation::kRelu; }},
+      {"nemotron_h", "one group of twice the state",
+       [](auto& arch) { arch.mamba.groups = 1, arch.mamba.state = 10; }},
+      {"nemotron_h", "positions in attention",
+       in_layers([](auto& layer) { layer.rotates = true; })},
+      {"nemotron_h-plain", "relu for silu",
+       [](auto& arch) { arch.activation = Activation::kRelu; }},
   };
   return table;
 }

@@ -53,6 +53,15 @@ TEST(UnitCut, FollowsThePolicy) {
   EXPECT_THROW(made(by_hand({{"block.7.mlp"}})), ConfigError);
 }
 
+// Goal: a layer that is a mixer or an MLP alone has no halves.
+TEST(UnitCut, LeavesLayersOfOnePartWhole) {
+  const GoldenCase golden = read_golden_case("nemotron_h");
+  const UnitPolicy halves{.kind = Kind::kHalf, .classes = {}, .groups = {}};
+  const ModelSpec whole = make_model_spec(golden.arch, golden.file_tensors());
+  EXPECT_EQ(names(cut_units(golden.arch, whole, cut_for(halves, golden.arch))),
+            "embedding block.0 block.1 block.2 block.3 head");
+}
+
 // A policy cuts experts into groups.
 TEST(UnitCut, CutsExpertsIntoGroups) {
   const GoldenCase golden = read_golden_case("qwen3_moe");

@@ -432,6 +432,8 @@ def write_model(case, directory, model, packed):
     tensors = {name: part for whole, value in model.state_dict().items()
                if not (tied and whole == "lm_head.weight")
                for name, part in in_files(case, whole, value.detach().to(dtype).contiguous())}
+    tensors = {convolution_cases.name_in_files(case, name): value
+               for name, value in tensors.items()}
     tensors.update({name: torch.ones(shape) for name, shape in case.get("unused", {}).items()})
     for name, parts in packed.items():
         del tensors[name]
@@ -463,7 +465,7 @@ def named_in_files(case, name, tensor):
         name = name.replace("model.language_model.", "language_model.model.")
     if case.get("plain"):
         name = name.removeprefix("transformer.")
-    return in_files(case, name, tensor)
+    return in_files(case, convolution_cases.name_in_files(case, name), tensor)
 
 
 def class_of(case):

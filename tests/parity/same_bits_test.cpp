@@ -111,7 +111,7 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
                          testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma2",
                                          "gemma3_text", "gemma4_text", "phi3-long", "qwen3_5_text",
-                                         "lfm2", "qwen3_moe", "gpt_oss"),
+                                         "lfm2", "nemotron_h", "qwen3_moe", "gpt_oss"),
                          golden_test_name);
 
 class SameBitsOfExperts : public testing::TestWithParam<std::string> {};

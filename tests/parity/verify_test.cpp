@@ -330,6 +330,8 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"qwen3_5_text", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
       {"qwen3_next", [](ArchSpec& arch) { arch.delta.key_heads = 4, arch.delta.key_dim = 3; }},
       {"lfm2", [](ArchSpec& arch) { arch.norm_eps *= 10.0; }},
+      {"nemotron_h", [](ArchSpec& arch) { arch.mamba.least_step *= 1.1; }},
+      {"nemotron_h", [](ArchSpec& arch) { arch.mamba.groups = 1, arch.mamba.state = 10; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
       {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},

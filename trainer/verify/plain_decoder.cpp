@@ -65,6 +65,8 @@ at::Tensor activated(const at::Tensor& x, Activation activation) {
       return 0.5 * x * (1.0 + at::erf(x / std::numbers::sqrt2));
     case Activation::kRelu:
       return at::clamp_min(x, 0.0);
+    case Activation::kReluSquared:
+      return at::square(at::clamp_min(x, 0.0));
   }
   throw CheckFailure("an activation without a formula");
 }
@@ -240,16 +242,32 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
   return x;
 }
 
+at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x) const {
+  switch (layer.spec().mixer) {
+    case MixerKind::kAttention:
+      return attention(layer, x);
+    case MixerKind::kDelta:
+      return delta(layer, x);
+    case MixerKind::kLatent:
+      return latent(layer, x);
+    case MixerKind::kConvolution:
+      return convolution(layer, x);
+    case MixerKind::kMamba:
+      return mamba(layer, x);
+  }
+  throw CheckFailure("a mixer without a formula");
+}
+
 PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& x,
                                               const Weights& weights) const {
   const Layer layer(*this, number, weights);
-  const at::Tensor first = layer.norm(Module::kAttentionNorm, x);
-  const MixerKind mixer = layer.spec().mixer;
-  at::Tensor h = mixer == MixerKind::kDelta         ? delta(layer, first)
-                 : mixer == MixerKind::kLatent      ? latent(layer, first)
-                 : mixer == MixerKind::kConvolution ? convolution(layer, first)
-                                                    : attention(layer, first);
-  h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
+  at::Tensor h = x, first;
+  if (layer.spec().has_mixer) {
+    first = layer.norm(Module::kAttentionNorm, x);
+    const at::Tensor y = layer.norm(Module::kAttentionPostNorm, mixed(layer, first));
+    h = x + arch_.residual_scale * y;
+  }
+  if (!layer.spec().has_mlp) return {.x = h, .sure = {}};
   const bool shared = arch_.norm_placement == NormPlacement::kShared;
   const at::Tensor normed = shared ? first : layer.norm(Module::kMlpNorm, h);
   BlockOutput y;
@@ -452,6 +470,41 @@ at::Tensor PlainDecoder::convolution(const Layer& layer, const at::Tensor& x) co
   const at::Tensor bias = layer.get(Module::kConvolutionTaps, ParameterRole::kBias);
   if (bias.defined()) y = y + bias;
   return layer.linear(Module::kConvolutionOut, part(1) * y);
+}
+
+// Computes Mamba-2 token by token, as its recurrence says.
+at::Tensor PlainDecoder::mamba(const Layer& layer, const at::Tensor& x) const {
+  const MambaSpec& spec = arch_.mamba;
+  const int64_t positions = x.size(0), inner = spec.inner_width(), keyed = spec.groups * spec.state;
+  const auto parts = layer.linear(Module::kMambaIn, x)
+                         .split_with_sizes({inner, spec.mixed_width(), spec.heads}, 1);
+  at::Tensor in = convolved(parts[1], layer.get(Module::kMambaConv));
+  const at::Tensor bias = layer.get(Module::kMambaConv, ParameterRole::kBias);
+  in = activated(bias.defined() ? in + bias : in, Activation::kSilu);
+  const auto keys = [&](int64_t first) {
+    return in.narrow(1, first, keyed)
+        .reshape({positions, spec.groups, spec.state})
+        .repeat_interleave(spec.heads / spec.groups, 1);
+  };
+  const at::Tensor values = in.narrow(1, 0, inner).reshape({positions, spec.heads, spec.head_dim});
+  const at::Tensor b = keys(inner), c = keys(inner + keyed);
+  const at::Tensor step = at::log1p(at::exp(parts[2] + layer.get(Module::kMambaStep)))
+                              .clamp_min(spec.least_step)
+                              .unsqueeze(-1)
+                              .unsqueeze(-1);
+  const at::Tensor rate = layer.get(Module::kMambaRate).exp().unsqueeze(-1).unsqueeze(-1);
+  const at::Tensor skip = layer.get(Module::kMambaSkip).unsqueeze(-1);
+  at::Tensor state = at::zeros({spec.heads, spec.head_dim, spec.state}, x.options());
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < positions; ++t) {
+    state = at::exp(-rate * step[t]) * state + step[t] * values[t].unsqueeze(2) * b[t].unsqueeze(1);
+    rows.push_back((state * c[t].unsqueeze(1)).sum(2) + skip * values[t]);
+  }
+  const at::Tensor gated = at::stack(rows).flatten(1) * activated(parts[0], Activation::kSilu);
+  const at::Tensor groups = gated.reshape({positions, spec.groups, -1});
+  const at::Tensor y =
+      (groups / at::sqrt((groups * groups).mean(-1, true) + arch_.norm_eps)).flatten(1);
+  return layer.linear(Module::kMambaOut, y * layer.get(Module::kMambaNorm));
 }
 
 at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {

@@ -48,6 +48,8 @@ class PlainDecoder {
   std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
   at::Tensor latent(const Layer& layer, const at::Tensor& x) const;
+  at::Tensor mixed(const Layer& layer, const at::Tensor& x) const;
+  at::Tensor mamba(const Layer& layer, const at::Tensor& x) const;
   at::Tensor convolution(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
   BlockOutput experts(const Layer& layer, const at::Tensor& x, const at::Tensor& chooser) const;
