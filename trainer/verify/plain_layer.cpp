@@ -1,0 +1,85 @@
+#include "trainer/verify/plain_layer.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+at::Tensor plain_scaled(const at::Tensor& x, double eps) {
+  return x / at::sqrt((x * x).mean(-1, true) + eps);
+}
+
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      NormKind kind, double eps) {
+  const at::Tensor centred = kind == NormKind::kLayer ? x - x.mean(-1, true) : x;
+  const at::Tensor y =
+      plain_scaled(centred, eps) * (kind == NormKind::kRmsOffset ? weight + 1.0 : weight);
+  return bias.defined() ? y + bias : y;
+}
+
+at::Tensor plain_activation(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x * at::sigmoid(x);
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1.0 + at::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1.0 + at::erf(x / std::numbers::sqrt2));
+    case Activation::kRelu:
+      return at::clamp_min(x, 0.0);
+    case Activation::kReluSquared:
+      return at::square(at::clamp_min(x, 0.0));
+  }
+  throw CheckFailure("an activation without a formula");
+}
+
+at::Tensor hidden_keys(int64_t positions, int64_t window) {
+  const at::Tensor row = at::arange(positions).unsqueeze(1), column = at::arange(positions);
+  at::Tensor hidden = column > row;
+  if (window > 0) hidden = hidden.logical_or(column <= row - window);
+  return hidden;
+}
+
+PlainDecoder::Layer::Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights)
+    : decoder_(decoder), number_(number), weights_(weights) {
+  for (const ModuleParameter& parameter :
+       block_parameters(decoder.arch_, decoder.prefix_, number)) {
+    names_[{parameter.module, parameter.role, parameter.expert}] = parameter.spec.name;
+  }
+}
+
+at::Tensor PlainDecoder::Layer::linear(Module module, const at::Tensor& x) const {
+  const at::Tensor weight = get(module), bias = get(module, ParameterRole::kBias);
+  at::Tensor y = at::matmul(x, decoder_.arch_.transposed_weights ? weight : weight.transpose(0, 1));
+  const at::Tensor a = get(module, ParameterRole::kLoraA);
+  if (a.defined()) {
+    const at::Tensor b = get(module, ParameterRole::kLoraB);
+    const double scaling = decoder_.arch_.adapter.scaling_of(module);
+    y = y + scaling * at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
+    const at::Tensor magnitude = get(module, ParameterRole::kLoraMagnitude);
+    if (magnitude.defined()) {
+      const at::Tensor product = at::matmul(b, a);
+      const at::Tensor sum =
+          (decoder_.arch_.transposed_weights ? weight.transpose(0, 1) : weight) + scaling * product;
+      // An output of zero weights has the magnitude 0 and stays zero.
+      const double least = std::numeric_limits<float>::min();
+      y = y * (magnitude / sum.square().sum(1).sqrt().clamp_min(least));
+    }
+  }
+  return bias.defined() ? y + bias : y;
+}
+
+at::Tensor PlainDecoder::Layer::norm(Module module, const at::Tensor& x) const {
+  const at::Tensor weight = get(module);
+  if (!weight.defined()) return x;
+  const ArchSpec& arch = decoder_.arch_;
+  const bool post = module == Module::kAttentionPostNorm || module == Module::kMlpPostNorm;
+  return plain_norm(x, weight, get(module, ParameterRole::kBias), arch.norm,
+                    post && arch.post_norm_eps ? *arch.post_norm_eps : arch.norm_eps);
+}
+
+}  // namespace longshore

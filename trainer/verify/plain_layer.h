@@ -1,0 +1,64 @@
+// PlainDecoder::Layer: one layer's parameters in fp64, and the plain operations that the files of
+// PlainDecoder share. Included by these files alone; one thread.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "trainer/verify/plain_decoder.h"
+
+namespace longshore {
+
+// Returns x divided by its root mean square.
+at::Tensor plain_scaled(const at::Tensor& x, double eps);
+// Returns the norm of x; `bias` may be undefined.
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      NormKind kind, double eps);
+at::Tensor plain_activation(const at::Tensor& x, Activation activation);
+// Returns a mask [T, T] that is true if the row's query must not attend to the column's key.
+at::Tensor hidden_keys(int64_t positions, int64_t window);
+
+class PlainDecoder::Layer {
+ public:
+  Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights);
+
+  const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
+
+  // Returns an fp64 tensor; undefined if the layer has no such parameter.
+  at::Tensor get(Module module, ParameterRole role = ParameterRole::kWeight) const {
+    const at::Tensor values = stored(module, role, -1);
+    return values.defined() ? values.to(at::kDouble) : values;
+  }
+
+  // Returns one expert's matrix, from its own parameter or from the parameter of all experts. Its
+  // shape is [in, out] if the family stores it so, otherwise [out, in].
+  at::Tensor get(Module module, Module of_all, ParameterRole role, int64_t expert) const {
+    at::Tensor values = stored(module, role, expert);
+    if (values.defined()) return values.to(at::kDouble);
+    values = stored(of_all, role, -1);
+    return values.defined() ? values.select(0, expert).to(at::kDouble) : values;
+  }
+
+  // Returns the product with the matrix, with its adapter and bias if it has them.
+  at::Tensor linear(Module module, const at::Tensor& x) const;
+
+  // Returns x unchanged if the layer has no such norm.
+  at::Tensor norm(Module module, const at::Tensor& x) const;
+
+ private:
+  const PlainDecoder& decoder_;
+  int64_t number_;
+  const Weights& weights_;
+  at::Tensor stored(Module module, ParameterRole role, int64_t expert) const {
+    const auto name = names_.find({module, role, expert});
+    return name == names_.end() ? at::Tensor() : weights_(name->second);
+  }
+
+  std::map<std::tuple<Module, ParameterRole, int64_t>, std::string> names_;
+};
+
+}  // namespace longshore
