@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string_view>
 
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
@@ -97,16 +98,26 @@ void expect_follows_one_rank(const std::string& golden, const Spread& spread,
   expect_planned_payload(many, spread);
 }
 
+// Returns whether the case is another one's model that only its files or one switch tell apart:
+// ranks share it out in the same way.
+bool is_variant(const std::string& golden) {
+  for (const std::string_view end : {"-plain", "-indexed", "-bf16", "-capped", "-clip"}) {
+    if (golden.ends_with(end)) return true;
+  }
+  return false;
+}
+
 // Several ranks follow one rank, in a pairwise cover of families and spreads with tied weights,
 // frozen parameters and parameters smaller than the rank count.
 TEST(Ranks, FollowOneRankOverACoverOfFamiliesAndStrategies) {
   const std::vector<Spread> all = spreads();
-  const std::vector<std::string> goldens = joined(golden_names(), expert_golden_names());
+  std::vector<std::string> goldens = joined(golden_names(), expert_golden_names());
+  std::erase_if(goldens, is_variant);
   for (size_t i = 0; i < goldens.size(); ++i) {
     const Spread& spread = all[(i * 4 + 1) % all.size()];
     const std::string norms = goldens[i].starts_with("gpt2") ? "*ln_1*" : "*norm*";
-    const Arguments more =
-        i % 3 == 0 ? Arguments{"--train.freeze=[\"" + norms + "\"]"} : Arguments{};
+    Arguments more = {"--train.steps=8"};
+    if (i % 3 == 0) more.push_back("--train.freeze=[\"" + norms + "\"]");
     expect_follows_one_rank(goldens[i], spread, more);
   }
 }
