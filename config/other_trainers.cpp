@@ -14,8 +14,8 @@ constexpr std::string_view kKernels =
     "Longshore has its own kernels and compiles nothing at run time";
 constexpr std::string_view kNothing = "Longshore has no such thing; the run trains without it";
 constexpr std::string_view kQuantised =
-    "the only quantised base is adapter.base = \"nf4\" under adapters of LoRA or DoRA; take the "
-    "model in bf16";
+    "quantised bases are adapter.base = \"nf4\" and \"fp8\" under adapters of LoRA or DoRA; take "
+    "the model in bf16";
 constexpr std::string_view kRewards =
     "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
     "does not change; docs/preference.md has them";

@@ -44,7 +44,9 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
     loaded.reference_logps = batch.reference_logps;
     loaded.desirable.assign(batch.desirable.begin(), batch.desirable.end());
     loaded.kl = batch.kl;
-    if (batch.columns != nullptr) loaded.columns = *batch.columns;
+    if (batch.columns != nullptr) {
+      loaded.columns = std::make_shared<const TokenColumns>(*batch.columns);
+    }
     loaded_.push_back(std::move(loaded));
   }
   return loaded_;

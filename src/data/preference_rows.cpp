@@ -232,6 +232,11 @@ class PreferenceFormat : public RowFormat {
       answers[side] = row_text(std::move(answers[side]), key, options_, notes);
     }
     if (!has(row, prompt_key) && paired_) {
+      if (by_chat_template(options_)) {
+        throw RowProblem("has no " + prompt_key +
+                         ": the prompt is a part of the answers, which data.prompt_template = "
+                         "\"chat\" cannot write; give it in a member of its own");
+      }
       const Answers split = split_texts(answers[0], answers[1]);
       return encode_texts(split.prompt, {split.answers[0], split.answers[1]});
     }

@@ -172,7 +172,12 @@ void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
   }
 }
 
-void check_tables(const AdapterSpec& adapter, const std::string& where) {
+void check_tables(const ArchSpec& arch, const AdapterSpec& adapter, const std::string& where) {
+  if (arch.embedding_norm && adapter.adapts(kNoLayer, Module::kTokens)) {
+    throw ConfigError(where + ": " + arch.family + " norms the embedding's rows. PEFT adds an " +
+                      "adapter behind that norm, but its merge before it, so the embedding " +
+                      "cannot have one; name other targets");
+  }
   if (!adapter.magnitudes) return;
   for (const Module module : kTableModules) {
     if (!adapter.adapts(kNoLayer, module)) continue;
@@ -306,7 +311,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
     }
   }
   check_sparse_parts(arch, adapter, where);
-  check_tables(adapter, where);
+  check_tables(arch, adapter, where);
   return adapter;
 }
 

@@ -62,8 +62,11 @@ void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& ar
   arch.vocabulary = size({"vocab_size"}, defaults.vocabulary);
   arch.hidden = config.size({"hidden_size", "n_embd"});
   arch.heads = size({"num_attention_heads", "n_head"}, defaults.heads);
+  // null means as many as heads; the default is that of an absent key.
+  const bool null =
+      config.has("num_key_value_heads") && config.find({"num_key_value_heads"}) == nullptr;
   arch.kv_heads = config.size_or({"num_key_value_heads"},
-                                 defaults.kv_heads == 0 ? arch.heads : defaults.kv_heads);
+                                 defaults.kv_heads == 0 || null ? arch.heads : defaults.kv_heads);
   const int64_t layers = size({"num_hidden_layers", "n_layer"}, defaults.layers);
   if (layers > kMostLayers) {
     config.problem("num_hidden_layers", "must be at most " + std::to_string(kMostLayers));

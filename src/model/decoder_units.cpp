@@ -13,7 +13,7 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
 
 std::string EmbeddingUnit::signature() const {
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraA) >= 0;
-  return std::string("embedding") + (adapted ? " lora" : "") + (norm_eps_ ? " normed" : "");
+  return adapted ? "embedding lora" : norm_eps_ ? "embedding normed" : "embedding";
 }
 
 at::Tensor EmbeddingUnit::adapter_rows(UnitParameters parameters, const MicroBatch& batch) const {

@@ -62,8 +62,8 @@ TeacherChunk::TeacherChunk(const DistillOptions& options, const MicroBatch& batc
                            int64_t count, at::Device device)
     : options_(options) {
   const int64_t width = options.top_k;
-  const std::vector<float>& ids = batch.columns[kTeacherIdColumn];
-  const std::vector<float>& logps = batch.columns[kTeacherLogpColumn];
+  const std::vector<float>& ids = batch.column(kTeacherIdColumn);
+  const std::vector<float>& logps = batch.column(kTeacherLogpColumn);
   const auto end = static_cast<size_t>((begin + count) * width);
   LONGSHORE_CHECK(ids.size() >= end && logps.size() >= end && ids.size() == logps.size())
       << ids.size() << " ids of a teacher, " << logps.size() << " log-probabilities, used " << end;

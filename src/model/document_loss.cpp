@@ -39,8 +39,8 @@ at::Tensor apply_policy(const MicroBatch& batch, const at::Tensor& losses,
                         LossUnit::Result& result) {
   const at::Tensor values = losses.to(at::kCPU).contiguous();
   const auto* const loss = values.const_data_ptr<float>();
-  const std::vector<float>& advantages = batch.columns[kAdvantageColumn];
-  const std::vector<float>& old_logps = batch.columns[kOldLogpColumn];
+  const std::vector<float>& advantages = batch.column(kAdvantageColumn);
+  const std::vector<float>& old_logps = batch.column(kOldLogpColumn);
   const auto count = static_cast<size_t>(values.numel());
   LONGSHORE_CHECK(advantages.size() == count && old_logps.size() == count)
       << advantages.size() << " advantages and " << old_logps.size() << " old logps of " << count;

@@ -26,7 +26,7 @@ at::Tensor joined(const std::vector<at::Tensor>& losses) {
 void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained,
                 const MicroBatch& batch, LossUnit::Result& result) {
   result.trained = trained.size(0);
-  std::span<const float> weights = batch.columns[kWeightColumn];
+  std::span<const float> weights = batch.column(kWeightColumn);
   if (losses.empty()) return;
   if (on_gpu(losses.front())) {
     result.loss_sum = ordered_sum(at::cat(losses), weights);
@@ -59,7 +59,7 @@ double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
 }
 
 at::Tensor weights_of(const MicroBatch& batch) {
-  const std::vector<float>& weights = batch.columns[kWeightColumn];
+  const std::vector<float>& weights = batch.column(kWeightColumn);
   if (weights.empty()) return {};
   return tensor_over(const_cast<float*>(weights.data()), {static_cast<int64_t>(weights.size())},
                      at::kFloat, at::kCPU);

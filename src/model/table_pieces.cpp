@@ -186,6 +186,9 @@ HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry
 void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
   for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
     Chunk chunk = chunk_of(parameters, carry, batch, rows);
+    if (batch.hits != nullptr) {
+      batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
+    }
     if (distill_) {
       const TeacherChunk teacher(*distill_, batch, begin, rows.size(0), rows.device());
       const DistillScores scores(&teacher, std::move(chunk.scores), rows_.first,
@@ -197,9 +200,6 @@ void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatc
     const at::Tensor target = carry[kTarget].index_select(0, rows);
     copy_rows(carry[kLog], rows, chunk.after);
     copy_rows(carry[kTarget], rows, at::where(chunk.inside, of_target, target));
-    if (batch.hits != nullptr) {
-      batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
-    }
   });
 }
 
@@ -301,7 +301,7 @@ LossUnit::Result HeadLoss::score(UnitParameters parameters, const Carry& in,
     return result;
   }
   result.trained = trained.size(0);
-  result.loss_sum = ordered_sum(losses, batch.columns[kWeightColumn]);
+  result.loss_sum = ordered_sum(losses, batch.column(kWeightColumn));
   factors = at::ones_like(losses);
   if (const at::Tensor weights = weights_of(batch); weights.defined()) factors.copy_(weights);
   return result;
@@ -312,6 +312,9 @@ LossUnit::Result HeadLoss::distil(UnitParameters parameters, const Carry& in,
   Carry carry = in;
   for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
   rows_.add_rows(parameters, carry, batch);
+  if (batch.hits != nullptr) {
+    batch.hits->compare_pieces(trained_positions(batch.targets), batch.targets);
+  }
   Result result;
   const at::Tensor weights = weights_of(batch);
   for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
@@ -320,7 +323,7 @@ LossUnit::Result HeadLoss::distil(UnitParameters parameters, const Carry& in,
     const DistillState all = state_at(carry, rows);
     const at::Tensor divergence = teacher.divergences(all);
     const at::Tensor losses = teacher.losses(all, divergence);
-    std::span<const float> some = batch.columns[kWeightColumn];
+    std::span<const float> some = batch.column(kWeightColumn);
     if (!some.empty()) some = some.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     // HOST WAIT, on a GPU: these sums are the step's results.
     result.loss_sum += ordered_sum(losses, some);

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,8 +49,14 @@ struct MicroBatch {
   double kl = 0.0;
   // By document: its log-probability under the reference; empty if there is no reference.
   std::vector<double> reference_logps = {};
-  // Numbers of the trained positions, in order. The loss of each is multiplied by its weight.
-  TokenColumns columns = {};
+  // Numbers of the trained positions, in order; null: there are none. The loss of each is
+  // multiplied by its weight. Copies of the batch share them, because those of a teacher are large.
+  std::shared_ptr<const TokenColumns> columns = {};
+  // Returns one of them; empty if the rows do not have it.
+  const std::vector<float>& column(TokenColumn which) const {
+    static const TokenColumns kNone;
+    return (columns ? *columns : kNone)[which];
+  }
   // Routers report their choices here, and take corrections that a run moves; null if neither.
   RouterLoad* routers = nullptr;
   // The head counts here how often the target has the highest score; null if that is not needed.

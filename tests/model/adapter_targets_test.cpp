@@ -124,6 +124,7 @@ TEST(Adapter, AllLinearIncludesTheGateOfAttention) {
   EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 0).size(), 5u);
   EXPECT_EQ(adapted_in(with_targets(arch, {"mlp"}), 0).size(), 3u);
   EXPECT_EQ(adapted_in(with_targets(arch, {"gate_proj"}), 0).size(), 2u);
+  EXPECT_THROW(with_targets(arch, {"embed_tokens"}), ConfigError);  // its rows are normed
 }
 
 // Goal: a layer with a gated convolution has the targets that PEFT takes for all linear modules.

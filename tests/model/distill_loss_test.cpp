@@ -43,9 +43,10 @@ class Distill : public testing::Test {
   // probability in its tokens, the 7th has next to none.
   static MicroBatch batch() {
     std::vector<int64_t> tokens, targets;
-    MicroBatch made;
-    std::vector<float>& ids = made.columns[kTeacherIdColumn];
-    std::vector<float>& logps = made.columns[kTeacherLogpColumn];
+    TokenColumns columns;
+    columns.teacher_tokens = kTopK;
+    std::vector<float>& ids = columns[kTeacherIdColumn];
+    std::vector<float>& logps = columns[kTeacherLogpColumn];
     for (int64_t i = 0; i < kPositions; ++i) {
       tokens.push_back(i % 300);
       targets.push_back(i % 4 == 3 ? -100 : (i * 31) % 300);
@@ -57,12 +58,10 @@ class Distill : public testing::Test {
         logps.push_back(j < used ? static_cast<float>(std::log(mass / static_cast<double>(used)))
                                  : -std::numeric_limits<float>::infinity());
       }
-      made.columns[kWeightColumn].push_back(static_cast<float>(1 + i % 3));
+      columns[kWeightColumn].push_back(static_cast<float>(1 + i % 3));
     }
-    const TokenColumns columns = made.columns;
-    made = PlainRunner::make_batch({tokens}, {targets});
-    made.columns = columns;
-    made.columns.teacher_tokens = kTopK;
+    MicroBatch made = PlainRunner::make_batch({tokens}, {targets});
+    made.columns = std::make_shared<const TokenColumns>(std::move(columns));
     return made;
   }
 
@@ -71,7 +70,7 @@ class Distill : public testing::Test {
                                const DistillOptions& options, double& kl) {
     const at::Tensor trained = at::nonzero(batch.targets != -100).view({-1});
     const auto column = [&](TokenColumn which) {
-      return at::tensor(batch.columns[which]).to(at::kDouble);
+      return at::tensor(batch.column(which)).to(at::kDouble);
     };
     const at::Tensor ids = column(kTeacherIdColumn).view({-1, kTopK}).to(at::kLong);
     const at::Tensor p = column(kTeacherLogpColumn).view({-1, kTopK}).exp();
@@ -172,9 +171,11 @@ TEST_F(Distill, AgreesWithAllLogitsAtOnceWholeAndInPieces) {
 TEST_F(Distill, ALostRestKeepsItsDigits) {
   const DistillOptions options{.top_k = 1};
   MicroBatch one;
-  one.columns[kTeacherIdColumn] = {0.0f, 0.0f};
   const float logp = std::log(0.75f);
-  one.columns[kTeacherLogpColumn] = {logp, logp};
+  TokenColumns columns;
+  columns[kTeacherIdColumn] = {0.0f, 0.0f};
+  columns[kTeacherLogpColumn] = {logp, logp};
+  one.columns = std::make_shared<const TokenColumns>(std::move(columns));
   const TeacherChunk teacher(options, one, 0, 2, at::kCPU);
   const at::Tensor logits = at::tensor({50.0f, 0.0f, 0.0f, 200.0f, 0.0f, 0.0f}).view({2, 3});
   DistillScores scores(&teacher, logits.clone(), 0, at::zeros({2}, at::kLong));

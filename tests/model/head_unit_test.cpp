@@ -16,6 +16,12 @@ namespace {
 
 const int kStrictMkl = setenv("MKL_CBWR", "AVX2,STRICT", 1);
 
+std::shared_ptr<const TokenColumns> weights_column(std::vector<float> weights) {
+  TokenColumns columns;
+  columns[kWeightColumn] = std::move(weights);
+  return std::make_shared<const TokenColumns>(std::move(columns));
+}
+
 const std::string kConfig =
     R"({"model_type": "llama", "vocab_size": 300, "hidden_size": 256, "intermediate_size": 704,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2})";
@@ -63,7 +69,7 @@ class Head : public testing::Test {
 
 void Head::compare_with_all_at_once(const std::vector<float>& weights) {
   MicroBatch many = batch(2500, 1);
-  many.columns[kWeightColumn] = weights;
+  many.columns = weights_column(weights);
   at::Tensor x = at::randn({2500, arch_.hidden});
   std::map<std::string, at::Tensor> sums;
   const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
@@ -174,7 +180,7 @@ TEST_F(Head, WeightsOfPositionsAgreeWithAllLogitsAtOnce) {
 TEST_F(Head, WeightsOfOneChangeNoBit) {
   const MicroBatch plain = batch(64, 3);
   MicroBatch ones = plain;
-  ones.columns[kWeightColumn].assign(22, 1.0f);
+  ones.columns = weights_column(std::vector<float>(22, 1.0f));
   const DecoderModel pieces(arch_, make_model_spec(arch_, {}),
                             {.halves = {}, .embedding_rows = 0, .head_rows = 128});
   for (const DecoderModel* model : {&std::as_const(model_), &pieces}) {
@@ -212,8 +218,10 @@ TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
     const auto* const data = tensor.const_data_ptr<float>();
     return std::vector<float>(data, data + tensor.numel());
   };
-  many.columns[kOldLogpColumn] = values(old);
-  many.columns[kAdvantageColumn] = values(advantages);
+  TokenColumns columns;
+  columns[kOldLogpColumn] = values(old);
+  columns[kAdvantageColumn] = values(advantages);
+  many.columns = std::make_shared<const TokenColumns>(std::move(columns));
   const at::Tensor ratio = (logps - old.to(at::kDouble)).exp();
   const at::Tensor wide = advantages.to(at::kDouble);
   const at::Tensor loss = -at::min(ratio * wide, ratio.clamp(0.8, 1.3) * wide).sum();
@@ -241,7 +249,7 @@ TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
 // A head in pieces weights positions as the whole one does.
 TEST_F(Head, WeightsOfPositionsAgreeInPieces) {
   MicroBatch weighted = batch(64, 3);
-  weighted.columns[kWeightColumn] = some_weights(22);
+  weighted.columns = weights_column(some_weights(22));
   const DecoderModel pieces(arch_, make_model_spec(arch_, {}),
                             {.halves = {}, .embedding_rows = 0, .head_rows = 128});
   const PlainRunner cut(pieces, weights_, at::kFloat);

@@ -42,6 +42,9 @@ TEST(SlidingFamilies, Cohere2ScalesLogitsAndRotatesWhereItSlides) {
   const ArchSpec arch = read_arch_spec(config, "config.json");
   EXPECT_EQ(arch.logit_divisor, 16.0);
   EXPECT_EQ(arch.kv_heads, 4);
+  // A number of key heads that is null is that of heads, also where an absent one is not.
+  const Json null = with(llama(), R"({"model_type": "ernie4_5", "num_key_value_heads": null})");
+  EXPECT_EQ(read_arch_spec(null, "config.json").kv_heads, 4);
   EXPECT_EQ(arch.norm_eps, 1e-5);
   EXPECT_TRUE(arch.tied_by_config);
   EXPECT_EQ(arch.layers[2].window, 4096);

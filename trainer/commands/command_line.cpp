@@ -201,8 +201,9 @@ std::string advice_for_words(const CLI::App& app, const std::vector<std::string>
   for (const std::string& word : words) {
     if (!word.starts_with('-')) continue;
     const std::string option = word.substr(0, word.find('='));
-    if (problem.find(option) == std::string::npos) continue;
-    const std::string advice = advice_for(*command, option.substr(option.find_first_not_of('-')));
+    const size_t name = option.find_first_not_of('-');
+    if (name == std::string::npos || problem.find(option) == std::string::npos) continue;
+    const std::string advice = advice_for(*command, option.substr(name));
     if (!advice.empty()) return advice;
   }
   return "";

@@ -63,6 +63,7 @@ Json to_json(const Evaluation& result) {
                  {"tokens", result.tokens},
                  {"seconds", result.seconds},
                  {"trained_tokens", result.trained_tokens}};
+  if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
   if (const std::optional<PolicyMeans> policy = means_of_policy(result)) {
     object["policy/ratio"] = policy->ratio;
     object["policy/clip_fraction"] = policy->clip_fraction;
@@ -75,7 +76,6 @@ Json to_json(const Evaluation& result) {
   const std::optional<PreferenceMeans> means = means_of_pairs(result);
   if (!means) {
     object["perplexity"] = result.perplexity;
-    if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
     return object;
   }
   const PreferenceSums& sums = result.preference;

@@ -134,8 +134,10 @@ class InputCheck {
     const std::vector<InspectedRow> rows = inspect_rows(options, 0, kRows);
     if (trained && ends_) {
       const bool skip = config_.data.bad_rows == DataSection::BadRows::kSkip;
-      conversations_ = conversations_ || detect_file_format(path, row_format_options(options),
-                                                            skip) == DataSection::Format::kMessages;
+      const auto format = detect_file_format(path, row_format_options(options), skip);
+      const bool chat = format == DataSection::Format::kPromptCompletion &&
+                        config_.data.prompt_template == "chat";
+      conversations_ = conversations_ || format == DataSection::Format::kMessages || chat;
       for (const InspectedRow& row : rows) {
         if (row.problem.empty()) ends_->take(std::span<const TokenId>(row.labels));
       }

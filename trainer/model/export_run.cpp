@@ -201,6 +201,9 @@ ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, b
 ParameterReader with_corrections(const ModelSource& source, std::span<const float> corrections,
                                  const ParameterReader& read) {
   if (corrections.empty()) return read;
+  const ArchSpec& arch = source.arch();
+  LONGSHORE_CHECK(std::ssize(corrections) == arch.layer_count() * arch.moe.experts)
+      << corrections.size() << " corrections";
   return [places = correction_places(source.arch(), source.whole()), corrections, read](
              const std::string& name, int64_t begin, std::span<float> out) {
     const auto found = places.find(name);

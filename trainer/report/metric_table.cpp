@@ -222,7 +222,8 @@ constexpr std::array kEval = {
           "eval/perplexity", false},
          perplexity},
     Eval{{"token_accuracy", kReal,
-          "The share of trained tokens that have the highest score; with train.loss = \"sft\".",
+          "The share of trained tokens that have the highest score; with train.loss = \"sft\" or "
+          "\"distill\".",
           "eval/token_accuracy", false},
          member<&EvalRecord::token_accuracy>},
     Eval{{"policy/ratio", kReal,

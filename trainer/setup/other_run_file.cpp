@@ -393,7 +393,7 @@ class Converter {
     const bool packed =
         flag("load_in_4bit") || bits == 4.0 || (adapter && text("adapter") == "qlora");
     const char* const only =
-        "the only quantised base is adapter.base = \"nf4\", 4 bits under adapters";
+        "quantised bases are adapter.base = \"nf4\" (4 bits) and \"fp8\", under adapters";
     if (bits && bits != 4.0) refuse("quantization_bit = " + formatted("%g", *bits), only);
     if (packed && !adapter) refuse("load_in_4bit or quantization_bit without adapters", only);
     return packed;

@@ -22,11 +22,12 @@ namespace {
 
 // Estimates the memory of the data, because its tokens are counted only after planning. A token is
 // about four bytes of text and eight bytes of memory (token and target). A teacher's lists are most
-// of the text of their rows. They are in memory for one step: two numbers for each token of a list,
-// in the batches of the step and in those of the rank.
+// of the text of their rows. Those of training are in memory for one step: two numbers for each
+// token of a list, in the batches of the step and in those of the rank. An evaluation has all of
+// its own.
 Bytes estimate_data_bytes(const RunConfig& config) {
-  Bytes text = 0;
-  const auto add_files = [&text](const std::vector<std::string>& files) {
+  Bytes trained = 0, evaluated = 0;
+  const auto add_files = [](const std::vector<std::string>& files, Bytes& text) {
     for (const std::string& path : files) {
       std::error_code error;
       const auto bytes = std::filesystem::file_size(path, error);
@@ -34,17 +35,19 @@ Bytes estimate_data_bytes(const RunConfig& config) {
     }
   };
   try {
-    add_files(with_data_files(config.data).train);
+    add_files(with_data_files(config.data).train, trained);
     for (const auto& [name, set] : evaluation_sets(config)) {
-      add_files(with_data_files(set.data).eval);
+      add_files(with_data_files(set.data).eval, evaluated);
     }
   } catch (const Error&) {
     // Reading the data reports the error later; a plan is possible without it.
   }
-  if (config.train.loss != LossKind::kDistill) return text * 2;
+  if (config.train.loss != LossKind::kDistill) return (trained + evaluated) * 2;
+  evaluated += static_cast<Bytes>(config.eval.split * static_cast<double>(trained));
   const int64_t top_k = config.distill.top_k;
-  return text * 2 / top_k + plan_product({static_cast<int64_t>(4 * sizeof(float)), top_k,
-                                          config.train.sequences_per_step, config.data.max_tokens});
+  return trained * 2 / top_k + evaluated * 2 +
+         plan_product({static_cast<int64_t>(4 * sizeof(float)), top_k,
+                       config.train.sequences_per_step, config.data.max_tokens});
 }
 
 // Throws if a learned position table is too short; rotary positions have no limit.

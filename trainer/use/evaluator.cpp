@@ -145,14 +145,12 @@ std::string describe_quality(const Evaluation& evaluation) {
   if (const std::optional<PolicyMeans> policy = means_of_policy(evaluation)) {
     return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
   }
-  if (const std::optional<double> kl = mean_kl(evaluation.distill))
-    return formatted("kl %.4f", *kl);
+  const std::optional<double> accuracy = token_accuracy(evaluation);
+  const std::string hits = accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "";
+  const std::optional<double> kl = mean_kl(evaluation.distill);
+  if (kl) return formatted("kl %.4f", *kl) + hits;
   const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
-  if (!means) {
-    const std::optional<double> accuracy = token_accuracy(evaluation);
-    return formatted("perplexity %.2f", evaluation.perplexity) +
-           (accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "");
-  }
+  if (!means) return formatted("perplexity %.2f", evaluation.perplexity) + hits;
   if (evaluation.preference.pairs == 0) {
     const std::string kl = formatted("kl %.4f", means->kl);
     return std::isnan(means->margin) ? kl : formatted("margin %.4f  ", means->margin) + kl;

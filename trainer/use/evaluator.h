@@ -38,7 +38,8 @@ std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
 std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation);
 
 // Returns "perplexity 12.34  accuracy 56.7 %", or "margin 0.1234  accuracy 75.0 %" of a loss over
-// pairs, "kl" of KTO, "ratio 1.0123  clipped 2.5 %" of a policy, or "kl 0.1234" of a teacher.
+// pairs, "kl" of KTO, "ratio 1.0123  clipped 2.5 %" of a policy, or "kl 0.1234  accuracy 56.7 %" of
+// a teacher.
 std::string describe_quality(const Evaluation& evaluation);
 
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.

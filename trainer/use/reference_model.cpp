@@ -94,6 +94,7 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
   config.adapter = {};
   config.optimizer = {};
   config.train.router_aux_loss = 0.0;
+  config.train.router_correction_rate = 0.0;
   config.train.freeze = {};
   config.log.router = false;
   config.fsdp.units = {};

@@ -20,6 +20,7 @@ namespace {
 RunConfig config_of(const std::string& model) {
   RunConfig config;
   config.model.path = model;
+  config.precision.compute = DType::kF32;  // the checks compare values in fp32
   return config;
 }
 

@@ -47,18 +47,18 @@ fn class_named(name: &str) -> Class {
 fn registered(model_type: &str) -> Option<Class> {
     match model_type {
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Some(Class::Gemma),
-        "qwen2" | "qwen3" => Some(Class::Qwen2),
-        "gpt2" => Some(Class::Gpt2),
-        "mistral" | "mistral3" | "ministral3" | "phi3" | "olmo2" | "olmo3" | "glm4" | "granite" => {
-            Some(Class::File)
-        }
+        "qwen2" | "qwen3" | "qwen2_moe" | "qwen3_moe" | "qwen3_next" => Some(Class::Qwen2),
+        "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" => Some(Class::Qwen35),
+        "gpt2" | "starcoder2" => Some(Class::Gpt2),
+        "mistral" | "mistral3" | "ministral" | "ministral3" | "mixtral" | "phi3" | "olmo2"
+        | "olmo3" | "glm4" | "glm4_moe" | "granite" | "ernie4_5" => Some(Class::File),
         _ => None,
     }
 }
 
 /// Selects the class in the order of transformers. A registered class that uses the file unchanged
 /// overrides the name in tokenizer_config.json. Other registered classes yield to that name, except
-/// for model type qwen2, whose directories name wrong classes.
+/// for model types whose directories name wrong classes (transformers lists them).
 pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
     let text = |config: &Map<String, Value>, key: &str| -> Option<String> {
         config.get(key).and_then(Value::as_str).map(str::to_owned)
@@ -74,6 +74,7 @@ pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
     let class = match registered {
         Some(Class::File) => Class::File,
         Some(Class::Qwen2) if model_type == "qwen2" => Class::Qwen2,
+        Some(Class::Qwen35) if model_type != "qwen3_5_text" => Class::Qwen35,
         _ => named,
     };
     // Llama's class has no byte-level part, so a byte-level file is used unchanged.
