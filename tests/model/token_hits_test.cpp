@@ -54,7 +54,8 @@ TEST(TokenHits, NothingTrainedCountsNothing) {
 TEST(TokenHits, CountsAreThoseOfTransformers) {
   const std::string directory = test_data() + "/parity/golden_accuracy/";
   std::ifstream file(directory + "golden.json");
-  for (const auto& [name, facts] : Json::parse(file).items()) {
+  const Json cases = Json::parse(file);
+  for (const auto& [name, facts] : cases.items()) {
     const GoldenCase golden = read_golden_case(name);
     const ModelSpec spec = make_model_spec(golden.arch, golden.file_tensors());
     std::vector<std::vector<int64_t>> tokens, targets;

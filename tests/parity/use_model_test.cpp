@@ -66,7 +66,8 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
 TEST(UseModel, EvalGivesTheTokenAccuracyOfTransformers) {
   const std::string golden = test_data() + "/parity/golden_accuracy/";
   std::ifstream file(golden + "golden.json");
-  for (const auto& [name, facts] : Json::parse(file).items()) {
+  const Json cases = Json::parse(file);
+  for (const auto& [name, facts] : cases.items()) {
     const double wanted = facts.at("hits").get<double>() / facts.at("trained_tokens").get<double>();
     const RunDriver run("accuracy-" + name);
     const std::string rows = "\"" + golden + name + ".jsonl\"";
