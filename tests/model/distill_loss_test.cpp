@@ -120,6 +120,7 @@ class Distill : public testing::Test {
   // Runs the units of the head alone, whose first has the input x.
   LossUnit::Result run(const DecoderModel& model, const MicroBatch& many,
                        std::map<std::string, at::Tensor>& sums) {
+    const at::NoGradGuard no_grad;
     std::map<std::string, at::Tensor> weights;
     for (const UnitSpec& unit : model.spec().units) {
       for (const ParamSpec& parameter : unit.parameters) {
