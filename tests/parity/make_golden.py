@@ -264,6 +264,7 @@ CASES = {
         "tie_word_embeddings": True, "image_token_id": 250, "video_token_id": 251,
         "vision_start_token_id": 252, "vision_end_token_id": 253},
         "unused": {"mtp.fc.weight": [16, 32]}},
+    # Its wrapper reads other embeddings for the tokens of images, which the rows therefore lack.
     "muse_glimmer": {"config": {
         "architectures": ["MuseGlimmerForConditionalGeneration"], "model_type": "muse_glimmer",
         "text_config": renamed(LLAMA, "muse_glimmer_text", "MuseGlimmerForConditionalGeneration",
@@ -272,7 +273,7 @@ CASES = {
                                final_logit_softcapping=2.5, hidden_activation="silu",
                                rope_parameters={"rope_type": "default", "rope_theta": 5000.0}),
         "vision_config": MUSE_VISION, "out_hidden_size": 32, "projector_hidden_size": 8,
-        "image_token_id": 250, "video_token_id": 251}},
+        "image_token_id": 300, "video_token_id": 301}},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
     # The names lack `transformer.`, and the mask buffers of old files are there.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
