@@ -245,8 +245,8 @@ struct NormOfGatedFunction : Function<NormOfGatedFunction> {
     return result;
   }
 
-  // Returns each value's mean over its group. The result may be a view in which a group's values are
-  // one.
+  // Returns each value's mean over its group. The result may be a view in which a group's values
+  // are one.
   static at::Tensor over_groups(const at::Tensor& x, int64_t groups) {
     const at::Tensor parts = x.view({x.size(0), groups, -1});
     return parts.mean(-1, true).expand_as(parts).reshape(x.sizes());
