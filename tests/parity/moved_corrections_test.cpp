@@ -68,7 +68,7 @@ TEST(MovedCorrections, FollowTheRuleWithTheSameBitsOnEveryTier) {
   EXPECT_NE(reference.steps("loss"), still.steps("loss"));
   const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
   for (const Arguments& way :
-       std::vector<Arguments>{{"--fsdp.units=\"half\"", "--train.micro_batch=4"},
+       std::vector<Arguments>{{"--fsdp.units=\"half\""},
                               {"--fsdp.units={ groups = [[\"block.1\", \"block.2\", \"head\"]] }"},
                               {"--optimizer.overlap=backward", "--log.router=true"},
                               {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive}}) {
