@@ -2,7 +2,11 @@
 // Internal to src/kernels; any thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/errors.h"
@@ -45,6 +49,23 @@ void with_type(DType dtype, const Body& body) {
   } else {
     body(Bf16());
   }
+}
+
+// Writes the values [begin, end) of a tensor to `y`, rounded once. `decode(at, values)` gives those
+// from `at` on.
+template <typename Decode>
+void write_decoded(DType dtype, int64_t begin, int64_t end, void* y, const Decode& decode) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    std::array<float, 1024> values{};
+    for (int64_t at = begin; at < end;) {
+      const auto count = static_cast<size_t>(std::min<int64_t>(1024, end - at));
+      decode(at, std::span(values).first(count));
+      T* const out = static_cast<T*>(y) + at;
+      for (size_t i = 0; i < count; ++i) out[i] = rounded_to<T>(values[i]);
+      at += static_cast<int64_t>(count);
+    }
+  });
 }
 
 }  // namespace longshore::kernels

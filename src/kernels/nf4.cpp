@@ -1,7 +1,5 @@
 #include "kernels/nf4.h"
 
-#include <algorithm>
-#include <array>
 #include <span>
 
 #include "base/nf4.h"
@@ -14,16 +12,8 @@ void unpack_nf4_cpu(DType dtype, int64_t elements, const void* packed, int64_t b
   const Nf4Layout layout(elements);
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(packed),
                                          static_cast<size_t>(layout.bytes()));
-  with_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    std::array<float, 1024> values{};
-    for (int64_t at = begin; at < end;) {
-      const auto count = static_cast<size_t>(std::min<int64_t>(1024, end - at));
-      decode_nf4(layout, bytes, at, std::span(values).first(count));
-      T* const out = static_cast<T*>(y) + at;
-      for (size_t i = 0; i < count; ++i) out[i] = rounded_to<T>(values[i]);
-      at += static_cast<int64_t>(count);
-    }
+  write_decoded(dtype, begin, end, y, [&](int64_t at, std::span<float> values) {
+    decode_nf4(layout, bytes, at, values);
   });
 }
 
