@@ -243,8 +243,8 @@ CASES = {
             "per_layer_config": {"1": {"head_dim": 12}}, "final_logit_softcapping": 4.0}),
         "vision_config": {**VISION, "model_type": "gemma4_vision", "num_key_value_heads": 2,
                           "head_dim": 4, "pooling_kernel_size": 1, "position_embedding_size": 16},
-        "audio_config": None, "tie_word_embeddings": True, "image_token_id": 250,
-        "video_token_id": 251, "boi_token_id": 252, "eoi_token_id": 253},
+        "audio_config": None, "tie_word_embeddings": True, "image_token_id": 300,
+        "video_token_id": 301, "boi_token_id": 252, "eoi_token_id": 253},
         "unused": {"model.audio_tower.output_proj.weight": [8, 8],
                    "model.embed_audio.embedding_projection.weight": [16, 8]}},
     "mistral3": {"config": wrapper("mistral3", "Mistral3ForConditionalGeneration", renamed(
@@ -264,7 +264,7 @@ CASES = {
         "tie_word_embeddings": True, "image_token_id": 250, "video_token_id": 251,
         "vision_start_token_id": 252, "vision_end_token_id": 253},
         "unused": {"mtp.fc.weight": [16, 32]}},
-    # Its wrapper reads other embeddings for the tokens of images, which the rows therefore lack.
+    # As Gemma 4's, its wrapper reads other embeddings for tokens of images; no row has them.
     "muse_glimmer": {"config": {
         "architectures": ["MuseGlimmerForConditionalGeneration"], "model_type": "muse_glimmer",
         "text_config": renamed(LLAMA, "muse_glimmer_text", "MuseGlimmerForConditionalGeneration",
