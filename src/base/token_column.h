@@ -14,8 +14,8 @@ enum TokenColumn : uint8_t {
   kWeightColumn,     // factor of the token's loss
   kAdvantageColumn,  // of an answer, for train.loss = "policy"
   kOldLogpColumn,    // log-probability under the policy that wrote the answer
-  // Of several tokens that a teacher found likely, for train.loss = "distill": their ids, below
-  // 2^24, and their log-probabilities. A token that has fewer repeats its first id with -infinity.
+  // These are ids, below 2^24, and log-probabilities of tokens that a teacher found likely, for
+  // train.loss = "distill". A token that has fewer repeats its first id with -infinity.
   kTeacherIdColumn,
   kTeacherLogpColumn,
   kTokenColumns,

@@ -128,7 +128,7 @@ void write_values(const StateSpans& state, int64_t begin, std::span<const float>
 // Reads elements [begin, begin + values.size()): masters, or bf16 parameters without a master.
 void read_values(const StateSpans& state, int64_t begin, std::span<float> values);
 
-// The same for a parameter in halves (ParamSpec::in_halves), whose values are kept to the bit;
+// These two are for a parameter in halves (ParamSpec::in_halves), whose values are kept to the bit;
 // `begin` counts elements.
 void write_halves(const StateSpans& state, int64_t begin, std::span<const float> values);
 void read_halves(const StateSpans& state, int64_t begin, std::span<float> values);

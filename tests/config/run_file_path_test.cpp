@@ -1,4 +1,4 @@
-// What a user gives where a run file is expected, and is none.
+// A path that is no run file is answered with what to give instead.
 #include "config/run_file_path.h"
 
 #include <gtest/gtest.h>

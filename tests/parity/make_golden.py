@@ -29,6 +29,7 @@ import torch
 from safetensors.torch import save_file
 import convolution_cases
 import sink_attention
+import sliding_cases
 from expert_cases import Routing, UnfitRouting, cases, in_files, quantise_experts
 from expert_cases import randomise_experts
 from expert_cases import BF16_MARGIN, TRAINING_MARGIN
@@ -102,10 +103,6 @@ GEMMA4 = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads
               "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
                                  "rope_theta": 5000.0},
               "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}}
-
-MUSE_VISION = {"model_type": "muse_glimmer_vision", "hidden_size": 8, "intermediate_size": 8,
-               "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4,
-               "pos_emb_height": 2, "pos_emb_width": 2, "max_position_embeddings": 4}
 
 # Each case has its config and the peculiarities of its files.
 CASES = {
@@ -201,28 +198,6 @@ CASES = {
                                          "rope_theta": 10000.0, "mscale": 1.0,
                                          "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
                                          "original_max_position_embeddings": 4})},
-    "ministral": {"config": renamed(LLAMA, "ministral", "MinistralForCausalLM", head_dim=6,
-                                    sliding_window=5, rope_theta=10000.0,
-                                    layer_types=["sliding_attention", "full_attention"])},
-    "starcoder2": {"config": renamed(LLAMA, "starcoder2", "Starcoder2ForCausalLM",
-                                     hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-4,
-                                     use_bias=True, sliding_window=6, rope_theta=10000.0,
-                                     residual_dropout=0.1, embedding_dropout=0.1,
-                                     tie_word_embeddings=True)},
-    "ernie4_5": {"config": renamed(LLAMA, "ernie4_5", "Ernie4_5ForCausalLM", head_dim=8,
-                                   use_bias=True, rope_theta=5000.0, pad_token_id=0,
-                                   tie_word_embeddings=True)},
-    # Layers with a window rotate; the others have no positions.
-    "exaone4": {"config": renamed(LLAMA, "exaone4", "Exaone4ForCausalLM", num_hidden_layers=3,
-                                  head_dim=8, sliding_window=5, sliding_window_pattern=3,
-                                  rope_theta=5000.0, pad_token_id=0,
-                                  rope_scaling={"rope_type": "llama3", **LLAMA3})},
-    "cohere": {"config": renamed(LLAMA, "cohere", "CohereForCausalLM", num_hidden_layers=1,
-                                 logit_scale=0.25, layer_norm_eps=1e-4, rope_theta=5000.0,
-                                 pad_token_id=0)},
-    "cohere2": {"config": renamed(LLAMA, "cohere2", "Cohere2ForCausalLM", num_hidden_layers=3,
-                                  sliding_window=5, sliding_window_pattern=3, logit_scale=0.3,
-                                  layer_norm_eps=1e-4, rope_theta=5000.0, pad_token_id=0)},
     "gemma3": {"config": wrapper("gemma3", "Gemma3ForConditionalGeneration", {
         "model_type": "gemma3_text", "vocab_size": VOCABULARY, "hidden_size": 16,
         "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 4, "sliding_window": 5,
@@ -264,16 +239,6 @@ CASES = {
         "tie_word_embeddings": True, "image_token_id": 250, "video_token_id": 251,
         "vision_start_token_id": 252, "vision_end_token_id": 253},
         "unused": {"mtp.fc.weight": [16, 32]}},
-    # As Gemma 4's, its wrapper reads other embeddings for tokens of images; no row has them.
-    "muse_glimmer": {"config": {
-        "architectures": ["MuseGlimmerForConditionalGeneration"], "model_type": "muse_glimmer",
-        "text_config": renamed(LLAMA, "muse_glimmer_text", "MuseGlimmerForConditionalGeneration",
-                               num_hidden_layers=3, head_dim=8, sliding_window=5,
-                               qk_scale_factor=1.7, output_multiplier=0.3, post_norm_eps=1e-2,
-                               final_logit_softcapping=2.5, hidden_activation="silu",
-                               rope_parameters={"rope_type": "default", "rope_theta": 5000.0}),
-        "vision_config": MUSE_VISION, "out_hidden_size": 32, "projector_hidden_size": 8,
-        "image_token_id": 300, "video_token_id": 301}},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
     # The names lack `transformer.`, and the mask buffers of old files are there.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
@@ -283,6 +248,8 @@ CASES = {
 CASES.update(cases(LLAMA, QWEN3_5, CASES["qwen3_5"]["config"], GEMMA4))
 CONVOLUTIONS = convolution_cases.cases(LLAMA)
 CASES.update(CONVOLUTIONS)
+SLIDING = sliding_cases.cases(LLAMA, LLAMA3, renamed)
+CASES.update(SLIDING)
 
 
 # Each case has a seed of its own, so a new case changes no other.
@@ -291,9 +258,7 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
      "gemma3-capped", "qwen3_5_text", "qwen3_5", "gemma4_text", "gemma4"])}
-# Families that were added beside Gemma 4 count from its number, too.
-SEEDS.update({name: 1026 + number for number, name in enumerate(
-    ["exaone4", "cohere2", "muse_glimmer", "ministral", "starcoder2", "ernie4_5", "cohere"])})
+SEEDS.update({name: sliding_cases.FIRST_SEED + number for number, name in enumerate(SLIDING)})
 SEEDS.update({name: convolution_cases.FIRST_SEED + number
               for number, name in enumerate(CONVOLUTIONS)})
 # Cases with experts take the first seed from this one on with a usable routing.

@@ -129,7 +129,7 @@ void write_pairs(const std::string& pairs, const std::string& rows) {
 // DPO with all parameters takes at most 2 % more memory than SFT with the same tokens, by the plan
 // and measured.
 TEST(DeviceMemory, OfDpoIsThatOfSftWithTheSameTokens) {
-  const std::string directory = wide_model(256);
+  const std::string directory = wide_model(128);
   write_pairs(directory + "/pairs.jsonl", directory + "/rows.jsonl");
   const auto peaks = [&](const std::string& rows, const Arguments& more) {
     RunDriver run("peaks");

@@ -157,7 +157,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   }
 }
 
-// What other programs call an option or a key of the run file.
+// MeantOption: another program's name of an option or of a key of the run file.
 struct MeantOption {
   std::string_view name, meant;
 };
