@@ -40,6 +40,12 @@ constexpr bool has_reference(LossKind loss) {
   return is_preference(loss) && loss != LossKind::kOrpo && loss != LossKind::kSimpo;
 }
 
+// Returns whether it is made from log-probabilities that the head computes first, so that it
+// computes its logits a second time for gradients.
+constexpr bool scores_first(LossKind loss) {
+  return is_preference(loss) || loss == LossKind::kPolicy;
+}
+
 // The clip of kPolicy. The defaults are those of TRL's GRPO, and of the run file's section
 // "policy".
 struct PolicyOptions {
@@ -58,7 +64,7 @@ struct DistillOptions {
 
 // The defaults are TRL's, and those of the run file's section "preference".
 struct PreferenceOptions {
-  LossKind loss = LossKind::kDpo;  // not kSft, not kDistill
+  LossKind loss = LossKind::kDpo;  // one that scores_first()
   double beta = 0.1;
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta

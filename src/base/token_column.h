@@ -21,11 +21,17 @@ enum TokenColumn : uint8_t {
   kTokenColumns,
 };
 
+// Returns the numbers that each token has in a column, where lists of a teacher have
+// `teacher_tokens`.
+constexpr size_t width_of_column(size_t column, size_t teacher_tokens) {
+  return column < kTeacherIdColumn ? 1 : teacher_tokens;
+}
+
 // By column: as many values for each token as the column is wide, or empty.
 struct TokenColumns : std::array<std::vector<float>, kTokenColumns> {
   size_t teacher_tokens = 0;  // the width of both columns of a teacher
   // Returns the width of a column.
-  size_t width_of(size_t column) const { return column < kTeacherIdColumn ? 1 : teacher_tokens; }
+  size_t width_of(size_t column) const { return width_of_column(column, teacher_tokens); }
 };
 
 // The most that TokenColumns::teacher_tokens may be.

@@ -74,8 +74,7 @@ struct TokenFileHeader {
   bool has_column(size_t column) const { return (columns >> column & 1) != 0; }
   // Returns the numbers that each token has in a column.
   uint64_t width_of(size_t column) const {
-    if (!has_column(column)) return 0;
-    return column < kTeacherIdColumn ? 1 : teacher_tokens;
+    return has_column(column) ? width_of_column(column, teacher_tokens) : 0;
   }
   uint32_t version() const {
     if (columns == 0) return kTokenFileVersion;

@@ -166,7 +166,7 @@ void TokenFileWriter::append_columns(const TokenBlock& block) {
   for (size_t c = 0; c < kTokenColumns; ++c) {
     Part& part = parts_[kColumns + c];
     const std::vector<float>& values = block.columns[c];
-    const uint64_t width = c < kTeacherIdColumn ? 1 : totals_.teacher_tokens;
+    const uint64_t width = width_of_column(c, totals_.teacher_tokens);
     LONGSHORE_CHECK(values.empty() || values.size() == width * block.ids.size())
         << kPartNames[kColumns + c];
     const auto fill = [&](uint64_t count) {

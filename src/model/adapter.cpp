@@ -56,15 +56,20 @@ bool is_sparse_part(Module module) {
   return is_one_of(kExpertModules, module) || module == Module::kRouter;
 }
 
+// Returns whether a sparse layer computes the module's product.
+bool is_in_sparse_layer(Module module) {
+  return is_sparse_part(module) || module == Module::kSharedSwitch;
+}
+
 // Returns whether "all-linear" includes the module.
 bool is_linear(const ArchSpec& arch, Module module) {
   return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
-         (experts_are_linear(arch) && (is_sparse_part(module) || module == Module::kSharedSwitch));
+         (experts_are_linear(arch) && is_in_sparse_layer(module));
 }
 
 bool can_be_adapted(const ArchSpec& arch, Module module) {
   return is_linear(arch, module) || is_one_of(kTableModules, module) ||
-         (experts_adaptable(arch) && (is_sparse_part(module) || module == Module::kSharedSwitch));
+         (experts_adaptable(arch) && is_in_sparse_layer(module));
 }
 
 bool ends_with_part(std::string_view name, std::string_view end) {
@@ -157,9 +162,8 @@ std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& li
 // switch of the expert for all tokens is computed beside them.
 void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
                         const std::string& where) {
-  const bool any = std::ranges::any_of(adapter.targets, [](const auto& target) {
-    return is_sparse_part(target.second) || target.second == Module::kSharedSwitch;
-  });
+  const bool any = std::ranges::any_of(
+      adapter.targets, [](const auto& target) { return is_in_sparse_layer(target.second); });
   if (any && (adapter.magnitudes || adapter.dropout > 0.0)) {
     throw ConfigError(where + ": adapters of experts and routers have neither DoRA nor dropout, " +
                       "as in PEFT; use \"attention\", or LoRA without dropout");

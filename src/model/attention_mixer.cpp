@@ -118,23 +118,22 @@ at::Tensor AttentionMixer::query_growth(const at::Tensor& positions, const at::T
 at::Tensor AttentionMixer::head_normed(UnitParameters parameters, Module module,
                                        const at::Tensor& x) const {
   if (arch_.qk_norm == QueryKeyNorm::kHeadPlain) {
-    return normalise(x, at::ones({arch_.head_dim}, x.options().requires_grad(false)), {},
-                     NormKind::kRms, arch_.norm_eps);
+    return plain_normed(x, NormKind::kRms);
   }
   const NormWeights norm = index_.norm(parameters, module, arch_.norm, arch_.norm_eps);
   return norm.weight.defined() ? normalise(x, norm.weight, norm.bias, norm.kind, norm.eps) : x;
 }
 
-at::Tensor AttentionMixer::value_normed(const at::Tensor& x) const {
+at::Tensor AttentionMixer::plain_normed(const at::Tensor& x, NormKind kind) const {
   const at::Tensor ones = at::ones({arch_.head_dim}, x.options().requires_grad(false));
-  return normalise(x, ones, {}, NormKind::kRmsWide, arch_.norm_eps);
+  return normalise(x, ones, {}, kind, arch_.norm_eps);
 }
 
 at::Tensor AttentionMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                    const NormWeights& norm, const MicroBatch& batch,
                                    Values values) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
-  if (arch_.value_norm) qkv[2] = value_normed(qkv[2]);
+  if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
   qkv[2] = clipped(qkv[2]);

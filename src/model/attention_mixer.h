@@ -28,8 +28,8 @@ class AttentionMixer final : public Mixer {
                            const MicroBatch& batch) const;
   // Returns x itself if the family lacks this norm.
   at::Tensor head_normed(UnitParameters parameters, Module module, const at::Tensor& x) const;
-  // Returns the values with each head divided by its root mean square.
-  at::Tensor value_normed(const at::Tensor& x) const;
+  // Returns x with each head divided by its root mean square.
+  at::Tensor plain_normed(const at::Tensor& x, NormKind kind) const;
   // Returns x with its values limited, or x itself if the family does not clip.
   at::Tensor clipped(const at::Tensor& x) const;
   // Returns the factor of the queries, [T, 1].

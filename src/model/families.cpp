@@ -290,6 +290,8 @@ struct Family {
   NameTable names;
   // False for a text model that exists inside its wrapper alone.
   bool alone = true;
+  // The wrapper computes final_logit_softcapping, too.
+  bool capped_inside = false;
 };
 
 const std::vector<Family>& families() {
@@ -300,7 +302,8 @@ const std::vector<Family>& families() {
       {"qwen3", read_qwen3, llama_names("Qwen3DecoderLayer")},
       {"gemma2", read_gemma2, gemma_names("Gemma2DecoderLayer")},
       {"gemma3_text", read_gemma3_text, gemma_names("Gemma3DecoderLayer")},
-      {"gemma4_text", read_gemma4_text, gemma4_names("Gemma4TextDecoderLayer")},
+      {"gemma4_text", read_gemma4_text, gemma4_names("Gemma4TextDecoderLayer"), /*alone=*/true,
+       /*capped_inside=*/true},
       {"phi3", read_phi3, phi_names("Phi3DecoderLayer")},
       {"olmo2", read_olmo2, olmo_names("Olmo2DecoderLayer")},
       {"olmo3", read_olmo3, olmo_names("Olmo3DecoderLayer")},
@@ -336,7 +339,7 @@ const std::vector<Family>& families() {
       {"gemma4", nullptr, in_gemma4_wrapper(gemma4_names("Gemma4TextDecoderLayer"))},
       {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
       {"muse_glimmer_text", read_muse_glimmer_text,
-       muse_glimmer_names("MuseGlimmerTextDecoderLayer"), /*alone=*/false},
+       muse_glimmer_names("MuseGlimmerTextDecoderLayer"), /*alone=*/false, /*capped_inside=*/true},
       {"muse_glimmer", nullptr,
        in_muse_glimmer_wrapper(muse_glimmer_names("MuseGlimmerTextDecoderLayer"))},
       {"gpt2", read_gpt2, gpt2_names("GPT2Block")},
@@ -382,8 +385,7 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
     family->read(reader, arch);
     know_qk_norm(arch, reader);
     reader.refuse_unknown_numeric_keys();
-    // The wrappers of Gemma 4 and Muse Glimmer compute the cap, too.
-    if (arch.logit_cap != 0.0 && family->alone && model_type != "gemma4_text") {
+    if (arch.logit_cap != 0.0 && !family->capped_inside) {
       reader.problem("final_logit_softcapping",
                      "is not supported inside a wrapper: transformers computes that without it");
     }

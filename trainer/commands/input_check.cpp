@@ -135,9 +135,7 @@ class InputCheck {
     if (trained && ends_) {
       const bool skip = config_.data.bad_rows == DataSection::BadRows::kSkip;
       const auto format = detect_file_format(path, row_format_options(options), skip);
-      const bool chat = format == DataSection::Format::kPromptCompletion &&
-                        config_.data.prompt_template == "chat";
-      conversations_ = conversations_ || format == DataSection::Format::kMessages || chat;
+      conversations_ = conversations_ || holds_conversations(name_of(format), config_.data);
       for (const InspectedRow& row : rows) {
         if (row.problem.empty()) ends_->take(std::span<const TokenId>(row.labels));
       }

@@ -131,9 +131,8 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   if (split) data.part = part_of(*data.dataset, !training, config.eval.split);
   const PrepareOptions used = preparation.options(paths);
   const std::vector<FileReport>& reports = data.report.files;
-  const bool prompts_are_chat = config.data.prompt_template == "chat";
   data.conversations = std::ranges::any_of(reports, [&](const FileReport& file) {
-    return file.format == "messages" || (prompts_are_chat && file.format == "prompt-completion");
+    return holds_conversations(file.format, config.data);
   });
   // Prompts, completions and the answers of pairs may be messages too.
   const bool may_be_chat = std::ranges::any_of(reports, [](const FileReport& file) {
@@ -249,9 +248,13 @@ double TrainingData::epochs_after(Step step) const {
   return sampler_.epochs_in(samples_before(step));
 }
 
+bool holds_conversations(std::string_view format, const DataSection& data) {
+  return format == "messages" || (format == "prompt-completion" && data.prompt_template == "chat");
+}
+
 std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
   const LossKind loss = config.train.loss;
-  if (loss == LossKind::kSft || loss == LossKind::kDistill) return std::nullopt;
+  if (!scores_first(loss)) return std::nullopt;
   PreferenceOptions options = config.preference;
   options.loss = loss;
   options.policy = config.policy;

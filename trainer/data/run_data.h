@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -125,6 +126,9 @@ class TrainingData {
   Step base_step_;            // step at which this process started
   int64_t base_samples_ = 0;  // samples before base_step_
 };
+
+// Returns whether rows of this format are trained as conversations, which a template ends.
+bool holds_conversations(std::string_view format, const DataSection& data);
 
 // Returns the loss that the run file asks for; empty with "sft", and with "distill", which is the
 // model's (ArchSpec::distill).
