@@ -6,7 +6,6 @@
 // The bytes that the transport really sends may differ.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,9 +25,6 @@ enum class CommKind : uint8_t {
   kBroadcast,
   kBarrier,
 };
-inline constexpr std::array<CommKind, 6> kCommKinds = {
-    CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce,
-    CommKind::kScalars,   CommKind::kBroadcast,     CommKind::kBarrier};
 
 // Returns "all_gather", "reduce_scatter" and so on.
 std::string_view name_of(CommKind kind);
