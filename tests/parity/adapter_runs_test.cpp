@@ -36,9 +36,33 @@ Outcome train(const std::string& golden, const Arguments& more) {
   return outcome_of(run);
 }
 
+// Each option of an adapter's run by itself or with few others; or all of them in few runs, which
+// compare the same things without naming the option.
+enum class Runs : uint8_t { kEachOption, kOptionsTogether };
+
+std::vector<Arguments> variants_of(Runs runs, const std::string& drive) {
+  if (runs == Runs::kOptionsTogether) {
+    return {{"--fsdp.recompute=none", "--fsdp.prefetch=3", "--offload.state_format=fp32"},
+            {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.activations=host",
+             "--offload.threads=2"},
+            {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward",
+             "--offload.optimizer=nvme", "--offload.parameters=nvme", drive},
+            {"--offload.parameters=files", "--fsdp.units=half", "--optimizer.overlap=backward"},
+            {"--offload.parameters=files", "--fsdp.prefetch=3", "--optimizer.overlap=none"}};
+  }
+  return {{"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+          {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
+          {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
+          {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
+          {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive},
+          {"--offload.parameters=files"},
+          {"--offload.parameters=files", "--fsdp.units=half", "--optimizer.overlap=backward"},
+          {"--offload.parameters=files", "--fsdp.prefetch=3", "--optimizer.overlap=none"}};
+}
+
 // Tiers, units, recompute, prefetch and threads change no bit of a run.
 void expect_same_bits(const std::string& golden, const std::string& compute,
-                      const Arguments& adapter) {
+                      const Arguments& adapter, Runs runs = Runs::kOptionsTogether) {
   // Norms are summed by unit, so nothing is clipped where units differ.
   const Arguments run =
       joined(adapter, {"--precision.compute=" + compute, "--train.max_grad_norm=0"});
@@ -46,15 +70,7 @@ void expect_same_bits(const std::string& golden, const std::string& compute,
   const Outcome reference = train(golden, run);
   ASSERT_EQ(reference.losses.size(), 10u);
   EXPECT_NE(reference.losses.front(), reference.losses.back());
-  for (const Arguments& variant : std::vector<Arguments>{
-           {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
-           {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2"},
-           {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
-           {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
-           {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive},
-           {"--offload.parameters=files"},
-           {"--offload.parameters=files", "--fsdp.units=half", "--optimizer.overlap=backward"},
-           {"--offload.parameters=files", "--fsdp.prefetch=3", "--optimizer.overlap=none"}}) {
+  for (const Arguments& variant : variants_of(runs, drive)) {
     const Outcome outcome = train(golden, joined(run, variant));
     EXPECT_EQ(outcome.losses, reference.losses) << golden << compute << " " << variant.front();
     EXPECT_TRUE(outcome.state == reference.state) << golden << compute << " " << variant.front();
@@ -63,52 +79,92 @@ void expect_same_bits(const std::string& golden, const std::string& compute,
 
 class AdapterBits : public testing::TestWithParam<std::string> {};
 
-// In fp32 and, for two families, bf16.
+// In fp32 and, for two families, bf16. Of one family each option runs alone.
 TEST_P(AdapterBits, AreTheSameInEveryConfiguration) {
   const std::string golden = GetParam();
+  const Runs runs = golden == "llama" ? Runs::kEachOption : Runs::kOptionsTogether;
   for (const std::string compute : {"fp32", "bf16"}) {
     if (compute == "bf16" && golden != "llama" && golden != "qwen3_moe") continue;
-    expect_same_bits(golden, compute, {});
+    expect_same_bits(golden, compute, {}, runs);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, AdapterBits,
-                         testing::Values("llama", "llama-tied", "gpt2", "phi3", "qwen3_moe"),
-                         golden_test_name);
+const auto kFamilies = testing::Values("llama", "llama-tied", "gpt2", "phi3", "qwen3_moe");
+INSTANTIATE_TEST_SUITE_P(Families, AdapterBits, kFamilies, golden_test_name);
+
+class LongAdapterBits : public testing::TestWithParam<std::string> {};
+
+// Each option alone, in both computations, gives the same bits in every family.
+TEST_P(LongAdapterBits, AreTheSameForEachOption) {
+  for (const std::string compute : {"fp32", "bf16"}) {
+    expect_same_bits(GetParam(), compute, {}, Runs::kEachOption);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LongAdapterBits, kFamilies, golden_test_name);
+
+void expect_dora_agrees(Runs runs) {
+  for (const std::string compute : {"fp32", "bf16"}) {
+    expect_same_bits("llama", compute, {"--adapter.kind=dora"}, runs);
+  }
+}
 
 TEST(AdapterRuns, OfDoraHaveTheSameBitsInEveryConfiguration) {
-  for (const std::string compute : {"fp32", "bf16"}) {
-    expect_same_bits("llama", compute, {"--adapter.kind=dora"});
-  }
+  expect_dora_agrees(Runs::kOptionsTogether);
 }
 
 // Adapters on embedding and head change backward of both; the head's drops inputs by position.
-TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
+void expect_tables_agree(Runs runs) {
   const Arguments tables = {"--adapter.targets=[\"embed_tokens\", \"lm_head\", \"v_proj\"]"};
-  expect_same_bits("llama", "fp32", joined(tables, {"--adapter.dropout=0.25"}));
-  expect_same_bits("llama", "bf16", tables);
+  expect_same_bits("llama", "fp32", joined(tables, {"--adapter.dropout=0.25"}), runs);
+  expect_same_bits("llama", "bf16", tables, runs);
+}
+
+TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
+  expect_tables_agree(Runs::kOptionsTogether);
 }
 
 // An embedding that is also the head is trained in full beside the adapters.
+void expect_tied_embedding_agrees(Runs runs) {
+  expect_same_bits("llama-tied", "fp32", {"--adapter.train=[\"embed_tokens\"]"}, runs);
+}
+
 TEST(AdapterRuns, OfATiedEmbeddingHaveTheSameBitsInEveryConfiguration) {
-  expect_same_bits("llama-tied", "fp32", {"--adapter.train=[\"embed_tokens\"]"});
+  expect_tied_embedding_agrees(Runs::kOptionsTogether);
 }
 
 // The experts of these families have adapters where they are named.
-TEST(AdapterRuns, OfNamedExpertsHaveTheSameBitsInEveryConfiguration) {
+void expect_named_experts_agree(Runs runs) {
   const std::string targets = "--adapter.targets=[\"attention\", \"mlp\", ";
-  expect_same_bits("gpt_oss", "fp32", {targets + "\"router\"]"});
-  expect_same_bits("qwen2_moe", "fp32", {targets + "\"gate\", \"shared_expert_gate\"]"});
+  expect_same_bits("gpt_oss", "fp32", {targets + "\"router\"]"}, runs);
+  expect_same_bits("qwen2_moe", "fp32", {targets + "\"gate\", \"shared_expert_gate\"]"}, runs);
+}
+
+TEST(AdapterRuns, OfNamedExpertsHaveTheSameBitsInEveryConfiguration) {
+  expect_named_experts_agree(Runs::kOptionsTogether);
 }
 
 // With dropout too: recompute, units, tiers and threads draw the same masks.
-TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
+void expect_dropout_agrees(Runs runs) {
   const Arguments lora = {"--adapter.dropout=0.25"}, dora = joined(lora, {"--adapter.kind=dora"});
-  expect_same_bits("llama", "fp32", lora);
-  expect_same_bits("llama", "bf16", dora);
-  expect_same_bits("phi3", "fp32", dora);
-  expect_same_bits("gpt2", "fp32", lora);
+  expect_same_bits("llama", "fp32", lora, runs);
+  expect_same_bits("llama", "bf16", dora, runs);
+  expect_same_bits("phi3", "fp32", dora, runs);
+  expect_same_bits("gpt2", "fp32", lora, runs);
   EXPECT_NE(train("llama", lora).losses, train("llama", {}).losses);
+}
+
+TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
+  expect_dropout_agrees(Runs::kOptionsTogether);
+}
+
+// Each option alone gives the same bits with every kind of adapter.
+TEST(LongAdapterRuns, HaveTheSameBitsForEachOption) {
+  expect_dora_agrees(Runs::kEachOption);
+  expect_tables_agree(Runs::kEachOption);
+  expect_tied_embedding_agrees(Runs::kEachOption);
+  expect_named_experts_agree(Runs::kEachOption);
+  expect_dropout_agrees(Runs::kEachOption);
 }
 
 // Returns the norms of the rows of a matrix; of its columns if `columns`.

@@ -16,85 +16,126 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome train(const std::string& name, const std::string& golden,
-              const std::vector<std::string>& more) {
+Outcome train(const std::string& name, const std::string& golden, const Arguments& more) {
   RunDriver run("bits-" + name);
-  std::vector<std::string> arguments = RunDriver::golden_arguments(golden);
-  arguments.insert(arguments.end(), {"--train.steps=50", "--train.max_grad_norm=0.9",
-                                     "--train.sequences_per_step=4"});
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  EXPECT_EQ(run.train(arguments), 0) << name;
+  const Arguments base =
+      joined(RunDriver::golden_arguments(golden),
+             {"--train.steps=50", "--train.max_grad_norm=0.9", "--train.sequences_per_step=4"});
+  EXPECT_EQ(run.train(joined(base, more)), 0) << name;
   return {run.steps("loss"), run.steps("grad_norm"), run.state()};
 }
 
-class SameBits : public testing::TestWithParam<std::string> {};
+void expect_bits_of(const Outcome& reference, const std::string& golden, const Arguments& common,
+                    const std::vector<Arguments>& variants) {
+  for (const Arguments& variant : variants) {
+    EXPECT_TRUE(train("variant", golden, joined(common, variant)) == reference)
+        << golden << ": " << testing::PrintToString(joined(common, variant));
+  }
+}
+
+// Runs of a family: either each option alone, or all options in a few runs that change several at
+// once and are shorter. The latter compare the same things, but a failure does not name the option.
+enum class Runs : uint8_t { kEachOption, kOptionsTogether };
+
+void expect_formats_agree(const std::string& golden, Runs runs) {
+  const bool each = runs == Runs::kEachOption;
+  const Arguments common = {each ? "--train.steps=50" : "--train.steps=20"};
+  const Outcome reference = train("reference", golden, common);
+  ASSERT_EQ(reference.losses.size(), each ? 50u : 20u);
+  if (each) {
+    expect_bits_of(reference, golden, common,
+                   {{"--offload.state_format=fp32"},
+                    {"--offload.threads=2"},
+                    {"--offload.threads=4"},
+                    {"--fsdp.recompute=none"},
+                    {"--fsdp.recompute=auto"},
+                    {"--fsdp.prefetch=0"},
+                    {"--fsdp.prefetch=3"},
+                    {"--optimizer.overlap=none"},
+                    {"--offload.activations=host"}});
+  } else {
+    expect_bits_of(reference, golden, common,
+                   {{"--offload.activations=host", "--fsdp.prefetch=3", "--offload.threads=2"},
+                    {"--fsdp.recompute=auto", "--fsdp.prefetch=0", "--optimizer.overlap=none"}});
+  }
+  expect_bits_of(reference, golden, common,
+                 {{"--offload.activations=host", "--optimizer.overlap=none",
+                   "--fsdp.recompute=none", "--fsdp.prefetch=2"},
+                  {"--fsdp.recompute=none", "--fsdp.prefetch=0", "--offload.threads=4",
+                   "--offload.state_format=fp32"}});
+}
+
+void expect_bf16_agrees(const std::string& golden, Runs runs) {
+  const bool each = runs == Runs::kEachOption;
+  const Arguments common = {"--precision.compute=bf16",
+                            each ? "--train.steps=50" : "--train.steps=20"};
+  const Outcome reference = train("reference", golden, common);
+  expect_bits_of(reference, golden, common,
+                 each ? std::vector<Arguments>{{"--offload.state_format=fp32"},
+                                               {"--fsdp.recompute=none"},
+                                               {"--offload.threads=4"}}
+                      : std::vector<Arguments>{{"--offload.state_format=fp32"},
+                                               {"--fsdp.recompute=none", "--offload.threads=4"}});
+}
+
+void expect_rounded_moments_agree(const std::string& golden, Runs runs) {
+  for (const std::string format : {"split-bf16", "split-int8"}) {
+    const Arguments common = {"--offload.state_format=" + format, "--train.steps=10"};
+    const Outcome reference = train("reference", golden, common);
+    expect_bits_of(reference, golden, common,
+                   runs == Runs::kEachOption
+                       ? std::vector<Arguments>{{"--offload.threads=4"}, {"--fsdp.recompute=none"}}
+                       : std::vector<Arguments>{{"--offload.threads=4", "--fsdp.recompute=none"}});
+  }
+}
+
+class SameBits : public testing::TestWithParam<std::string> {
+ protected:
+  // A family of dense blocks and one of experts take each option alone.
+  static Runs runs() {
+    return GetParam() == "llama" || GetParam() == "qwen3_moe" ? Runs::kEachOption
+                                                              : Runs::kOptionsTogether;
+  }
+};
 
 // State formats, threads, recompute and prefetch give the same bits.
 TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
-  const std::string golden = GetParam();
-  const Outcome reference = train("reference", golden, {});
-  ASSERT_EQ(reference.losses.size(), 50u);
-  const std::vector<std::vector<std::string>> variants = {
-      {"--offload.state_format=fp32"},
-      {"--offload.threads=2"},
-      {"--offload.threads=4"},
-      {"--fsdp.recompute=none"},
-      {"--fsdp.recompute=auto"},
-      {"--fsdp.prefetch=0"},
-      {"--fsdp.prefetch=3"},
-      {"--optimizer.overlap=none"},
-      {"--offload.activations=host"},
-      {"--offload.activations=host", "--optimizer.overlap=none", "--fsdp.recompute=none",
-       "--fsdp.prefetch=2"},
-      {"--fsdp.recompute=none", "--fsdp.prefetch=0", "--offload.threads=4",
-       "--offload.state_format=fp32"},
-  };
-  for (const std::vector<std::string>& variant : variants) {
-    EXPECT_TRUE(train("variant", golden, variant) == reference) << golden << " " << variant[0];
-  }
+  expect_formats_agree(GetParam(), runs());
 }
 
 // Configurations have equal bits in bf16 compute, where the device reads the master's upper half.
 TEST_P(SameBits, HoldsInBf16Compute) {
-  const std::string golden = GetParam();
-  const Outcome reference = train("reference", golden, {"--precision.compute=bf16"});
-  for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
-           {"--offload.state_format=fp32"}, {"--fsdp.recompute=none"}, {"--offload.threads=4"}}) {
-    std::vector<std::string> arguments = {"--precision.compute=bf16"};
-    arguments.insert(arguments.end(), variant.begin(), variant.end());
-    EXPECT_TRUE(train("variant", golden, arguments) == reference) << golden << " " << variant[0];
-  }
+  expect_bf16_agrees(GetParam(), runs());
 }
 
 // Configurations have equal bits with rounded moments: random bits depend on element and update.
 TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
-  for (const std::string format : {"split-bf16", "split-int8"}) {
-    const std::string key = "--offload.state_format=" + format;
-    const Outcome reference = train("reference", GetParam(), {key, "--train.steps=10"});
-    for (const std::string more : {"--offload.threads=4", "--fsdp.recompute=none"}) {
-      EXPECT_TRUE(train("variant", GetParam(), {key, "--train.steps=10", more}) == reference)
-          << format << " " << more;
-    }
-  }
+  expect_rounded_moments_agree(GetParam(), runs());
+}
+
+class LongSameBits : public testing::TestWithParam<std::string> {};
+
+// Each option alone, over 50 steps, gives the same bits in every family.
+TEST_P(LongSameBits, EachOptionAloneAgrees) {
+  expect_formats_agree(GetParam(), Runs::kEachOption);
+  expect_bf16_agrees(GetParam(), Runs::kEachOption);
+  expect_rounded_moments_agree(GetParam(), Runs::kEachOption);
 }
 
 // Without clipping, updates in backward give the same bits on either tier.
 TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
-  const std::vector<std::string> unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
+  const Arguments unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
   const Outcome reference = train("reference", GetParam(), unclipped);
   const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
-  for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
-           {"--optimizer.overlap=backward"},
-           {"--optimizer.overlap=none"},
-           {"--optimizer.overlap=backward", "--offload.optimizer=nvme", drive}}) {
-    EXPECT_TRUE(train("variant", GetParam(), joined(unclipped, variant)) == reference)
-        << GetParam() << " " << variant.front() << " " << variant.back();
-  }
+  expect_bits_of(reference, GetParam(), unclipped,
+                 {{"--optimizer.overlap=backward"},
+                  {"--optimizer.overlap=none"},
+                  {"--optimizer.overlap=backward", "--offload.optimizer=nvme", drive}});
 }
 
 // Two runs of one plan have equal bits.
 TEST_P(SameBits, TheSamePlanRepeats) {
-  const std::vector<std::string> two_threads = {"--device.threads=2", "--train.steps=10"};
+  const Arguments two_threads = {"--device.threads=2", "--train.steps=10"};
   EXPECT_TRUE(train("first", GetParam(), two_threads) == train("second", GetParam(), two_threads));
 }
 
@@ -108,11 +149,11 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, SameBits,
-                         testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma2",
-                                         "gemma3_text", "gemma4_text", "phi3-long", "qwen3_5_text",
-                                         "lfm2", "nemotron_h", "qwen3_moe", "gpt_oss"),
-                         golden_test_name);
+const auto kFamilies =
+    testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma2", "gemma3_text", "gemma4_text",
+                    "phi3-long", "qwen3_5_text", "lfm2", "nemotron_h", "qwen3_moe", "gpt_oss");
+INSTANTIATE_TEST_SUITE_P(Families, SameBits, kFamilies, golden_test_name);
+INSTANTIATE_TEST_SUITE_P(Families, LongSameBits, kFamilies, golden_test_name);
 
 class SameBitsOfExperts : public testing::TestWithParam<std::string> {};
 
@@ -159,26 +200,29 @@ INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};
 
-// A GPU gives the same bits whatever the formats, threads, recompute, prefetch and tiers.
+// A GPU gives the same bits whatever the formats, threads, recompute, prefetch and tiers. One
+// family takes the options one by one, the others several at once.
 TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
   LONGSHORE_NEEDS_GPU();
+  const bool each = GetParam() == "llama";
   for (const std::string compute : {"fp32", "bf16"}) {
-    const std::vector<std::string> gpu = {"--device.kind=cuda", "--precision.compute=" + compute};
+    const Arguments gpu = {"--device.kind=cuda", "--precision.compute=" + compute,
+                           each ? "--train.steps=50" : "--train.steps=20"};
     const Outcome reference = train("reference", GetParam(), gpu);
-    ASSERT_EQ(reference.losses.size(), 50u);
+    ASSERT_EQ(reference.losses.size(), each ? 50u : 20u);
     const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
-    const std::vector<std::vector<std::string>> variants = {
-        {"--train.steps=50"},  // unchanged, a second time
-        {"--offload.state_format=fp32", "--offload.threads=4"},
-        {"--fsdp.recompute=none"},
-        {"--fsdp.prefetch=0"},
-        {"--fsdp.prefetch=3", "--offload.threads=2"},
-        {"--offload.optimizer=nvme", drive},
-    };
-    for (const std::vector<std::string>& variant : variants) {
-      EXPECT_TRUE(train("variant", GetParam(), joined(gpu, variant)) == reference)
-          << GetParam() << " " << compute << " " << variant[0];
-    }
+    expect_bits_of(reference, GetParam(), gpu, {Arguments{}});  // unchanged, a second time
+    expect_bits_of(
+        reference, GetParam(), gpu,
+        each ? std::vector<Arguments>{{"--offload.state_format=fp32", "--offload.threads=4"},
+                                      {"--fsdp.recompute=none"},
+                                      {"--fsdp.prefetch=0"},
+                                      {"--fsdp.prefetch=3", "--offload.threads=2"},
+                                      {"--offload.optimizer=nvme", drive}}
+             : std::vector<Arguments>{{"--offload.state_format=fp32", "--offload.threads=4",
+                                       "--fsdp.recompute=none", "--fsdp.prefetch=0"},
+                                      {"--fsdp.prefetch=3", "--offload.threads=2",
+                                       "--offload.optimizer=nvme", drive}});
   }
 }
 
