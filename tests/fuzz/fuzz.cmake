@@ -14,6 +14,7 @@ endforeach()
 
 function(longshore_fuzz program)
   add_executable(${program} ${ARGN} ${targets})
+  longshore_group_sources(${program} ${targets})
   target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(
     ${program} PRIVATE longshore::base longshore::config longshore::hf longshore::text
