@@ -36,8 +36,8 @@ Outcome train(const std::string& golden, const Arguments& more) {
   return outcome_of(run);
 }
 
-// Each option of an adapter's run by itself or with few others; or all of them in few runs, which
-// compare the same things without naming the option.
+// A test runs each option by itself or with few others, or all options in few runs. The latter
+// compare the same things, but a failure does not name the option.
 enum class Runs : uint8_t { kEachOption, kOptionsTogether };
 
 std::vector<Arguments> variants_of(Runs runs, const std::string& drive) {

@@ -33,8 +33,8 @@ void expect_bits_of(const Outcome& reference, const std::string& golden, const A
   }
 }
 
-// Runs of a family: either each option alone, or all options in a few runs that change several at
-// once and are shorter. The latter compare the same things, but a failure does not name the option.
+// A family runs each option by itself, or all options in a few shorter runs that change several at
+// once. The latter compare the same things, but a failure does not name the option.
 enum class Runs : uint8_t { kEachOption, kOptionsTogether };
 
 void expect_formats_agree(const std::string& golden, Runs runs) {
