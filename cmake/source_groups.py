@@ -1,6 +1,7 @@
 """Says which source files of one target may be compiled as one: source_groups.py FILE...
 
-Prints "number file" for each file that shares a group; one that is not printed is compiled alone.
+Prints "number torch|plain file" for each file that shares a group, "- torch|plain file" for one that
+is compiled alone; a plain file includes nothing of LibTorch, and shares a group with such alone.
 Headers and templates are most of what a compiler does for a file; a group pays for them once.
 Two files share a group only if nothing that one keeps to itself (names in unnamed namespaces,
 static functions) is a word of the other, or declared by a header that only the other includes:
@@ -26,6 +27,7 @@ NOT_NAMES = {"alignas", "decltype", "if", "for", "while", "switch", "return", "s
              "static_assert", "template", "using", "namespace", "operator", "requires", "public",
              "private", "protected", "const", "constexpr", "inline", "static", "struct", "class",
              "enum", "union", "void", "bool", "int", "double", "float", "auto", "char", "std"}
+TORCH = re.compile(r"^#include <(?:torch|ATen|c10)/", re.MULTILINE)
 VARIANT = re.compile(r"_(no)?cuda\.cpp$")
 TEST_MACROS = re.compile(r"(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_SUITE"
                          r"|INSTANTIATE_TEST_SUITE_P)\s*\(\s*(\w+)")
@@ -44,6 +46,12 @@ class Source:
         self.words = set(WORD.findall(text))
         self.own = own_names(text)
         self.headers = headers_of(path)
+        self.torch = any(includes_torch(file) for file in (pathlib.Path(path), *self.headers))
+
+
+@functools.cache
+def includes_torch(path):
+    return TORCH.search(path.read_text(encoding="utf-8")) is not None
 
 
 @functools.cache
@@ -106,7 +114,8 @@ def declared(head):
 
 
 def clash(one, other):
-    return bool(one.variant != other.variant or one.own & other.words or other.own & one.words
+    return bool(one.variant != other.variant or one.torch != other.torch
+                or one.own & other.words or other.own & one.words
                 or hidden(one, other) or hidden(other, one))
 
 
@@ -115,9 +124,10 @@ def hidden(one, other):
 
 
 def main(paths):
-    groups = []
+    groups, alone = [], []
     for source in sorted(map(Source, paths), key=lambda source: source.path):
         if source.alone:
+            alone.append(source)
             continue
         for group in groups:
             if (sum(member.lines for member in group) + source.lines <= MAX_LINES
@@ -126,9 +136,10 @@ def main(paths):
                 break
         else:
             groups.append([source])
-    for number, group in enumerate(groups):
-        for member in group if len(group) > 1 else []:
-            print(number, member.path)
+    alone += [group[0] for group in groups if len(group) == 1]
+    for number, group in (*enumerate(groups), ("-", alone)):
+        for member in group if len(group) > 1 or number == "-" else []:
+            print(number, "torch" if member.torch else "plain", member.path)
 
 
 if __name__ == "__main__":
