@@ -6,12 +6,13 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "base/reading_threads.h"
 
 namespace longshore {
 namespace {
 
 constexpr Bytes kSlotAlignment = 4096;
-// Long reads for drives, yet enough of them for every thread.
+// Long reads for drives, yet so many that all threads end at about the same time.
 constexpr int64_t kChunkElements = int64_t{1} << 21;
 
 std::vector<FlatLayout> trained_parts(const std::vector<FlatLayout>& layouts) {
@@ -65,7 +66,6 @@ FrozenFileStore::FrozenFileStore(const ModelSpec& model, const std::vector<FlatL
     : trained_layouts_(trained_parts(layouts)),
       trained_(trained_layouts_, options, register_with_gpus, pool),
       files_(files),
-      pool_(pool),
       arena_(slots_and_residents(layouts, resident, options), register_with_gpus, *pool),
       owners_("parameter slot", kSlots),
       places_("place of a resident unit", static_cast<int32_t>(layouts.size())) {
@@ -143,7 +143,7 @@ void FrozenFileStore::fill(const Unit& unit, std::span<std::byte> slot) {
     end = begin + static_cast<size_t>(chunk.elements) * width;
   }
   std::ranges::fill(frozen.subspan(end), std::byte{0});
-  pool_->for_each_block(static_cast<int64_t>(unit.chunks.size()), [&](int64_t block) {
+  on_reading_threads(static_cast<int64_t>(unit.chunks.size()), [&](int64_t block) {
     const Chunk& chunk = unit.chunks[static_cast<size_t>(block)];
     const std::span<std::byte> out = frozen.subspan(static_cast<size_t>(chunk.place) * width,
                                                     static_cast<size_t>(chunk.elements) * width);

@@ -88,7 +88,6 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   std::vector<FlatLayout> trained_layouts_;
   PinnedStore trained_;
   const FrozenSource* files_;
-  WorkerPool* pool_;
   PinnedArena arena_;
   std::vector<Unit> units_;
   SlotVector<ParameterSlot, std::span<std::byte>> slots_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -39,29 +40,40 @@ UniqueFd open_direct(const UniqueFd& fd) {
   return {opened, fd.path()};
 }
 
-// Returns the alignment of direct I/O that the kernel reports, else that of every known drive; 0 if
-// the kernel says that this file has none.
-Bytes direct_block_bytes(const UniqueFd& fd) {
-  Bytes needed = 4 * kKiB;
+struct Alignment {
+  Bytes file = 4 * kKiB;  // of offsets and sizes; it suits every known drive
+  Bytes memory = 4 * kKiB;
+};
+
+// Returns the alignment of direct I/O that the kernel reports; zeros if the kernel says that this
+// file has none.
+Alignment direct_alignment(const UniqueFd& fd) {
+  Alignment needed;
 #ifdef STATX_DIOALIGN
   struct statx status{};
   if (::statx(fd.get(), "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
       (status.stx_mask & STATX_DIOALIGN) != 0) {
-    if (status.stx_dio_offset_align == 0) return 0;
-    needed = std::max<Bytes>(needed, status.stx_dio_offset_align);
-    needed = std::max<Bytes>(needed, status.stx_dio_mem_align);
+    if (status.stx_dio_offset_align == 0) return {0, 0};
+    needed.memory = status.stx_dio_mem_align;
+    needed.file = std::max({needed.file, Bytes{status.stx_dio_offset_align}, needed.memory});
   }
 #endif
   return needed;
+}
+
+bool is_power_of_two(Bytes value) {
+  return value > 0 && (value & (value - 1)) == 0;
 }
 
 }  // namespace
 
 DirectReader::DirectReader(const UniqueFd& fd) : buffered_(&fd), direct_(open_direct(fd)) {
   if (!direct_.valid()) return;
-  block_bytes_ = direct_block_bytes(direct_);
-  const bool usable =
-      block_bytes_ > 0 && (block_bytes_ & (block_bytes_ - 1)) == 0 && block_bytes_ <= kWindowBytes;
+  const Alignment needed = direct_alignment(direct_);
+  block_bytes_ = needed.file;
+  memory_alignment_ = needed.memory;
+  const bool usable = is_power_of_two(block_bytes_) && is_power_of_two(memory_alignment_) &&
+                      block_bytes_ <= kWindowBytes;
   if (!usable) direct_.reset();
 }
 
@@ -72,36 +84,50 @@ void DirectReader::read(Bytes offset, std::span<std::byte> out) const {
     return;
   }
   LONGSHORE_CHECK(offset >= 0) << offset;
-  const Window memory = make_window(block_bytes_, kWindowBytes);
+  const auto distance = static_cast<Bytes>(reinterpret_cast<uintptr_t>(out.data())) - offset;
+  // A short range is one read into the window.
+  const bool straight =
+      static_cast<Bytes>(out.size()) >= kWindowBytes && distance % memory_alignment_ == 0;
+  const Window window = make_window(block_bytes_, kWindowBytes);
   while (!out.empty()) {
-    const Bytes begin = offset / block_bytes_ * block_bytes_;
-    const Bytes skipped = offset - begin;
-    const Bytes wanted = std::min(static_cast<Bytes>(out.size()), kWindowBytes - skipped);
-    const auto window = static_cast<size_t>(align_up(skipped + wanted, block_bytes_));
-    const Bytes got = read_window(begin, {memory.get(), window});
-    if (got < skipped + wanted) {
-      throw IoError("read " + std::to_string(wanted) + " bytes at " + std::to_string(offset) + " " +
-                    buffered_->path() + ": the file ends at byte " + std::to_string(begin + got));
+    const auto left = static_cast<Bytes>(out.size());
+    const Bytes skipped = offset % block_bytes_;
+    Bytes wanted = 0, got = 0;
+    if (straight && skipped == 0 && left >= block_bytes_) {
+      wanted = left / block_bytes_ * block_bytes_;
+      got = read_blocks(offset, out.first(static_cast<size_t>(wanted)));
+    } else {
+      wanted = std::min(left, (straight ? block_bytes_ : kWindowBytes) - skipped);
+      const auto blocks = static_cast<size_t>(align_up(skipped + wanted, block_bytes_));
+      got = read_blocks(offset - skipped, {window.get(), blocks}) - skipped;
+      if (got >= wanted) {
+        std::memcpy(out.data(), window.get() + skipped, static_cast<size_t>(wanted));
+      }
     }
-    std::memcpy(out.data(), memory.get() + skipped, static_cast<size_t>(wanted));
+    if (got < wanted) {
+      throw IoError("read " + std::to_string(wanted) + " bytes at " + std::to_string(offset) + " " +
+                    buffered_->path() + ": the file ends at byte " + std::to_string(offset + got));
+    }
     out = out.subspan(static_cast<size_t>(wanted));
     offset += wanted;
   }
 }
 
-// Returns the bytes read, which are fewer than the window only at the end of the file.
-Bytes DirectReader::read_window(Bytes begin, std::span<std::byte> window) const {
+// Returns the bytes read, which are fewer than all only at the end of the file.
+Bytes DirectReader::read_blocks(Bytes begin, std::span<std::byte> blocks) const {
   Bytes done = 0;
-  while (done < static_cast<Bytes>(window.size())) {
-    const std::span<std::byte> rest = window.subspan(static_cast<size_t>(done));
+  while (done < static_cast<Bytes>(blocks.size())) {
+    const std::span<std::byte> rest = blocks.subspan(static_cast<size_t>(done));
     const ssize_t got = ::pread(direct_.get(), rest.data(), rest.size(), begin + done);
     if (got < 0) {
       if (errno == EINTR) continue;
       throw IoError("read", buffered_->path(), errno);
     }
-    done += got;
-    // A part of a block is what the file's end leaves.
-    if (got == 0 || got % block_bytes_ != 0) return done;
+    // A read that ended inside a block goes on at the block's begin. Where that gives no whole
+    // block, the file ends.
+    const Bytes whole = got / block_bytes_ * block_bytes_;
+    if (whole == 0) return done + got;
+    done += whole;
   }
   return done;
 }

@@ -1,10 +1,13 @@
 // DirectReader: reads ranges of a large file that will not be needed again soon, past the kernel's
 // page cache (O_DIRECT). Where a file system has no direct I/O, it reads through the cache and
 // drops the pages afterwards. Its owner makes one for an open file; reading is safe from several
-// threads, and each call holds one buffer of kWindowBytes.
+// threads, and each call holds one buffer of kWindowBytes. A call waits for one read at a time:
+// on_reading_threads() has as many calls in progress as a drive needs.
 //
-// Direct reads begin and end on blocks, in the file and in memory, while tensors lie anywhere. A
-// window of whole blocks is therefore read into the buffer, and the wanted bytes are copied out.
+// Direct reads begin and end on blocks of the file, while tensors lie anywhere. A window of whole
+// blocks is therefore read into the buffer, and the wanted bytes are copied out. A long range goes
+// straight to its place, apart from its first and last block, where the drive can write to such
+// addresses: most NVMe drives need multiples of 4 bytes, other drives of 512.
 #pragma once
 
 #include <span>
@@ -29,11 +32,12 @@ class DirectReader {
   void read(Bytes offset, std::span<std::byte> out) const;
 
  private:
-  Bytes read_window(Bytes begin, std::span<std::byte> window) const;
+  Bytes read_blocks(Bytes begin, std::span<std::byte> blocks) const;
 
   const UniqueFd* buffered_;
-  UniqueFd direct_;               // invalid: the file system has no direct I/O
-  Bytes block_bytes_ = 4 * kKiB;  // offsets, sizes and memory are multiples of it
+  UniqueFd direct_;                    // invalid: the file system has no direct I/O
+  Bytes block_bytes_ = 4 * kKiB;       // offsets and sizes of reads are multiples of it
+  Bytes memory_alignment_ = 4 * kKiB;  // addresses are; it divides block_bytes_
 };
 
 }  // namespace longshore

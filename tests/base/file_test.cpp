@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -199,8 +202,15 @@ TEST_F(FileTest, RemovesTreesWithoutFollowingLinks) {
   EXPECT_TRUE(std::filesystem::exists(path("kept")));
 }
 
+constexpr Bytes kBlock = 4096;
+
+std::span<std::byte> block_aligned(std::vector<std::byte>& memory) {
+  const auto address = static_cast<Bytes>(reinterpret_cast<uintptr_t>(memory.data()));
+  return std::span(memory).subspan(static_cast<size_t>(align_up(address, kBlock) - address));
+}
+
 // Any range of a file has the bytes that read_exact_at gives, with and without direct I/O of the
-// file system, also after the file's name is gone.
+// file system, at any address, also after the file's name is gone.
 TEST_F(FileTest, ReadsAnyRangePastTheCache) {
   constexpr Bytes kSize = 2 * DirectReader::kWindowBytes + 12345;
   std::vector<std::byte> bytes(kSize);
@@ -215,17 +225,28 @@ TEST_F(FileTest, ReadsAnyRangePastTheCache) {
     for (const Bytes begin : {Bytes{0}, Bytes{1}, Bytes{4095}, Bytes{4096}, window - 7, window}) {
       for (const Bytes wanted :
            {Bytes{0}, Bytes{1}, Bytes{513}, Bytes{8192}, window, kSize - begin}) {
-        std::vector<std::byte> read(static_cast<size_t>(wanted)), expected(read.size());
-        reader.read(begin, read);
+        const auto bytes_wanted = static_cast<size_t>(wanted);
+        std::vector<std::byte> memory(bytes_wanted + 2 * size_t{kBlock}), expected(bytes_wanted);
         read_exact_at(fd, begin, expected);
-        ASSERT_EQ(read, expected) << name << ": " << wanted << " bytes from " << begin;
+        // The first place lets whole blocks of the file go to whole blocks of memory.
+        for (const Bytes place : {begin % kBlock, begin % kBlock + 1}) {
+          const std::span<std::byte> read =
+              block_aligned(memory).subspan(static_cast<size_t>(place), bytes_wanted);
+          reader.read(begin, read);
+          ASSERT_TRUE(std::ranges::equal(read, expected))
+              << name << ": " << wanted << " bytes from " << begin << " to " << place;
+        }
       }
     }
     std::vector<std::byte> more(100);
-    const std::string error = io_error_of([&] { reader.read(kSize - 99, more); });
-    EXPECT_NE(error.find("the file ends at byte " + std::to_string(kSize)), std::string::npos)
-        << error;
-    EXPECT_NE(error.find(name), std::string::npos) << error;
+    std::vector<std::byte> many(kSize + 2 * kBlock);
+    for (const std::string& error :
+         {io_error_of([&] { reader.read(kSize - 99, more); }),
+          io_error_of([&] { reader.read(0, block_aligned(many).first(kSize + kBlock)); })}) {
+      EXPECT_NE(error.find("the file ends at byte " + std::to_string(kSize)), std::string::npos)
+          << error;
+      EXPECT_NE(error.find(name), std::string::npos) << error;
+    }
   }
 }
 

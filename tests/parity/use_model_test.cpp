@@ -408,7 +408,7 @@ TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
 TEST(UseModel, BenchFilesReadsTheModel) {
   const std::string model = golden_directory("llama");
   const Ended ended = run_command(
-      {"bench", "files", model, "--threads", "2", "--rounds", "1", "--seconds", "0.05", "--json"});
+      {"bench", "files", model, "--rounds", "1", "--seconds", "0.05", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   const Json found = Json::parse(ended.out);
   EXPECT_EQ(found.at("bytes").get<Bytes>(), ModelDirectory::open(model).weight_bytes());

@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/median.h"
+#include "base/reading_threads.h"
 #include "device/copy_speed.h"
 #include "device/cuda_device.h"
 #include "hf/model_directory.h"
 #include "nvme/probe/drive_probe.h"
-#include "offload/plan/machine.h"
-#include "pinned/worker_pool.h"
 
 namespace longshore {
 namespace {
@@ -108,6 +109,9 @@ void print(const Report& report) {
 
 // One thread reads this many bytes of a tensor at a time, as the tier does.
 constexpr Bytes kFileChunkBytes = 4 * kMiB;
+// The tier reads unit by unit and waits at the end of each; a block of a large model has this size.
+constexpr Bytes kFileUnitBytes = 256 * kMiB;
+constexpr Bytes kPlaceAlignment = 512;  // of parameters in a slot
 constexpr std::array<int, 3> kFioDepths = {4, 16, 64};
 
 // Chunk: what one thread reads at a time.
@@ -116,20 +120,22 @@ struct FileChunk {
   const DirectReader* reader = nullptr;
   const TensorInfo* tensor = nullptr;
   Bytes begin = 0, bytes = 0;
+  Bytes place = 0;  // in the slot
 };
 
-// ModelSweep: reads all tensors of a model once, past the page cache.
+// ModelSweep: reads all tensors of a model once, past the page cache, to a slot, and makes the
+// checksums of what it read.
 class ModelSweep {
  public:
-  ModelSweep(const std::string& model, int threads)
-      : directory_(ModelDirectory::open(model)), pool_(threads) {
+  explicit ModelSweep(const std::string& model)
+      : directory_(ModelDirectory::open(model)), slot_(static_cast<size_t>(kFileUnitBytes)) {
     if (directory_.files().empty()) throw ConfigError(directory_.path() + ": has no weights");
     for (const auto& weights : directory_.files()) {
       readers_.push_back(std::make_unique<DirectReader>(weights->file.past_cache()));
       for (const TensorInfo& tensor : weights->file.tensors()) {
         for (Bytes done = 0; done < tensor.bytes; done += kFileChunkBytes) {
-          chunks_.push_back({&weights->file, readers_.back().get(), &tensor, done,
-                             std::min(kFileChunkBytes, tensor.bytes - done)});
+          add_chunk({&weights->file, readers_.back().get(), &tensor, done,
+                     std::min(kFileChunkBytes, tensor.bytes - done)});
         }
         bytes_ += tensor.bytes;
       }
@@ -146,22 +152,38 @@ class ModelSweep {
 
   double gb_per_second() {
     const auto begin = std::chrono::steady_clock::now();
-    pool_.for_each_block(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
-      const FileChunk& chunk = chunks_[static_cast<size_t>(i)];
-      const auto memory =
-          std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(chunk.bytes));
-      chunk.file->read(*chunk.tensor, chunk.begin, {memory.get(), static_cast<size_t>(chunk.bytes)},
-                       *chunk.reader);
-    });
+    for (const std::vector<FileChunk>& unit : units_) {
+      on_reading_threads(static_cast<int64_t>(unit.size()), [&](int64_t i) {
+        const FileChunk& chunk = unit[static_cast<size_t>(i)];
+        const std::span<std::byte> place = std::span(slot_).subspan(
+            static_cast<size_t>(chunk.place), static_cast<size_t>(chunk.bytes));
+        chunk.file->read(*chunk.tensor, chunk.begin, place, *chunk.reader);
+        checksum_ ^= hash64(place);
+      });
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     return static_cast<double>(bytes_) * 1e-9 / seconds.count();
   }
 
  private:
+  // Puts the chunk behind the last one, or begins a unit with it.
+  void add_chunk(FileChunk chunk) {
+    if (!units_.empty()) {
+      const FileChunk& last = units_.back().back();
+      chunk.place = align_up(last.place + last.bytes, kPlaceAlignment);
+    }
+    if (units_.empty() || chunk.place + chunk.bytes > kFileUnitBytes) {
+      units_.emplace_back();
+      chunk.place = 0;
+    }
+    units_.back().push_back(chunk);
+  }
+
   ModelDirectory directory_;
-  WorkerPool pool_;
   std::vector<std::unique_ptr<DirectReader>> readers_;  // by file
-  std::vector<FileChunk> chunks_;
+  std::vector<std::vector<FileChunk>> units_;
+  std::vector<std::byte> slot_;
+  std::atomic<uint64_t> checksum_ = 0;
   Bytes bytes_ = 0;
 };
 
@@ -206,9 +228,7 @@ int run_bench_nvme(const BenchNvmeOptions& options) {
 }
 
 int run_bench_files(const BenchFilesOptions& options) {
-  const int threads =
-      options.threads > 0 ? options.threads : std::max(1, probe_machine().physical_cores);
-  ModelSweep sweep(options.model, threads);
+  ModelSweep sweep(options.model);
   const bool with_fio = fio_is_installed();
   std::vector<double> ours, theirs;
   for (int round = 0; round < options.rounds; ++round) {
@@ -216,10 +236,7 @@ int run_bench_files(const BenchFilesOptions& options) {
     if (with_fio) theirs.push_back(best_fio(sweep.largest_file(), options.seconds));
   }
   const double speed = median_of(ours), fio = with_fio ? median_of(theirs) : 0.0;
-  Json json = {{"bytes", sweep.bytes()},
-               {"threads", threads},
-               {"direct", sweep.direct()},
-               {"gb_per_second", speed}};
+  Json json = {{"bytes", sweep.bytes()}, {"direct", sweep.direct()}, {"gb_per_second", speed}};
   if (fio > 0.0) {
     json["fio_gb_per_second"] = fio;
     json["share_of_fio"] = speed / fio;
@@ -228,7 +245,7 @@ int run_bench_files(const BenchFilesOptions& options) {
     print_out("%s\n", json.dump(2).c_str());
     return 0;
   }
-  print_out("%s with %d threads, %s: %.2f GB/s", format_bytes(sweep.bytes()).c_str(), threads,
+  print_out("%s, %s: %.2f GB/s", format_bytes(sweep.bytes()).c_str(),
             sweep.direct() ? "direct I/O" : "through the page cache", speed);
   if (fio > 0.0) print_out("; fio %.2f GB/s: %.0f %% of fio", fio, 100.0 * speed / fio);
   print_out("\n");

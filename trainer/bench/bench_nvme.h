@@ -27,7 +27,6 @@ int run_bench_nvme(const BenchNvmeOptions& options);
 
 struct BenchFilesOptions {
   std::string model;     // a directory or a hub id
-  int threads = 0;       // 0: the physical cores
   int rounds = 3;        // passes over the model, each beside fio on its largest file
   double seconds = 2.0;  // of each round of fio
   bool json = false;

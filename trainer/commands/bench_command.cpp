@@ -53,8 +53,6 @@ void add_bench_files(CommandArguments bench, CommandLine& line) {
       "files", "measure reading a model's files, as offload.parameters = \"files\" does: GB/s");
   BenchFilesOptions& options = call_with_options(files, line, run_bench_files);
   files.add_option("model", options.model, "the model's directory").required();
-  files.add_number("--threads", options.threads, 0, 1 << 12,
-                   "threads that read; default: the physical cores");
   files.add_number("--rounds", options.rounds, 1, 1 << 10, "passes over the whole model");
   files.add_number("--seconds", options.seconds, 0.05, 600.0, "duration of each round of fio");
   files.add_flag("--json", options.json, "print the result as one JSON object");
