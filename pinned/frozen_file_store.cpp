@@ -6,13 +6,12 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "base/reading_threads.h"
 
 namespace longshore {
 namespace {
 
 constexpr Bytes kSlotAlignment = 4096;
-// Long reads for drives, yet so many that all threads end at about the same time.
+// Long reads for drives, yet enough of them for every thread.
 constexpr int64_t kChunkElements = int64_t{1} << 21;
 
 std::vector<FlatLayout> trained_parts(const std::vector<FlatLayout>& layouts) {
@@ -78,6 +77,7 @@ FrozenFileStore::FrozenFileStore(const ModelSpec& model, const std::vector<FlatL
   };
   const Bytes slot_bytes = planned_slot_bytes(layouts, resident, options) / kSlots;
   for (int32_t i = 0; i < kSlots; ++i) slots_.push_back(take(slot_bytes));
+  reads_.resize(kSlots);
   for (size_t u = 0; u < layouts.size(); ++u) {
     make_unit(model.units[u], layouts[u], shard);
     if (is_resident(resident, u)) {
@@ -131,8 +131,10 @@ FrozenFileStore::Unit& FrozenFileStore::at(UnitId unit) {
   return units_[static_cast<size_t>(unit.value)];
 }
 
-// Fills the frozen part of the slot; padding between parameters is zero, as in host memory.
-void FrozenFileStore::fill(const Unit& unit, std::span<std::byte> slot) {
+// Begins to fill the frozen part of the slot; padding between parameters is zero, as in host
+// memory.
+std::shared_ptr<ReadingThreads::Reads> FrozenFileStore::begin_filling(const Unit& unit,
+                                                                      std::span<std::byte> slot) {
   const auto width = static_cast<size_t>(width_of(options().compute));
   const std::span<std::byte> frozen =
       slot.subspan(static_cast<size_t>(unit.trained_bytes), static_cast<size_t>(unit.frozen_bytes));
@@ -143,8 +145,8 @@ void FrozenFileStore::fill(const Unit& unit, std::span<std::byte> slot) {
     end = begin + static_cast<size_t>(chunk.elements) * width;
   }
   std::ranges::fill(frozen.subspan(end), std::byte{0});
-  on_reading_threads(static_cast<int64_t>(unit.chunks.size()), [&](int64_t block) {
-    const Chunk& chunk = unit.chunks[static_cast<size_t>(block)];
+  return threads_.begin(std::ssize(unit.chunks), [this, &unit, frozen, width](int64_t i) {
+    const Chunk& chunk = unit.chunks[static_cast<size_t>(i)];
     const std::span<std::byte> out = frozen.subspan(static_cast<size_t>(chunk.place) * width,
                                                     static_cast<size_t>(chunk.elements) * width);
     read_bytes_ += chunk.in_halves
@@ -157,12 +159,7 @@ void FrozenFileStore::read_parameters(UnitId id, ParameterSlot slot) {
   Unit& unit = at(id);
   LONGSHORE_CHECK(unit.resident.empty()) << "unit " << id << " is resident";
   owners_.claim(slot, id);
-  try {
-    fill(unit, slots_[slot]);
-  } catch (...) {
-    owners_.free(slot, id);
-    throw;
-  }
+  reads_[slot] = begin_filling(unit, slots_[slot]);
 }
 
 // Puts the trained parameters of now before the frozen ones in `memory`.
@@ -180,7 +177,13 @@ std::span<const std::byte> FrozenFileStore::joined(UnitId id, std::span<std::byt
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters_in(UnitId id,
                                                                            ParameterSlot slot) {
   owners_.check(slot, id);
-  return std::make_unique<Parameters>(&owners_, id, slot, joined(id, slots_[slot]));
+  try {
+    threads_.finish(*reads_[slot]);
+    return std::make_unique<Parameters>(&owners_, id, slot, joined(id, slots_[slot]));
+  } catch (...) {
+    owners_.free(slot, id);
+    throw;
+  }
 }
 
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters(UnitId id) {
@@ -189,13 +192,8 @@ std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters(UnitId i
   if (!unit.resident.empty()) return resident_parameters(id);
   const std::optional<ParameterSlot> slot = owners_.claim_any(id);
   LONGSHORE_CHECK(slot) << "all slots of parameters are leased";
-  try {
-    fill(unit, slots_[*slot]);
-    return parameters_in(id, *slot);
-  } catch (...) {
-    owners_.free(*slot, id);
-    throw;
-  }
+  reads_[*slot] = begin_filling(unit, slots_[*slot]);
+  return parameters_in(id, *slot);
 }
 
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::resident_parameters(UnitId id) {
@@ -203,7 +201,7 @@ std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::resident_parameters
   const ParameterSlot place(id.value);
   places_.claim(place, id);
   try {
-    if (!unit.resident_read) fill(unit, unit.resident);
+    if (!unit.resident_read) threads_.finish(*begin_filling(unit, unit.resident));
     unit.resident_read = true;
     return std::make_unique<Parameters>(&places_, id, place, joined(id, unit.resident));
   } catch (...) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/reading_threads.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/pinned_store.h"
 #include "pinned/worker_pool.h"
@@ -54,6 +55,8 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   std::unique_ptr<StateLease> state(UnitId unit) override { return trained_.state(unit); }
   DriveTraffic traffic() const override { return {.files = read_bytes_}; }
 
+  // Returns when the last read of the unit has begun, so that those of the next unit follow without
+  // a pause; parameters_in waits for them and throws what they threw.
   void read_parameters(UnitId unit, ParameterSlot slot) override;
   std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot) override;
   // State is in host memory, so no schedule has these operations.
@@ -83,7 +86,7 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   void make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard);
   std::unique_ptr<ParameterLease> resident_parameters(UnitId id);
   std::span<const std::byte> joined(UnitId id, std::span<std::byte> memory);
-  void fill(const Unit& unit, std::span<std::byte> slot);
+  std::shared_ptr<ReadingThreads::Reads> begin_filling(const Unit& unit, std::span<std::byte> slot);
 
   std::vector<FlatLayout> trained_layouts_;
   PinnedStore trained_;
@@ -91,9 +94,11 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   PinnedArena arena_;
   std::vector<Unit> units_;
   SlotVector<ParameterSlot, std::span<std::byte>> slots_;
+  SlotVector<ParameterSlot, std::shared_ptr<ReadingThreads::Reads>> reads_;  // that fill the slots
   SlotOwners<ParameterSlot> owners_;
   SlotOwners<ParameterSlot> places_;  // of resident units: one number for each unit
   std::atomic<Bytes> read_bytes_ = 0;
+  ReadingThreads threads_;  // ends first: it uses the others
 };
 
 }  // namespace longshore

@@ -23,11 +23,13 @@ struct FreeMemory {
 };
 using Window = std::unique_ptr<std::byte[], FreeMemory>;
 
-Window make_window(Bytes alignment, Bytes bytes) {
-  void* const memory =
-      std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  return Window(static_cast<std::byte*>(memory));
+// Returns the calling thread's window, which begins at a multiple of every block size. It is kept,
+// because the first use of fresh memory takes as long as a copy.
+std::byte* own_window() {
+  constexpr auto kBytes = static_cast<size_t>(DirectReader::kWindowBytes);
+  thread_local const Window window(static_cast<std::byte*>(std::aligned_alloc(kBytes, kBytes)));
+  if (window == nullptr) throw std::bad_alloc();
+  return window.get();
 }
 
 // Opens the file that `fd` has open, even if its name now belongs to another one. O_NOATIME is for
@@ -88,7 +90,7 @@ void DirectReader::read(Bytes offset, std::span<std::byte> out) const {
   // A short range is one read into the window.
   const bool straight =
       static_cast<Bytes>(out.size()) >= kWindowBytes && distance % memory_alignment_ == 0;
-  const Window window = make_window(block_bytes_, kWindowBytes);
+  std::byte* const window = own_window();
   while (!out.empty()) {
     const auto left = static_cast<Bytes>(out.size());
     const Bytes skipped = offset % block_bytes_;
@@ -99,9 +101,9 @@ void DirectReader::read(Bytes offset, std::span<std::byte> out) const {
     } else {
       wanted = std::min(left, (straight ? block_bytes_ : kWindowBytes) - skipped);
       const auto blocks = static_cast<size_t>(align_up(skipped + wanted, block_bytes_));
-      got = read_blocks(offset - skipped, {window.get(), blocks}) - skipped;
+      got = read_blocks(offset - skipped, {window, blocks}) - skipped;
       if (got >= wanted) {
-        std::memcpy(out.data(), window.get() + skipped, static_cast<size_t>(wanted));
+        std::memcpy(out.data(), window + skipped, static_cast<size_t>(wanted));
       }
     }
     if (got < wanted) {

@@ -1,8 +1,8 @@
 // DirectReader: reads ranges of a large file that will not be needed again soon, past the kernel's
 // page cache (O_DIRECT). Where a file system has no direct I/O, it reads through the cache and
 // drops the pages afterwards. Its owner makes one for an open file; reading is safe from several
-// threads, and each call holds one buffer of kWindowBytes. A call waits for one read at a time:
-// on_reading_threads() has as many calls in progress as a drive needs.
+// threads, and each that reads keeps one buffer of kWindowBytes until it ends. A call waits for one
+// read at a time: ReadingThreads has as many calls in progress as a drive needs.
 //
 // Direct reads begin and end on blocks of the file, while tensors lie anywhere. A window of whole
 // blocks is therefore read into the buffer, and the wanted bytes are copied out. A long range goes

@@ -5,10 +5,10 @@
 // In host memory a lease is all that is needed. On drives, bytes pass through numbered slots in
 // host memory (SlottedStore), and operations of the schedule move them: read_state and
 // read_parameters fill a slot, write_state empties one, and each blocks its thread until it is
-// done. The schedule decides which slot is used when; several operations may run at once, each with
-// its own slots and units. A store does not order anything: an operation on a slot with another
-// unit, or a lease that conflicts with another one, is an error and does not wait. A tier that
-// makes steps durable is a DurableStore too.
+// done, or until the slot's lease can wait for the rest. The schedule decides which slot is used
+// when; several operations may run at once, each with its own slots and units. A store does not
+// order anything: an operation on a slot with another unit, or a lease that conflicts with another
+// one, is an error and does not wait. A tier that makes steps durable is a DurableStore too.
 #pragma once
 
 #include <cstdint>

@@ -13,31 +13,44 @@
 namespace longshore {
 namespace {
 
-// Every index is worked on once, whether there are fewer of them than threads or more.
+// Every part is worked on once, whether there are fewer of them than threads or more.
 TEST(ReadingThreads, WorkOnEachPartOnce) {
-  for (const int64_t count : {0, 1, kReadingThreads - 1, 1000}) {
+  ReadingThreads threads;
+  for (const int64_t count : {0, 1, ReadingThreads::kThreads - 1, 1000}) {
     std::vector<std::atomic<int>> calls(static_cast<size_t>(count));
-    on_reading_threads(count, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; });
+    threads.finish(*threads.begin(count, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; }));
     for (const auto& one : calls) EXPECT_EQ(one, 1) << count;
   }
 }
 
-// kReadingThreads reads are in flight at once: each waits here until all have begun.
+// All threads have a read in flight at once, also where they belong to two callers' ranges: each
+// part waits here until as many have begun.
 TEST(ReadingThreads, HaveAllTheirReadsInFlight) {
-  std::latch all(kReadingThreads);
-  on_reading_threads(kReadingThreads, [&](int64_t) { all.arrive_and_wait(); });
+  ReadingThreads threads;
+  std::latch all(ReadingThreads::kThreads);
+  const auto work = [&all](int64_t) { all.arrive_and_wait(); };
+  const auto first = threads.begin(ReadingThreads::kThreads - 3, work);
+  const auto second = threads.begin(3, work);
+  threads.finish(*second);
+  threads.finish(*first);
 }
 
-// The first failure reaches the caller after all threads have ended, and no further part begins.
-TEST(ReadingThreads, EndWithTheFirstFailure) {
+// The first failure of a range reaches the caller that finishes it, after all its parts have ended;
+// no further part begins, and other ranges go on.
+TEST(ReadingThreads, EndARangeWithItsFirstFailure) {
+  ReadingThreads threads;
   std::atomic<int64_t> calls = 0;
-  EXPECT_THROW(on_reading_threads(int64_t{1} << 60,
-                                  [&](int64_t i) {
-                                    ++calls;
-                                    if (i == 3) throw DataError("part 3");
-                                  }),
-               DataError);
+  const auto fails = threads.begin(int64_t{1} << 60, [&](int64_t i) {
+    ++calls;
+    if (i == 3) throw DataError("part 3");
+  });
+  EXPECT_THROW(threads.finish(*fails), DataError);
   EXPECT_GE(calls, 4);
+  const int64_t ended = calls;
+  std::atomic<int64_t> others = 0;
+  threads.finish(*threads.begin(100, [&](int64_t) { ++others; }));
+  EXPECT_EQ(others, 100);
+  EXPECT_EQ(calls, ended);
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ void print(const Report& report) {
 
 // One thread reads this many bytes of a tensor at a time, as the tier does.
 constexpr Bytes kFileChunkBytes = 4 * kMiB;
-// The tier reads unit by unit and waits at the end of each; a block of a large model has this size.
+// The tier reads unit by unit, to two slots in turn; a block of a large model has this size.
 constexpr Bytes kFileUnitBytes = 256 * kMiB;
 constexpr Bytes kPlaceAlignment = 512;  // of parameters in a slot
 constexpr std::array<int, 3> kFioDepths = {4, 16, 64};
@@ -123,12 +123,11 @@ struct FileChunk {
   Bytes place = 0;  // in the slot
 };
 
-// ModelSweep: reads all tensors of a model once, past the page cache, to a slot, and makes the
-// checksums of what it read.
+// ModelSweep: reads all tensors of a model once, past the page cache, to slots, and makes checksums
+// of what it read.
 class ModelSweep {
  public:
-  explicit ModelSweep(const std::string& model)
-      : directory_(ModelDirectory::open(model)), slot_(static_cast<size_t>(kFileUnitBytes)) {
+  explicit ModelSweep(const std::string& model) : directory_(ModelDirectory::open(model)) {
     if (directory_.files().empty()) throw ConfigError(directory_.path() + ": has no weights");
     for (const auto& weights : directory_.files()) {
       readers_.push_back(std::make_unique<DirectReader>(weights->file.past_cache()));
@@ -140,6 +139,7 @@ class ModelSweep {
         bytes_ += tensor.bytes;
       }
     }
+    for (std::vector<std::byte>& slot : slots_) slot.resize(static_cast<size_t>(kFileUnitBytes));
   }
 
   Bytes bytes() const { return bytes_; }
@@ -152,15 +152,13 @@ class ModelSweep {
 
   double gb_per_second() {
     const auto begin = std::chrono::steady_clock::now();
-    for (const std::vector<FileChunk>& unit : units_) {
-      on_reading_threads(static_cast<int64_t>(unit.size()), [&](int64_t i) {
-        const FileChunk& chunk = unit[static_cast<size_t>(i)];
-        const std::span<std::byte> place = std::span(slot_).subspan(
-            static_cast<size_t>(chunk.place), static_cast<size_t>(chunk.bytes));
-        chunk.file->read(*chunk.tensor, chunk.begin, place, *chunk.reader);
-        checksum_ ^= hash64(place);
-      });
+    std::shared_ptr<ReadingThreads::Reads> last;
+    for (size_t unit = 0; unit < units_.size(); ++unit) {
+      const auto next = begin_reading(units_[unit], std::span(slots_[unit % slots_.size()]));
+      if (last != nullptr) threads_.finish(*last);
+      last = next;
     }
+    threads_.finish(*last);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     return static_cast<double>(bytes_) * 1e-9 / seconds.count();
   }
@@ -179,12 +177,24 @@ class ModelSweep {
     units_.back().push_back(chunk);
   }
 
+  std::shared_ptr<ReadingThreads::Reads> begin_reading(const std::vector<FileChunk>& unit,
+                                                       std::span<std::byte> slot) {
+    return threads_.begin(std::ssize(unit), [this, &unit, slot](int64_t i) {
+      const FileChunk& chunk = unit[static_cast<size_t>(i)];
+      const std::span<std::byte> place =
+          slot.subspan(static_cast<size_t>(chunk.place), static_cast<size_t>(chunk.bytes));
+      chunk.file->read(*chunk.tensor, chunk.begin, place, *chunk.reader);
+      checksum_ ^= hash64(place);
+    });
+  }
+
   ModelDirectory directory_;
   std::vector<std::unique_ptr<DirectReader>> readers_;  // by file
   std::vector<std::vector<FileChunk>> units_;
-  std::vector<std::byte> slot_;
+  std::array<std::vector<std::byte>, 2> slots_;  // one is read while the other is in use
   std::atomic<uint64_t> checksum_ = 0;
   Bytes bytes_ = 0;
+  ReadingThreads threads_;
 };
 
 // Returns the fastest reading of a file by fio, over engines and depths; 0 without fio.
