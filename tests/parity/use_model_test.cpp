@@ -407,8 +407,8 @@ TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
 // bench files reads every tensor of the model, and refuses a directory without one.
 TEST(UseModel, BenchFilesReadsTheModel) {
   const std::string model = golden_directory("llama");
-  const Ended ended = run_command(
-      {"bench", "files", model, "--rounds", "1", "--seconds", "0.05", "--json"});
+  const Ended ended =
+      run_command({"bench", "files", model, "--rounds", "1", "--seconds", "0.05", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   const Json found = Json::parse(ended.out);
   EXPECT_EQ(found.at("bytes").get<Bytes>(), ModelDirectory::open(model).weight_bytes());
