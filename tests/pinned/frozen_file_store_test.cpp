@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <future>
 
 #include "base/errors.h"
 #include "base/number_formats.h"
@@ -50,6 +53,27 @@ class MadeUpFiles final : public FrozenSource {
   std::string place_of(const std::string& name) const override { return "file of " + name; }
 
   bool fails = false;
+};
+
+// FilesInTurn: values of unit 2 arrive only after a read of unit 1 has begun.
+class FilesInTurn final : public FrozenSource {
+ public:
+  Bytes read(const std::string& name, int64_t begin, DType compute,
+             std::span<std::byte> out) const override {
+    if (name.starts_with("block.0")) {
+      if (!begun_.exchange(true)) first_.set_value();
+    } else if (first_seen_.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+      throw DataError("no read of unit 1 began");
+    }
+    return files_.read(name, begin, compute, out);
+  }
+  std::string place_of(const std::string& name) const override { return files_.place_of(name); }
+
+ private:
+  MadeUpFiles files_;
+  mutable std::atomic<bool> begun_ = false;
+  mutable std::promise<void> first_;
+  std::shared_future<void> first_seen_ = first_.get_future().share();
 };
 
 std::vector<StateOptions> all_options() {
@@ -185,6 +209,24 @@ TEST(FrozenFileStore, AddsTheTrainedPartWhenTheSlotIsLeased) {
   fill(store, model, layouts, Rank(0));  // the update
   const auto lease = store.parameters_in(UnitId(1), ParameterSlot(0));
   EXPECT_EQ(as_span<float>(lease->bytes())[0], value_of("adapter", 0));
+}
+
+// Reads of the next unit begin while those of a unit are in flight, and a lease waits for the reads
+// of its own unit.
+TEST(FrozenFileStore, ReadsTheNextUnitBeforeTheLastReadsHaveEnded) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  const FilesInTurn files;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const StateOptions options = {StateFormat::kFp32, DType::kF32, DType::kF32};
+  PinnedStore host(layouts, options, false, &pool);
+  FrozenFileStore store(model, layouts, {}, options, Rank(0), false, &files, &pool);
+  fill(host, model, layouts, Rank(0));
+  store.read_parameters(UnitId(2), ParameterSlot(0));
+  store.read_parameters(UnitId(1), ParameterSlot(1));
+  EXPECT_TRUE(std::ranges::equal(store.parameters_in(UnitId(2), ParameterSlot(0))->bytes(),
+                                 host.parameters(UnitId(2))->bytes()));
+  store.parameters_in(UnitId(1), ParameterSlot(1));
 }
 
 // A slot has one unit at a time.
