@@ -1,7 +1,7 @@
 """Says which source files of one target may be compiled as one: source_groups.py FILE...
 
-Prints "number torch|plain file" for each file that shares a group, "- torch|plain file" for one that
-is compiled alone; a plain file includes nothing of LibTorch, and shares a group with such alone.
+Prints "number torch|plain file" for each file that shares a group, "- torch|plain file" for one
+that is compiled alone. A plain file includes nothing of LibTorch and shares a group with such only.
 Headers and templates are most of what a compiler does for a file; a group pays for them once.
 Two files share a group only if nothing that one keeps to itself (names in unnamed namespaces,
 static functions) is a word of the other, or declared by a header that only the other includes:
