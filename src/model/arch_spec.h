@@ -142,6 +142,8 @@ struct LayerSpec {
   bool sparse = false;      // experts replace the MLP, or run beside it
   // The sizes of attention's heads where they differ from those of ArchSpec; 0: they do not.
   int64_t head_dim = 0, kv_heads = 0;
+  int64_t intermediate = 0;      // of its MLP, likewise
+  int64_t keys_of = -1;          // reads keys and values of this earlier layer; -1: it has its own
   bool values_are_keys = false;  // there is no matrix of values; keys before their norm replace it
 };
 
@@ -379,7 +381,24 @@ struct ArchSpec {
     ArchSpec own = *this;
     if (layer.head_dim > 0) own.head_dim = layer.head_dim;
     if (layer.kv_heads > 0) own.kv_heads = layer.kv_heads;
+    if (layer.intermediate > 0) own.intermediate = layer.intermediate;
     return own;
+  }
+  // Returns whether later layers read the layer's keys and values.
+  bool gives_keys(int64_t layer) const {
+    for (const LayerSpec& later : layers) {
+      if (later.keys_of == layer) return true;
+    }
+    return false;
+  }
+  // Returns the layers up to this one whose keys and values later layers read, in order.
+  std::vector<int64_t> keys_behind(int64_t layer) const {
+    std::set<int64_t> sources;
+    for (int64_t later = layer + 1; later < layer_count(); ++later) {
+      const int64_t source = layers[static_cast<size_t>(later)].keys_of;
+      if (source >= 0 && source <= layer) sources.insert(source);
+    }
+    return {sources.begin(), sources.end()};
   }
 };
 

@@ -35,6 +35,7 @@ std::string AttentionMixer::signature() const {
                               static_cast<int64_t>(arch_.own_gate_matrix),
                               static_cast<int64_t>(arch_.value_norm),
                               static_cast<int64_t>(layer_.values_are_keys),
+                              static_cast<int64_t>(layer_.keys_of >= 0),
                               rope.rotary_dim(arch_.head_dim),
                               static_cast<int64_t>(rope.pairs),
                               static_cast<int64_t>(rope.attention_factor != 1.0),
@@ -71,8 +72,9 @@ std::vector<at::Tensor> AttentionMixer::query_key_value(UnitParameters parameter
                                                         const NormWeights& norm,
                                                         const MicroBatch& batch) const {
   if (!arch_.fused_qkv) {
-    std::vector<LinearWeights> weights{index_.linear(parameters, Module::kQuery, batch),
-                                       index_.linear(parameters, Module::kKey, batch)};
+    std::vector<LinearWeights> weights{index_.linear(parameters, Module::kQuery, batch)};
+    if (layer_.keys_of >= 0) return linear_group(x, norm, weights, arch_.transposed_weights);
+    weights.push_back(index_.linear(parameters, Module::kKey, batch));
     if (!layer_.values_are_keys) {
       weights.push_back(index_.linear(parameters, Module::kValue, batch));
     }
@@ -132,11 +134,23 @@ at::Tensor AttentionMixer::plain_normed(const at::Tensor& x, NormKind kind) cons
 at::Tensor AttentionMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                    const NormWeights& norm, const MicroBatch& batch,
                                    Values values) const {
+  KeysValues own;
+  return forward_sharing(parameters, x, norm, batch, values, own);
+}
+
+at::Tensor AttentionMixer::forward_sharing(UnitParameters parameters, const at::Tensor& x,
+                                           const NormWeights& norm, const MicroBatch& batch,
+                                           Values values, KeysValues& shared) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
-  if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
-  qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
-  qkv[2] = clipped(qkv[2]);
+  if (layer_.keys_of >= 0) {
+    qkv.insert(qkv.end(), {shared.keys, shared.values});
+  } else {
+    if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
+    qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
+    qkv[2] = clipped(qkv[2]);
+    shared = {qkv[1], qkv[2]};
+  }
   if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
   const AttentionShape shape{.heads = arch_.heads,
                              .kv_heads = arch_.kv_heads,

@@ -18,10 +18,14 @@ class AttentionMixer final : public Mixer {
   AttentionHeads attention_heads() const override;
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values) const override;
+  at::Tensor forward_sharing(UnitParameters parameters, const at::Tensor& x,
+                             const NormWeights& norm, const MicroBatch& batch, Values values,
+                             KeysValues& shared) const override;
 
  private:
   const RopeSpec& rope_spec() const { return layer_.local_rope ? arch_.local_rope : arch_.rope; }
-  // Returns query, key and value, and the gate of the output if the family has one.
+  // Returns query, key and value, and the gate of the output if the family has one. A layer that
+  // reads another's keys and values has the query alone.
   std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x,
                                           const NormWeights& norm, const MicroBatch& batch) const;
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,

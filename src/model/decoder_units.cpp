@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "model/block_carry.h"
+
 namespace longshore {
 
 EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
@@ -94,12 +96,17 @@ BlockPart part_of(const LayerSpec& layer, BlockPart part) {
 }  // namespace
 
 DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
-    : arch_(arch),
+    : arch_(arch.of_layer(arch.layers.at(static_cast<size_t>(layer)))),
       number_(layer),
       layer_(arch.layers.at(static_cast<size_t>(layer))),
       part_(part_of(layer_, part)),
+      carry_out_(block_carry(arch, layer, part)),
       index_(block_parameters(arch, {}, layer, part), arch.adapter.scaling) {
-  if (part_ != BlockPart::kMlp) mixer_ = make_mixer(arch_, layer_, index_);
+  if (part_ == BlockPart::kMlp) return;
+  mixer_ = make_mixer(arch_, layer_, index_);
+  const bool reads = layer_.keys_of >= 0;
+  if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
+  shares_keys_ = reads || arch.gives_keys(layer);
 }
 
 std::string DecoderBlock::signature() const {
@@ -142,6 +149,7 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
   const Values output = batch.graph_only ? Values::kUnread : Values::kComputed;
   const bool shares = arch_.norm_placement == NormPlacement::kShared;
   at::Tensor x = in.at(0), shared;
+  KeysValues keys;
   if (shares) {
     shared = part_ == BlockPart::kMlp ? in.at(1) : norm(parameters, Module::kAttentionNorm, x);
   }
@@ -150,14 +158,34 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
     const Values product = branch_values(Module::kAttentionPostNorm, sum);
     const NormWeights norm =
         shares ? NormWeights{} : norm_weights(parameters, Module::kAttentionNorm);
+    if (layer_.keys_of >= 0) keys = {in.at(keys_place_), in.at(keys_place_ + 1)};
+    const at::Tensor& input = shares ? shared : x;
     x = add_to(x, parameters, Module::kAttentionPostNorm,
-               mixer_->forward(parameters, shares ? shared : x, norm, batch, product), sum);
+               shares_keys_ ? mixer_->forward_sharing(parameters, input, norm, batch, product, keys)
+                            : mixer_->forward(parameters, input, norm, batch, product),
+               sum);
   }
-  if (part_ == BlockPart::kAttention) return shares ? Carry{x, shared} : Carry{x};
+  if (part_ == BlockPart::kAttention) {
+    return shares ? Carry{x, shared} : handed_on(x, in, keys);
+  }
   const Values product = branch_values(Module::kMlpPostNorm, output);
-  return {add_to(x, parameters, Module::kMlpPostNorm,
-                 mlp(parameters, shares ? shared : x, batch, product), output,
-                 index_.weight(parameters, Module::kLayerScale))};
+  return handed_on(add_to(x, parameters, Module::kMlpPostNorm,
+                          mlp(parameters, shares ? shared : x, batch, product), output,
+                          index_.weight(parameters, Module::kLayerScale)),
+                   in, keys);
+}
+
+Carry DecoderBlock::handed_on(at::Tensor x, const Carry& in, const KeysValues& own) const {
+  Carry carry = {std::move(x)};
+  bool values = false;  // keys come first
+  for (size_t i = 1; i < carry_out_.size(); ++i) {
+    if (carry_out_[i].passes) {
+      carry.push_back(in.at(static_cast<size_t>(*carry_out_[i].passes)));
+    } else {
+      carry.push_back(std::exchange(values, true) ? own.values : own.keys);
+    }
+  }
+  return carry;
 }
 
 Values DecoderBlock::branch_values(Module post_norm, Values sum) const {

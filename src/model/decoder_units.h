@@ -58,7 +58,8 @@ class EmbeddingUnit : public Unit {
 
 // h = x + mixer(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the
 // branches or on both sides, and branches are scaled; or both branches read one norm of x. A unit
-// may also be one of the two halves; that norm then passes from one to the other.
+// may also be one of the two halves; that norm then passes from one to the other. Keys and values
+// that later layers read are handed on (block_carry.h); a layer may read those of an earlier one.
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
@@ -69,6 +70,8 @@ class DecoderBlock : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:
+  // Returns the carry out: x, and what block_carry names, from the carry in or `own`.
+  Carry handed_on(at::Tensor x, const Carry& in, const KeysValues& own) const;
   // Returns no weight if the family lacks this norm.
   NormWeights norm_weights(UnitParameters parameters, Module module) const;
   // Returns x itself if the family lacks this norm.
@@ -82,10 +85,13 @@ class DecoderBlock : public Unit {
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                  Values values) const;
 
-  ArchSpec arch_;
+  ArchSpec arch_;   // with the sizes of the layer
   int64_t number_;  // of the layer
   LayerSpec layer_;
   BlockPart part_;
+  std::vector<CarryTensorSpec> carry_out_;
+  bool shares_keys_ = false;  // reads another layer's keys and values, or others read its own
+  size_t keys_place_ = 0;     // of the keys in the carry in, if it reads another layer's
   ModuleIndex index_;
   std::unique_ptr<Mixer> mixer_;  // null in a unit without it
 };

@@ -17,10 +17,6 @@ void refuse_other_parts(ConfigReader& config) {
     config.problem("hidden_size_per_layer_input",
                    "other than 0 is not supported: inputs of each layer (E2B, E4B)");
   }
-  if (config.integer({"num_kv_shared_layers"}, 0, kMostToken).value_or(0) != 0) {
-    config.problem("num_kv_shared_layers",
-                   "other than 0 is not supported: layers that share keys and values (E2B, E4B)");
-  }
   const std::string attention = config.text({"use_bidirectional_attention"}).value_or("vision");
   // "vision" is about the tokens of pictures; text is causal.
   if (attention != "vision") {
@@ -126,6 +122,38 @@ void read_layers(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
+// Reads which layers read the keys and values of an earlier layer of their type (E2B, E4B).
+void read_shared_keys(ConfigReader& config, ArchSpec& arch) {
+  constexpr std::string_view kKey = "num_kv_shared_layers";
+  const int64_t shared = config.integer({kKey}, 0, kMostToken).value_or(0);
+  const bool wide = config.boolean({"use_double_wide_mlp"}).value_or(false);
+  if (shared == 0) return;
+  if (arch.moe.experts > 0) config.problem(kKey, "other than 0 is not supported with experts");
+  const int64_t own = arch.layer_count() - shared;
+  for (int64_t number = std::max<int64_t>(own, 0); number < arch.layer_count(); ++number) {
+    LayerSpec& layer = arch.layers[static_cast<size_t>(number)];
+    int64_t source = own - 1;
+    while (source >= 0 && arch.layers[static_cast<size_t>(source)].local_rope != layer.local_rope) {
+      --source;
+    }
+    if (source < 0) {
+      config.problem(kKey, "leaves no layer whose keys and values layer " + std::to_string(number) +
+                               " can read: none of its type in layer_types is before them");
+      return;
+    }
+    const ArchSpec sizes = arch.of_layer(layer);
+    const ArchSpec there = arch.of_layer(arch.layers[static_cast<size_t>(source)]);
+    if (sizes.head_dim != there.head_dim || sizes.kv_heads != there.kv_heads) {
+      config.problem(kKey, "lets layer " + std::to_string(number) + " read the keys of layer " +
+                               std::to_string(source) + ", whose heads have other sizes");
+      return;
+    }
+    layer.keys_of = source;
+    layer.values_are_keys = false;
+    if (wide) layer.intermediate = 2 * arch.intermediate;
+  }
+}
+
 void read_ropes(ConfigReader& config, ArchSpec& arch) {
   const Json* ropes = config.find({"rope_parameters"});
   if (ropes == nullptr) {
@@ -163,6 +191,7 @@ void read_gemma4_text(ConfigReader& config, ArchSpec& arch) {
   refuse_other_parts(config);
   read_experts_beside(config, arch);
   read_layers(config, arch);
+  read_shared_keys(config, arch);
   read_ropes(config, arch);
 }
 

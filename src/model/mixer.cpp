@@ -1,5 +1,6 @@
 #include "model/mixer.h"
 
+#include "base/errors.h"
 #include "model/attention_mixer.h"
 #include "model/convolution_mixer.h"
 #include "model/delta_mixer.h"
@@ -7,6 +8,12 @@
 #include "model/mamba_mixer.h"
 
 namespace longshore {
+
+at::Tensor Mixer::forward_sharing(UnitParameters, const at::Tensor&, const NormWeights&,
+                                  const MicroBatch&, Values, KeysValues&) const {
+  LONGSHORE_CHECK(false) << "a mixer without keys shares them";
+  return {};
+}
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index) {

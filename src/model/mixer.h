@@ -18,6 +18,11 @@
 
 namespace longshore {
 
+// The keys and values of a layer, [T, width] each, as attention reads them: normed and rotated.
+struct KeysValues {
+  at::Tensor keys, values;
+};
+
 class Mixer {
  public:
   virtual ~Mixer() = default;
@@ -31,6 +36,11 @@ class Mixer {
   virtual at::Tensor forward(UnitParameters parameters, const at::Tensor& x,
                              const NormWeights& norm, const MicroBatch& batch,
                              Values values) const = 0;
+  // Returns the same in a layer that shares keys and values: `shared` are those that it reads
+  // (LayerSpec::keys_of), or becomes its own.
+  virtual at::Tensor forward_sharing(UnitParameters parameters, const at::Tensor& x,
+                                     const NormWeights& norm, const MicroBatch& batch,
+                                     Values values, KeysValues& shared) const;
 };
 
 // `index` is that of the unit's parameters.

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "model/adapter.h"
+#include "model/block_carry.h"
 
 namespace longshore {
 namespace {
@@ -53,14 +54,14 @@ bool decide_tied(const ArchSpec& arch, NameTable::Prefix prefix,
 }
 
 UnitSpec make_unit(size_t id, std::string name, std::vector<ModuleParameter> parameters,
-                   int64_t carry_out) {
+                   std::vector<CarryTensorSpec> carry_out) {
   UnitSpec unit;
   unit.id = UnitId(static_cast<int32_t>(id));
   unit.name = std::move(name);
   for (ModuleParameter& parameter : parameters) {
     unit.parameters.push_back(std::move(parameter.spec));
   }
-  if (carry_out > 0) unit.carry_out.push_back({.elements_per_position = carry_out});
+  unit.carry_out = std::move(carry_out);
   return unit;
 }
 
@@ -124,6 +125,20 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix
   throw DataError(text);
 }
 
+// Returns whether the tensor is of keys or values in a layer that reads another's. Published files
+// of Gemma 4 hold them, and nothing uses them.
+bool is_shared_key(const ArchSpec& arch, const NameTable::Prefix& prefix, std::string_view name) {
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    if (arch.layers[static_cast<size_t>(layer)].keys_of < 0) continue;
+    for (const Module module : {Module::kKey, Module::kValue, Module::kKeyNorm}) {
+      for (const bool bias : {false, true}) {
+        if (name == parameter_name(arch, false, prefix, module, bias, layer, -1)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const ModelSpec& model) {
@@ -160,16 +175,18 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   const NameTable::Prefix prefix = find_prefix(arch, files);
   const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;
-  model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
+  model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix),
+                                  {{.elements_per_position = arch.hidden}}));
   // The embedding's backward reads no values but those of its adapter, and the rows that it norms.
   model.units.back().backward_reads_parameters =
       arch.embedding_norm || arch.adapter.adapts(kNoLayer, Module::kTokens);
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
-                                    block_parameters(arch, prefix, layer), arch.hidden));
+                                    block_parameters(arch, prefix, layer),
+                                    block_carry(arch, layer)));
   }
   model.units.push_back(
-      make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), 0));
+      make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), {}));
   if (tied) model.units.back().tied.push_back({.unit = UnitId(0), .index = 0});
   check_size(model, arch);
   if (!files.empty()) check_files(model, arch, prefix, files);
@@ -194,6 +211,7 @@ bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
     const std::string extra =
         std::string(prefix.body) + "layers." + std::to_string(arch.layer_count()) + ".";
     if (names.extra_layer && name.starts_with(extra)) return true;
+    if (is_shared_key(arch, prefix, name)) return true;
     for (std::string_view glob : names.skipped) {
       if (glob_matches(std::string(prefix.body) + std::string(glob), name)) return true;
     }

@@ -53,7 +53,8 @@ Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry&
       passed[static_cast<size_t>(same - in.begin())] = grad_out.at(i);
     } else if (out[i].requires_grad()) {
       roots.push_back(out[i]);
-      root_gradients.push_back(grad_out.at(i));
+      // A gradient that several units add to is fp32 whatever the tensor.
+      root_gradients.push_back(grad_out.at(i).to(out[i].scalar_type()));
     }
   }
   torch::autograd::variable_list grads(inputs.size());

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
+#include "model/block_carry.h"
 #include "model/expert_math.h"
 #include "model/model_spec.h"
 #include "shard/flat_layout.h"
@@ -191,12 +192,11 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
   if (part.kind == Kind::kAttention) {
     unit.parameters.erase(border, unit.parameters.end());
     unit.name += kAttentionSuffix;
-    // The MLP reads the norm that attention has read.
-    const bool shared = arch.norm_placement == NormPlacement::kShared;
-    if (shared) unit.carry_out.push_back({.elements_per_position = arch.hidden});
+    unit.carry_out = block_carry(arch, part.layer, BlockPart::kAttention);
   } else {
     unit.parameters.erase(unit.parameters.begin(), border);
     unit.name += part.kind == Kind::kMlp ? kMlpSuffix : kExpertsSuffix;
+    unit.carry_out = block_carry(arch, part.layer, BlockPart::kMlp);
   }
 }
 

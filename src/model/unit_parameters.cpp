@@ -222,14 +222,18 @@ void add_attention(UnitBuilder& builder, const ArchSpec& family, const LayerSpec
   } else {
     const bool both = arch.output_gate && !arch.own_gate_matrix;
     builder.matrix(Module::kQuery, both ? 2 * q : q, arch.hidden, arch.qkv_bias);
-    builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
-    if (!layer.values_are_keys) builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
+    if (layer.keys_of < 0) builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
+    if (layer.keys_of < 0 && !layer.values_are_keys) {
+      builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
+    }
   }
   if (arch.own_gate_matrix) builder.matrix(Module::kAttentionGate, q, arch.hidden, false);
   if (arch.qk_norm == QueryKeyNorm::kHead || arch.qk_norm == QueryKeyNorm::kWidth) {
     const bool head = arch.qk_norm == QueryKeyNorm::kHead;
     builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
-    builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
+    if (layer.keys_of < 0) {
+      builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
+    }
   }
   if (arch.sinks) builder.vector(Module::kSinks, false, arch.heads);
   builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, arch.residual_init_scale);
@@ -409,7 +413,8 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
   UnitBuilder builder(arch, prefix, layer);
   const LayerSpec& spec = arch.layers.at(static_cast<size_t>(layer));
   if (spec.has_mixer && part != BlockPart::kMlp) add_mixer(builder, arch, spec);
-  if (spec.has_mlp && part != BlockPart::kAttention) add_mlp(builder, arch, spec.sparse);
+  if (spec.has_mlp && part != BlockPart::kAttention)
+    add_mlp(builder, arch.of_layer(spec), spec.sparse);
   return builder.take();
 }
 

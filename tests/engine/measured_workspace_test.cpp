@@ -105,6 +105,11 @@ Json draw_config(Draw& draw) {
     config["layer_types"] = {"full_attention"};
     config["global_head_dim"] = 2 * head_dim;
     config["attention_k_eq_v"] = draw.between(0, 1) == 1;
+    if (draw.between(0, 1) == 1) {
+      config["num_hidden_layers"] = 2;
+      config["layer_types"] = {"full_attention", "full_attention"};
+      config["num_kv_shared_layers"] = 1;
+    }
   }
   if (family == "lfm2") {
     config["head_dim"] = nullptr;

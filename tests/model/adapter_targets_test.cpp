@@ -112,6 +112,24 @@ TEST(Adapter, Gemma4HasTheTargetsOfEachLayer) {
   EXPECT_THROW(with_targets(gemma4(true), {"mlp"}), ConfigError);
 }
 
+// Goal: a layer that reads the keys and values of another has no adapters of them.
+TEST(Adapter, LayersThatShareKeysHaveFewerTargets) {
+  const ArchSpec arch = read_arch_spec({{"model_type", "gemma4_text"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"intermediate_size", 24},
+                                        {"num_hidden_layers", 8},
+                                        {"num_attention_heads", 4},
+                                        {"num_key_value_heads", 2},
+                                        {"hidden_size_per_layer_input", 0},
+                                        {"num_kv_shared_layers", 2}},
+                                       "config.json");
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 5).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 6).size(), 5u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"k_proj"}), 6).size(), 0u);
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 7).size(), 2u);
+}
+
 // Goal: the gate of attention is a target, by its own name too, which is also one of the MLP.
 TEST(Adapter, AllLinearIncludesTheGateOfAttention) {
   const Json text = {

@@ -116,13 +116,57 @@ TEST(Gemma4, ExpertsRunBesideTheMlp) {
                  "top_k_experts of at most num_experts");
 }
 
+// Goal: the last layers read keys and values of the last layer of their type before them, have none
+// of their own, and may have MLPs of twice the width; what transformers cannot run is refused.
+TEST(Gemma4, TheLastLayersReadKeysAndValuesOfEarlierOnes) {
+  const ArchSpec arch = read(R"({"num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                    "sliding_attention", "full_attention", "full_attention"]})");
+  std::vector<int64_t> sources, widths;
+  for (const LayerSpec& layer : arch.layers) {
+    sources.push_back(layer.keys_of);
+    widths.push_back(arch.of_layer(layer).intermediate);
+  }
+  EXPECT_EQ(sources, (std::vector<int64_t>{-1, -1, -1, -1, 2, 3, 3}));
+  EXPECT_EQ(widths, (std::vector<int64_t>{40, 40, 40, 40, 80, 80, 80}));
+  EXPECT_EQ(arch.keys_behind(1), std::vector<int64_t>{});
+  EXPECT_EQ(arch.keys_behind(3), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(arch.keys_behind(4), (std::vector<int64_t>{3}));
+  // The keys of two sliding heads of 8 values, then those of two full heads of 512.
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<CarryTensorSpec>& made = model.units[4].carry_out;
+  ASSERT_EQ(made.size(), 5u);
+  EXPECT_EQ(made[1].passes, 1);
+  EXPECT_EQ(made[2].elements_per_position, 16);
+  EXPECT_EQ(made[3].passes, std::nullopt);
+  EXPECT_EQ(made[4].elements_per_position, 1024);
+  EXPECT_TRUE(made[1].wide_gradient && made[4].wide_gradient);
+  EXPECT_EQ(model.units[5].carry_out.at(1).passes, 3);
+  EXPECT_EQ(model.units[7].carry_out.size(), 1u);
+  for (const ParamSpec& parameter : model.units[6].parameters) {
+    EXPECT_EQ(parameter.name.find("self_attn.k_"), std::string::npos) << parameter.name;
+    EXPECT_EQ(parameter.name.find("self_attn.v_"), std::string::npos) << parameter.name;
+  }
+  // Published files hold what no layer reads.
+  EXPECT_TRUE(is_skipped_tensor(arch, "model.layers.5.self_attn.k_norm.weight"));
+  EXPECT_FALSE(is_skipped_tensor(arch, "model.layers.3.self_attn.k_norm.weight"));
+
+  expect_problem(gemma4(R"({"num_kv_shared_layers": 2})"), "none of its type");
+  expect_problem(gemma4(R"({"num_kv_shared_layers": 7})"), "none of its type");
+  expect_problem(gemma4(R"({"num_kv_shared_layers": 1, "per_layer_config":
+    {"5": {"head_dim": 16}}})"),
+                 "heads have other sizes");
+  expect_problem(gemma4(R"({"num_kv_shared_layers": 1, "enable_moe_block": true,
+    "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12})"),
+                 "not supported with experts");
+}
+
 // Goal: what would change the numbers and is not here is refused with its key.
 TEST(Gemma4, OtherPartsAreRefusedByName) {
   Json config = gemma4("{}");
   config.erase("hidden_size_per_layer_input");
   expect_problem(config, "'hidden_size_per_layer_input' other than 0");
   expect_problem(gemma4(R"({"hidden_size_per_layer_input": 256})"), "hidden_size_per_layer_input");
-  expect_problem(gemma4(R"({"num_kv_shared_layers": 2})"), "'num_kv_shared_layers' other than 0");
   expect_problem(gemma4(R"({"use_bidirectional_attention": "all"})"), "= 'all' is not supported");
   expect_problem(gemma4(R"({"rope_theta": 1e4})"), "'rope_theta' is not read by this family");
   expect_problem(gemma4(R"({"rope_parameters": {"rope_type": "default"}})"),

@@ -155,6 +155,11 @@ const std::vector<Mistake>& mistakes_of_gemma4() {
        in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
       {"gemma4", "outputs not scaled", [](auto& arch) { arch.layer_scale = false; }},
       {"gemma4", "logits not capped", [](auto& arch) { arch.logit_cap = 0.0; }},
+      {"gemma4_text-shared", "keys of an earlier sliding layer",
+       [](auto& arch) { arch.layers[4].keys_of = 0; }},
+      {"gemma4_text-shared", "values without a norm", [](auto& arch) { arch.value_norm = false; }},
+      {"gemma4_text-shared", "no window where keys are read",
+       [](auto& arch) { arch.layers[4].window = 0; }},
       // A norm of the experts' sum hides whether weights are renormalised.
       {"gemma4_text-moe", "one expert fewer", [](auto& arch) { --arch.moe.top_k; }},
       {"gemma4_text-moe", "gate and up alternate", [](auto& arch) { arch.moe.interleaved = true; }},

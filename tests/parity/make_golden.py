@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 import convolution_cases
+import gemma4_cases
 import sink_attention
 import sliding_cases
 from expert_cases import Routing, UnfitRouting, cases, in_files, quantise_experts
@@ -250,6 +251,8 @@ CONVOLUTIONS = convolution_cases.cases(LLAMA)
 CASES.update(CONVOLUTIONS)
 SLIDING = sliding_cases.cases(LLAMA, LLAMA3, renamed)
 CASES.update(SLIDING)
+SHARED = gemma4_cases.cases(LLAMA, GEMMA4, renamed)
+CASES.update(SHARED)
 
 
 # Each case has a seed of its own, so a new case changes no other.
@@ -261,6 +264,7 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
 SEEDS.update({name: sliding_cases.FIRST_SEED + number for number, name in enumerate(SLIDING)})
 SEEDS.update({name: convolution_cases.FIRST_SEED + number
               for number, name in enumerate(CONVOLUTIONS)})
+SEEDS.update({name: gemma4_cases.FIRST_SEED + number for number, name in enumerate(SHARED)})
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 

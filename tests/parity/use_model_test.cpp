@@ -183,6 +183,25 @@ TEST(UseModel, ExportsCorrectionsAndTheExtraLayerAsTheyWere) {
   EXPECT_EQ(kept, 4);
 }
 
+// Goal: keys of layers that read those of another are in published files of Gemma 4, and are
+// exported byte for byte.
+TEST(UseModel, ExportsKeysThatNoLayerReadsAsTheyWere) {
+  const std::string golden = golden_directory("gemma4_text-shared");
+  const RunDriver run("kept-gemma4_text-shared");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("gemma4_text-shared"),
+                             {"--train.steps=2", "--checkpoint.export=end"})),
+            0);
+  const auto before = SafetensorsFile::open(golden + "/model.safetensors");
+  const auto after = SafetensorsFile::open(run.directory() + "/hf/model.safetensors");
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  for (const std::string part : {"k_proj", "k_norm"}) {
+    const std::string name = "model.layers.4.self_attn." + part + ".weight";
+    ASSERT_NE(before.find(name), nullptr);
+    ASSERT_NE(after.find(name), nullptr);
+    EXPECT_EQ(before.hash(*before.find(name)), after.hash(*after.find(name))) << name;
+  }
+}
+
 // TrainedModel: a model with a tokenizer that has memorized one text.
 class TrainedModel : public testing::Test {
  protected:

@@ -296,8 +296,9 @@ double change_of_block(const std::string& golden, const std::function<void(ArchS
   };
   at::manual_seed(3);
   const at::Tensor x = at::randn({24, source.arch().hidden}, at::kDouble);
-  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights).x;
-  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights).x;
+  PlainDecoder::SharedKeys keys;
+  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights, keys).x;
+  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights, keys).x;
   return excess(wrong, right, x, kSameInputs);
 }
 

@@ -62,6 +62,7 @@ class NumberCheck {
     packed_ = batch_of(texts, rows_);
     for (const std::vector<int64_t>& text : texts) alone_.push_back(batch_of({text}, rows_));
     states_.hidden.resize(texts.size());
+    keys_.resize(texts.size());
   }
 
   PlainStates run(int64_t layers) {
@@ -125,38 +126,59 @@ class NumberCheck {
     for (const MicroBatch& batch : alone_) {
       wanted.push_back(plain_.embed(table.index_select(0, batch.tokens), weights_in(parameters)));
     }
-    compare(spec, in_order(spec, parameters), {}, wanted, {});
+    compare(spec, in_order(spec, parameters), std::vector<Carry>(texts_.size()), wanted, {});
   }
 
   void block(int64_t layer) {
     const UnitSpec& spec = unit(1 + layer);
     const Parameters parameters = read(spec);
-    std::vector<at::Tensor> in, wanted, sure;
-    for (const std::vector<at::Tensor>& of_text : states_.hidden) {
-      in.push_back(of_text.back());
+    std::vector<Carry> in;
+    std::vector<at::Tensor> wanted, sure;
+    for (size_t text = 0; text < texts_.size(); ++text) {
+      in.push_back(carry_into(layer, text));
       const PlainDecoder::BlockOutput out =
-          plain_.block(layer, in.back().to(at::kDouble), weights_in(parameters));
+          plain_.block(layer, in.back().at(0).to(at::kDouble), weights_in(parameters), keys_[text]);
       wanted.push_back(out.x);
       sure.push_back(out.sure);
     }
     compare(spec, in_order(spec, parameters), in, wanted, sure);
   }
 
+  // Returns the plain decoder's numbers as the carry into the layer's block.
+  Carry carry_into(int64_t layer, size_t text) const {
+    Carry carry = {states_.hidden[text].back()};
+    for (const int64_t source : source_.arch().keys_behind(layer - 1)) {
+      for (const at::Tensor& values : keys_[text].at(source)) {
+        carry.push_back(values.to(at::kFloat));
+      }
+    }
+    return carry;
+  }
+
+  // Returns the carries of all texts as one; empty in the first unit.
+  static Carry joined(const std::vector<Carry>& carries) {
+    Carry all;
+    for (size_t tensor = 0; tensor < carries.at(0).size(); ++tensor) {
+      std::vector<at::Tensor> parts;
+      for (const Carry& carry : carries) parts.push_back(carry.at(tensor));
+      all.push_back(at::cat(parts));
+    }
+    return all;
+  }
+
   // Runs a unit over all texts packed and over each alone, and passes the plain decoder's numbers
   // on to the next unit. `sure` limits the compared positions; undefined for all.
   void compare(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
-               const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted,
+               const std::vector<Carry>& in, const std::vector<at::Tensor>& wanted,
                const std::vector<at::Tensor>& sure) {
     const Unit& code = source_.model().unit(spec.id);
-    const Carry all = in.empty() ? Carry{} : Carry{at::cat(in)};
-    const at::Tensor packed = code.forward(parameters, all, packed_).at(0);
+    const at::Tensor packed = code.forward(parameters, joined(in), packed_).at(0);
     double worst = 0.0;
     for (size_t text = 0; text < texts_.size(); ++text) {
-      const Carry own = in.empty() ? Carry{} : Carry{in[text]};
-      const at::Tensor alone = code.forward(parameters, own, alone_[text]).at(0);
+      const at::Tensor alone = code.forward(parameters, in[text], alone_[text]).at(0);
       const int64_t begin = packed_.document_starts[text];
       const at::Tensor part = packed.narrow(0, begin, alone.size(0));
-      const at::Tensor before = in.empty() ? at::zeros_like(alone) : in[text];
+      const at::Tensor before = in[text].empty() ? at::zeros_like(alone) : in[text].at(0);
       const auto excess_of = [&](const at::Tensor& found, const at::Tensor& target) {
         if (sure.empty() || !sure[text].defined()) {
           return excess(found, target, before, kSameInputs);
@@ -223,6 +245,7 @@ class NumberCheck {
   MicroBatch packed_;
   std::vector<MicroBatch> alone_;
   PlainStates states_;
+  std::vector<PlainDecoder::SharedKeys> keys_;  // by text
   double packed_excess_ = 0.0;
 };
 

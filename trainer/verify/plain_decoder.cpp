@@ -120,10 +120,10 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
   return x;
 }
 
-at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x) const {
+at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x, SharedKeys& keys) const {
   switch (layer.spec().mixer) {
     case MixerKind::kAttention:
-      return attention(layer, x);
+      return attention(layer, x, keys);
     case MixerKind::kDelta:
       return delta(layer, x);
     case MixerKind::kLatent:
@@ -137,12 +137,12 @@ at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x) const {
 }
 
 PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& x,
-                                              const Weights& weights) const {
+                                              const Weights& weights, SharedKeys& keys) const {
   const Layer layer(*this, number, weights);
   at::Tensor h = x, first;
   if (layer.spec().has_mixer) {
     first = layer.norm(Module::kAttentionNorm, x);
-    const at::Tensor y = layer.norm(Module::kAttentionPostNorm, mixed(layer, first));
+    const at::Tensor y = layer.norm(Module::kAttentionPostNorm, mixed(layer, first, keys));
     h = x + arch_.residual_scale * y;
   }
   if (!layer.spec().has_mlp) return {.x = h, .sure = {}};
@@ -188,8 +188,25 @@ at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope, int64
   return at::cat({both, x.narrow(2, dim, head_dim - dim)}, 2);
 }
 
-at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) const {
+at::Tensor PlainDecoder::placed(const Layer& layer, const at::Tensor& y, Module head_norm) const {
   const ArchSpec arch = arch_.of_layer(layer.spec());
+  const bool wide = arch.qk_norm == QueryKeyNorm::kWidth;
+  LONGSHORE_CHECK(!wide || !arch.qk_norm_after_rope) << "a norm over all heads behind the rope";
+  at::Tensor z =
+      (wide ? layer.norm(head_norm, y) : y).reshape({y.size(0), -1, arch.head_dim}).transpose(0, 1);
+  const bool each = arch.qk_norm == QueryKeyNorm::kHead;
+  if (each && !arch.qk_norm_after_rope) z = layer.norm(head_norm, z);
+  if (arch.qk_norm == QueryKeyNorm::kHeadPlain) z = plain_scaled(z, arch.norm_eps);
+  if (arch.qkv_clip != 0.0) z = z.clamp(-arch.qkv_clip, arch.qkv_clip);
+  const bool turns = arch.position == PositionKind::kRope && layer.spec().rotates;
+  if (turns) z = rotate(z, layer.spec().local_rope ? arch.local_rope : arch.rope, arch.head_dim);
+  return each && arch.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
+}
+
+at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x,
+                                   SharedKeys& keys) const {
+  const ArchSpec arch = arch_.of_layer(layer.spec());
+  const bool reads = layer.spec().keys_of >= 0;
   const int64_t positions = x.size(0);
   std::vector<at::Tensor> qkv;
   if (arch.fused_qkv) {
@@ -198,7 +215,7 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
   } else {
     const Module values = layer.spec().values_are_keys ? Module::kKey : Module::kValue;
     for (const Module module : {Module::kQuery, Module::kKey, values}) {
-      qkv.push_back(layer.linear(module, x));
+      if (!reads || module == Module::kQuery) qkv.push_back(layer.linear(module, x));
     }
   }
   at::Tensor gate;
@@ -209,29 +226,25 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
     gate = both.narrow(2, arch.head_dim, arch.head_dim).flatten(1);
     qkv[0] = both.narrow(2, 0, arch.head_dim).flatten(1);
   }
-  const auto clipped = [&](const at::Tensor& y) {
-    return arch.qkv_clip == 0.0 ? y : y.clamp(-arch.qkv_clip, arch.qkv_clip);
+  const auto heads = [&](const at::Tensor& y) {
+    return y.reshape({positions, arch.kv_heads, arch.head_dim}).transpose(0, 1);
   };
-  const auto heads = [&](const at::Tensor& y, int64_t count) {
-    return y.reshape({positions, count, arch.head_dim}).transpose(0, 1);
-  };
-  const auto placed = [&](const at::Tensor& y, Module head_norm, int64_t count) {
-    const bool wide = arch.qk_norm == QueryKeyNorm::kWidth;
-    LONGSHORE_CHECK(!wide || !arch.qk_norm_after_rope) << "a norm over all heads behind the rope";
-    at::Tensor z = heads(wide ? layer.norm(head_norm, y) : y, count);
-    const bool each = arch.qk_norm == QueryKeyNorm::kHead;
-    if (each && !arch.qk_norm_after_rope) z = layer.norm(head_norm, z);
-    if (arch.qk_norm == QueryKeyNorm::kHeadPlain) z = plain_scaled(z, arch.norm_eps);
-    z = clipped(z);
-    const bool turns = arch.position == PositionKind::kRope && layer.spec().rotates;
-    if (turns) z = rotate(z, layer.spec().local_rope ? arch.local_rope : arch.rope, arch.head_dim);
-    return each && arch.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
-  };
-  at::Tensor q = placed(qkv[0], Module::kQueryNorm, arch.heads);
+  at::Tensor q = placed(layer, qkv[0], Module::kQueryNorm), k, v;
+  if (reads) {
+    k = heads(keys.at(layer.spec().keys_of)[0]);
+    v = heads(keys.at(layer.spec().keys_of)[1]);
+  } else {
+    k = placed(layer, qkv[1], Module::kKeyNorm);
+    v = heads(qkv[2]);
+    if (arch.qkv_clip != 0.0) v = v.clamp(-arch.qkv_clip, arch.qkv_clip);
+    if (arch.value_norm) v = plain_scaled(v, arch.norm_eps);
+    if (arch_.gives_keys(layer.number())) {
+      keys[layer.number()] = {k.transpose(0, 1).flatten(1), v.transpose(0, 1).flatten(1)};
+    }
+  }
   const int64_t shared = arch.heads / arch.kv_heads;
-  const at::Tensor k = placed(qkv[1], Module::kKeyNorm, arch.kv_heads).repeat_interleave(shared, 0);
-  at::Tensor v = heads(clipped(qkv[2]), arch.kv_heads).repeat_interleave(shared, 0);
-  if (arch.value_norm) v = v / at::sqrt((v * v).mean(-1, true) + arch.norm_eps);
+  k = k.repeat_interleave(shared, 0);
+  v = v.repeat_interleave(shared, 0);
   if (arch.query_growth_beta != 0.0) {
     const at::Tensor turns = at::floor(at::arange(positions, at::kDouble) /
                                        static_cast<double>(arch.query_growth_positions));

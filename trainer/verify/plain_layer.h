@@ -26,6 +26,7 @@ class PlainDecoder::Layer {
  public:
   Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights);
 
+  int64_t number() const { return number_; }
   const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
 
   // Returns an fp64 tensor; undefined if the layer has no such parameter.

@@ -1,0 +1,39 @@
+#include "model/block_carry.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer, BlockPart part) {
+  std::vector<CarryTensorSpec> carry = {{.elements_per_position = arch.hidden}};
+  if (part == BlockPart::kAttention && arch.norm_placement == NormPlacement::kShared) {
+    carry.push_back({.elements_per_position = arch.hidden});
+  }
+  for (const int64_t source : arch.keys_behind(layer)) {
+    const ArchSpec own = arch.of_layer(arch.layers.at(static_cast<size_t>(source)));
+    // The MLP gets what its attention handed on, in the same places.
+    const bool passes = part == BlockPart::kMlp || source < layer;
+    const size_t place = part == BlockPart::kMlp ? carry.size()
+                         : passes                ? place_of_keys(arch, layer, source)
+                                                 : 0;
+    for (const size_t value : {0, 1}) {
+      carry.push_back(
+          {.elements_per_position = own.key_width(),
+           .wide_gradient = true,
+           .passes = passes ? std::optional(static_cast<int32_t>(place + value)) : std::nullopt});
+    }
+  }
+  return carry;
+}
+
+size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source) {
+  const std::vector<int64_t> sources = arch.keys_behind(layer - 1);
+  const auto found = std::ranges::find(sources, source);
+  LONGSHORE_CHECK(found != sources.end()) << "layer " << layer << " gets no keys of " << source;
+  return 1 + 2 * static_cast<size_t>(found - sources.begin());
+}
+
+}  // namespace longshore
