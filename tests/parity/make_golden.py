@@ -251,7 +251,7 @@ CONVOLUTIONS = convolution_cases.cases(LLAMA)
 CASES.update(CONVOLUTIONS)
 SLIDING = sliding_cases.cases(LLAMA, LLAMA3, renamed)
 CASES.update(SLIDING)
-SHARED = gemma4_cases.cases(LLAMA, GEMMA4, renamed)
+SHARED = gemma4_cases.cases(LLAMA, GEMMA4, CASES["gemma4"]["config"], renamed)
 CASES.update(SHARED)
 
 
