@@ -32,6 +32,9 @@ constexpr std::array<std::string_view, 6> kExpertFamilies = {
     "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "qwen3_moe", "qwen3_next"};
 // The experts of these are adapted where they are named.
 constexpr std::array<std::string_view, 2> kNamedExperts = {"gpt_oss", "qwen2_moe"};
+// The matrices of the inputs of layers.
+constexpr std::array kInputModules = {Module::kInputProjection, Module::kInputGate,
+                                      Module::kInputOut};
 // The embedding and the head, which are targets only where they are named.
 constexpr std::array kTableModules = {Module::kTokens, Module::kHead};
 constexpr std::string_view kWeight = ".weight";
@@ -64,6 +67,7 @@ bool is_in_sparse_layer(Module module) {
 // Returns whether "all-linear" includes the module.
 bool is_linear(const ArchSpec& arch, Module module) {
   return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
+         is_one_of(kInputModules, module) ||
          (experts_are_linear(arch) && is_in_sparse_layer(module));
 }
 
@@ -139,6 +143,8 @@ std::vector<Candidate> candidates(const ArchSpec& family) {
     }
   };
   add(kNoLayer, embedding_parameters(arch, {}));
+  add(kNoLayer, input_table_parameters(arch, {}));
+  add(kNoLayer, input_parameters(arch, {}));
   add(kNoLayer, head_parameters(arch, {}, /*tied=*/false));
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     add(layer, block_parameters(arch, {}, layer));

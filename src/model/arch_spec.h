@@ -211,6 +211,13 @@ enum class Module : uint8_t {
   kGateUp,
   kDown,
   kLayerScale,  // without ".weight"
+  // These make the inputs of layers; the first three are of all layers together.
+  kInputTable,
+  kInputProjection,
+  kInputNorm,
+  kInputGate,
+  kInputOut,
+  kInputPostNorm,
   kSinks,
   kAttentionGate,
   // These are of gated DeltaNet; the two after the convolution have no ".weight".
@@ -336,6 +343,10 @@ struct ArchSpec {
   double embedding_scale = 1.0;
   bool embedding_scale_rounded = false;  // rounds the scale to the compute dtype before use
   double residual_scale = 1.0;           // factor of the outputs of attention and MLP
+  // Each layer adds a gated input of its own behind its MLP (Gemma 4 E2B, E4B). It has this width
+  // and comes from the embedding and from a second table of tokens; 0 means none.
+  int64_t layer_input = 0;
+  int64_t layer_input_rows = 0;  // of the second table
   bool layer_scale = false;  // a stored number, which no run trains, multiplies a block's output
   double logit_divisor = 1.0;
   // Caps (Gemma 2): x becomes cap * tanh(x / cap); 0 means none.
@@ -384,6 +395,10 @@ struct ArchSpec {
     if (layer.intermediate > 0) own.intermediate = layer.intermediate;
     return own;
   }
+  // Returns the width of the inputs of all layers.
+  int64_t layer_inputs_width() const { return layer_count() * layer_input; }
+  // Returns the number of units before the first block, without cuts.
+  int64_t units_before_blocks() const { return layer_input > 0 ? 3 : 1; }
   // Returns whether later layers read the layer's keys and values.
   bool gives_keys(int64_t layer) const {
     for (const LayerSpec& later : layers) {

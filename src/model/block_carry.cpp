@@ -7,10 +7,24 @@
 
 namespace longshore {
 
+std::vector<CarryTensorSpec> input_table_carry(const ArchSpec& arch) {
+  return {{.elements_per_position = arch.hidden, .passes = 0},
+          {.elements_per_position = arch.layer_inputs_width(), .running = true}};
+}
+
+std::vector<CarryTensorSpec> inputs_carry(const ArchSpec& arch) {
+  return {{.elements_per_position = arch.hidden, .passes = 0},
+          {.elements_per_position = arch.layer_inputs_width()}};
+}
+
 std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer, BlockPart part) {
   std::vector<CarryTensorSpec> carry = {{.elements_per_position = arch.hidden}};
   if (part == BlockPart::kAttention && arch.norm_placement == NormPlacement::kShared) {
     carry.push_back({.elements_per_position = arch.hidden});
+  }
+  const bool last = layer + 1 == arch.layer_count();
+  if (arch.layer_input > 0 && (!last || part == BlockPart::kAttention)) {
+    carry.push_back({.elements_per_position = arch.layer_inputs_width(), .passes = kLayerInputs});
   }
   for (const int64_t source : arch.keys_behind(layer)) {
     const ArchSpec own = arch.of_layer(arch.layers.at(static_cast<size_t>(source)));
@@ -33,7 +47,8 @@ size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source) {
   const std::vector<int64_t> sources = arch.keys_behind(layer - 1);
   const auto found = std::ranges::find(sources, source);
   LONGSHORE_CHECK(found != sources.end()) << "layer " << layer << " gets no keys of " << source;
-  return 1 + 2 * static_cast<size_t>(found - sources.begin());
+  const size_t first = arch.layer_input > 0 ? kLayerInputs + 1 : 1;
+  return first + 2 * static_cast<size_t>(found - sources.begin());
 }
 
 }  // namespace longshore

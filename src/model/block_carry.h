@@ -1,5 +1,6 @@
-// block_carry: the tensors that a decoder's blocks hand on: the hidden state, and the keys and
-// values that later layers read (Gemma 4 E2B, E4B). Pure functions, no LibTorch.
+// block_carry: the tensors that a decoder's units hand on: the hidden state, and in Gemma 4 E2B and
+// E4B the inputs of layers, and the keys and values that later layers read. Pure functions, no
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,20 @@
 
 namespace longshore {
 
-// Returns the carry out of a layer's block or of one of its halves. What lies behind the hidden
-// state, and behind the norm that both halves of some families read, are keys and values of each
-// layer of ArchSpec::keys_behind, in order. Those of earlier layers pass through.
+// The place of the inputs of all layers, [T, layers * width], in each carry that has them.
+inline constexpr size_t kLayerInputs = 1;
+
+// Returns the carry out of the table of the layers' inputs: the hidden state, which passes, and the
+// table's part of the inputs, of which the next unit needs no value in backward.
+std::vector<CarryTensorSpec> input_table_carry(const ArchSpec& arch);
+
+// Returns the carry out of the unit that makes the inputs of layers: the hidden state passes.
+std::vector<CarryTensorSpec> inputs_carry(const ArchSpec& arch);
+
+// Returns the carry out of a layer's block or of one of its halves. Behind the hidden state lie the
+// norm that both halves of some families read, the inputs of layers until the last has read its
+// own, and keys and values of each layer of ArchSpec::keys_behind, in order. What comes from
+// earlier layers passes through.
 std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer,
                                          BlockPart part = BlockPart::kWhole);
 

@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
+#include "model/layer_inputs.h"
 #include "model/sparse_units.h"
 #include "model/table_pieces.h"
 
@@ -43,6 +44,12 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kMlp:
         units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kMlp));
+        break;
+      case Kind::kInputTable:
+        units_.push_back(std::make_unique<InputTableUnit>(arch_, part.rows));
+        break;
+      case Kind::kInputs:
+        units_.push_back(std::make_unique<LayerInputsUnit>(arch_));
         break;
       case Kind::kEmbeddingPiece:
         units_.push_back(std::make_unique<EmbeddingPiece>(arch_, part.rows));

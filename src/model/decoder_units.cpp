@@ -1,5 +1,6 @@
 #include "model/decoder_units.h"
 
+#include <array>
 #include <utility>
 
 #include "model/block_carry.h"
@@ -118,8 +119,8 @@ std::string DecoderBlock::signature() const {
         static_cast<int64_t>(arch_.norm_placement), static_cast<int64_t>(arch_.fused_gate_up),
         static_cast<int64_t>(arch_.transposed_weights), static_cast<int64_t>(arch_.gated),
         static_cast<int64_t>(arch_.activation), static_cast<int64_t>(arch_.norm_bias),
-        static_cast<int64_t>(arch_.residual_scale != 1.0),
-        static_cast<int64_t>(arch_.layer_scale)}) {
+        static_cast<int64_t>(arch_.residual_scale != 1.0), static_cast<int64_t>(arch_.layer_scale),
+        arch_.layer_input}) {
     text += " " + std::to_string(value);
   }
   if (mixer_) text += mixer_->signature();
@@ -168,11 +169,18 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
   if (part_ == BlockPart::kAttention) {
     return shares ? Carry{x, shared} : handed_on(x, in, keys);
   }
-  const Values product = branch_values(Module::kMlpPostNorm, output);
-  return handed_on(add_to(x, parameters, Module::kMlpPostNorm,
-                          mlp(parameters, shares ? shared : x, batch, product), output,
-                          index_.weight(parameters, Module::kLayerScale)),
-                   in, keys);
+  const at::Tensor scale = index_.weight(parameters, Module::kLayerScale);
+  const bool more = arch_.layer_input > 0;
+  const Values sum = more ? Values::kComputed : output;
+  x = add_to(x, parameters, Module::kMlpPostNorm,
+             mlp(parameters, shares ? shared : x, batch, branch_values(Module::kMlpPostNorm, sum)),
+             sum, more ? at::Tensor() : scale);
+  if (more) {
+    const Values product = branch_values(Module::kInputPostNorm, output);
+    x = add_to(x, parameters, Module::kInputPostNorm,
+               gated_input(parameters, x, in.at(kLayerInputs), batch, product), output, scale);
+  }
+  return handed_on(x, in, keys);
 }
 
 Carry DecoderBlock::handed_on(at::Tensor x, const Carry& in, const KeysValues& own) const {
@@ -228,6 +236,16 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,
                               arch_.transposed_weights, values);
+}
+
+at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor& x,
+                                     const at::Tensor& inputs, const MicroBatch& batch,
+                                     Values values) const {
+  const std::array gate{index_.linear(parameters, Module::kInputGate, batch)};
+  const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input);
+  return activate_and_project(linear_group(x, {}, gate, arch_.transposed_weights)[0],
+                              own.contiguous(), index_.linear(parameters, Module::kInputOut, batch),
+                              arch_.activation, arch_.transposed_weights, values);
 }
 
 }  // namespace longshore

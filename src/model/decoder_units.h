@@ -84,6 +84,9 @@ class DecoderBlock : public Unit {
   Values branch_values(Module post_norm, Values sum) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                  Values values) const;
+  // Returns the product that the layer's own input adds to x; `inputs` are those of all layers.
+  at::Tensor gated_input(UnitParameters parameters, const at::Tensor& x, const at::Tensor& inputs,
+                         const MicroBatch& batch, Values values) const;
 
   ArchSpec arch_;   // with the sizes of the layer
   int64_t number_;  // of the layer

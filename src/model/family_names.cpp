@@ -68,6 +68,12 @@ NameTable gemma4_names(std::string_view block_class) {
   NameTable names = gemma_names(block_class);
   names.modules =
       with(names.modules, {{Module::kLayerScale, "layers.{i}.layer_scalar"},
+                           {Module::kInputTable, "embed_tokens_per_layer"},
+                           {Module::kInputProjection, "per_layer_model_projection"},
+                           {Module::kInputNorm, "per_layer_projection_norm"},
+                           {Module::kInputGate, "layers.{i}.per_layer_input_gate"},
+                           {Module::kInputOut, "layers.{i}.per_layer_projection"},
+                           {Module::kInputPostNorm, "layers.{i}.post_per_layer_input_norm"},
                            {Module::kMlpInnerNorm, "layers.{i}.post_feedforward_layernorm_1"},
                            {Module::kExpertsNorm, "layers.{i}.pre_feedforward_layernorm_2"},
                            {Module::kExpertsPostNorm, "layers.{i}.post_feedforward_layernorm_2"},

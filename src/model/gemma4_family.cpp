@@ -12,11 +12,6 @@ constexpr int64_t kMostHeads = 65536;
 
 // Refuses the parts of Gemma 4 that would change the numbers and are not here.
 void refuse_other_parts(ConfigReader& config) {
-  // An absent key means 256 in transformers.
-  if (config.integer({"hidden_size_per_layer_input"}, 0, kMostToken).value_or(256) != 0) {
-    config.problem("hidden_size_per_layer_input",
-                   "other than 0 is not supported: inputs of each layer (E2B, E4B)");
-  }
   const std::string attention = config.text({"use_bidirectional_attention"}).value_or("vision");
   // "vision" is about the tokens of pictures; text is causal.
   if (attention != "vision") {
@@ -154,6 +149,22 @@ void read_shared_keys(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
+// Reads the inputs that each layer has of its own (E2B, E4B).
+void read_layer_inputs(ConfigReader& config, ArchSpec& arch) {
+  // An absent key means 256 in transformers, and null none.
+  arch.layer_input = config.integer({"hidden_size_per_layer_input"}, 0, kMostHeads)
+                         .value_or(config.has("hidden_size_per_layer_input") ? 0 : 256);
+  arch.layer_input_rows = config.size_or({"vocab_size_per_layer_input"}, 262144);
+  if (arch.layer_input == 0) return;
+  if (arch.moe.experts > 0) {
+    config.problem("hidden_size_per_layer_input", "other than 0 is not supported with experts");
+  }
+  if (arch.layer_input_rows < arch.vocabulary) {
+    config.problem("vocab_size_per_layer_input",
+                   "is less than vocab_size, so some tokens have no input of the layers");
+  }
+}
+
 void read_ropes(ConfigReader& config, ArchSpec& arch) {
   const Json* ropes = config.find({"rope_parameters"});
   if (ropes == nullptr) {
@@ -192,6 +203,7 @@ void read_gemma4_text(ConfigReader& config, ArchSpec& arch) {
   read_experts_beside(config, arch);
   read_layers(config, arch);
   read_shared_keys(config, arch);
+  read_layer_inputs(config, arch);
   read_ropes(config, arch);
 }
 

@@ -16,6 +16,10 @@ namespace {
 // This is more than any machine holds and keeps products of sizes within 64 bits.
 constexpr int64_t kMostParameters = int64_t{1} << 46;
 
+// The units that make the inputs of layers.
+constexpr const char* kInputTableUnit = "input_table";
+constexpr const char* kInputsUnit = "layer_inputs";
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::ostringstream text;
   text << "[";
@@ -151,6 +155,7 @@ std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const 
     }
   };
   add(embedding_parameters(arch, prefix));
+  add(input_parameters(arch, prefix));
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     add(block_parameters(arch, prefix, layer));
   }
@@ -180,6 +185,13 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   // The embedding's backward reads no values but those of its adapter, and the rows that it norms.
   model.units.back().backward_reads_parameters =
       arch.embedding_norm || arch.adapter.adapts(kNoLayer, Module::kTokens);
+  if (arch.layer_input > 0) {
+    model.units.push_back(make_unit(1, kInputTableUnit, input_table_parameters(arch, prefix),
+                                    input_table_carry(arch)));
+    model.units.back().backward_reads_parameters = false;
+    model.units.push_back(
+        make_unit(2, kInputsUnit, input_parameters(arch, prefix), inputs_carry(arch)));
+  }
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer),
@@ -199,6 +211,10 @@ std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& mod
   std::vector<std::string> classes(model.units.size(), block);
   classes.front() = "Embedding";
   classes.back() = "Head";
+  for (size_t i = 0; i < classes.size(); ++i) {
+    const std::string& name = model.units[i].name;
+    if (name.starts_with(kInputTableUnit) || name == kInputsUnit) classes[i] = "LayerInputs";
+  }
   return classes;
 }
 

@@ -28,14 +28,15 @@ std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const 
 // Returns `arch` with MoeSpec::fused as in the files; without files it stays unchanged.
 ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files);
 
-// Makes the units embedding, block.0 .. block.n-1, head. `files` are the tensors of the model's
-// files; empty for random init. The head is tied if config.json says so, or in a wrapper says
-// nothing, and the files hold no head. Throws DataError with every tensor that is missing, has
-// another shape, or is neither a parameter nor skipped by the family's rules.
+// Makes the units embedding, those of the inputs of layers, block.0 .. block.n-1, head. `files` are
+// the tensors of the model's files; empty for random init. The head is tied if config.json says so,
+// or in a wrapper says nothing, and the files hold no head. Throws DataError with every tensor that
+// is missing, has another shape, or is neither a parameter nor skipped by the family's rules.
 ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files);
 
 // Returns each unit's class in the names of transformers: "Embedding" for the first, "Head" for the
-// last, the block's class ("LlamaDecoderLayer") for all others, cut or whole.
+// last, "LayerInputs" for those that make the inputs of layers, the block's class
+// ("LlamaDecoderLayer") for all others, cut or whole.
 std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& model);
 
 // Returns true for a tensor that the family's files may hold but that is not a parameter of this

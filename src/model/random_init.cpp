@@ -50,6 +50,7 @@ struct Sizes {
   std::string_view family;
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
   bool tied;
+  int64_t sharing_layers = 0;  // of Gemma 4, whose layers then have inputs of their own, too
 };
 
 struct Row {
@@ -75,6 +76,9 @@ const std::vector<Row>& first_rows() {
        {"gemma3_text", 64, 160, 6, 4, 2, 16, 1024, true}},
       {{"tiny-gemma4", "gemma4_text, 6 layers of 64; tied, a sliding window of 64 in five"},
        {"gemma4_text", 64, 160, 6, 4, 2, 16, 1024, true}},
+      {{"tiny-gemma4-e2b",
+        "gemma4_text, 6 layers of 64 with inputs of their own; the last 3 read keys of others"},
+       {"gemma4_text", 64, 160, 6, 4, 1, 16, 1024, true, 3}},
       {{"tiny-phi3", "phi3, 2 layers of 64; fused matrices"},
        {"phi3", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-olmo2", "olmo2, 2 layers of 64; norms behind"},
@@ -234,6 +238,15 @@ void add_gemma4(const Sizes& sizes, const Json& rope, Json& config) {
                  {"num_global_key_value_heads", 1},
                  {"attention_k_eq_v", true},
                  {"final_logit_softcapping", 30.0}});
+  if (sizes.sharing_layers > 0) {
+    config.erase("num_global_key_value_heads");
+    const std::string slides = "sliding_attention", full = "full_attention";
+    config.update({{"attention_k_eq_v", false},
+                   {"hidden_size_per_layer_input", sizes.head_dim},
+                   {"layer_types", {slides, full, slides, slides, slides, full}},
+                   {"num_kv_shared_layers", sizes.sharing_layers},
+                   {"use_double_wide_mlp", true}});
+  }
   const Json proportional = {
       {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}};
   config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", proportional}};
@@ -400,6 +413,7 @@ std::string init_preset_config(std::string_view name, const InitPresetOptions& o
     config["tie_word_embeddings"] = row.sizes.tied;
     config.update(row.sizes.family == "gpt2" ? gpt2_config(row.sizes)
                                              : llama_like_config(row.sizes));
+    if (row.sizes.sharing_layers > 0) config["vocab_size_per_layer_input"] = options.vocabulary;
     return config.dump(2) + "\n";
   }
   const std::string nearest = nearest_name(name, names);

@@ -15,12 +15,6 @@ namespace {
 
 constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // indices into a head's carry
 
-// Returns whether each id is among the rows, [N] bool, and its row, 0 if it is not.
-std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows) {
-  const at::Tensor inside = at::logical_and(ids >= rows.first, ids < rows.first + rows.count);
-  return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
-}
-
 // Elements of a table that are widened at a time.
 constexpr int64_t kWidenedElements = int64_t{1} << 20;
 
@@ -59,6 +53,11 @@ void put_state(const DistillState& state, const at::Tensor& rows, Carry& carry) 
 }
 
 }  // namespace
+
+std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows) {
+  const at::Tensor inside = at::logical_and(ids >= rows.first, ids < rows.first + rows.count);
+  return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
+}
 
 EmbeddingPiece::EmbeddingPiece(const ArchSpec& arch, const TableRows& rows)
     : rows_(rows),

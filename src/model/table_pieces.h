@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/arch_spec.h"
@@ -25,6 +26,9 @@
 #include "model/unit_cut.h"
 
 namespace longshore {
+
+// Returns whether each id is among the rows, [N] bool, and its row, 0 if it is not.
+std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows);
 
 // Adds the rows of its tokens to the carry; other positions stay. The last piece adds learned
 // positions. Each row belongs to one piece, so the bits equal those of the whole embedding.

@@ -142,22 +142,24 @@ int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
   return count < arch.moe.experts ? count : 0;
 }
 
-// Returns rows per piece so that none exceeds the largest part of a block; 0: do not cut the table.
-int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut) {
+// Returns rows per piece of a table so that none exceeds the largest part of a block; 0: do not cut
+// it.
+int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut, int64_t table_rows,
+                        int64_t width) {
   int64_t most = 0;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     const int64_t mlp = elements_of(block_parameters(arch, {}, layer, BlockPart::kMlp));
     most = std::max({most, elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention)),
                      cut.grouped.contains(layer) ? mlp * cut.experts / arch.moe.experts : mlp});
   }
-  const int64_t pieces = (arch.vocabulary * arch.hidden + most - 1) / most;
-  return pieces < 2 ? 0 : (arch.vocabulary + pieces - 1) / pieces;
+  const int64_t pieces = (table_rows * width + most - 1) / most;
+  return pieces < 2 ? 0 : (table_rows + pieces - 1) / pieces;
 }
 
 // Pieces start at block boundaries of the moments; otherwise bits would depend on the cut.
-int64_t aligned_rows(const ArchSpec& arch, int64_t rows) {
-  const int64_t aligned = align_up(rows, kBlockElements / std::gcd(kBlockElements, arch.hidden));
-  return aligned < arch.vocabulary ? aligned : 0;
+int64_t aligned_rows(int64_t rows, int64_t table_rows, int64_t width) {
+  const int64_t aligned = align_up(rows, kBlockElements / std::gcd(kBlockElements, width));
+  return aligned < table_rows ? aligned : 0;
 }
 
 void add_pieces(std::vector<DecoderPart>& parts, Kind whole, Kind piece, int64_t vocabulary,
@@ -172,8 +174,8 @@ void add_pieces(std::vector<DecoderPart>& parts, Kind whole, Kind piece, int64_t
   }
 }
 
-// Returns the whole unit that the part belongs to.
-const UnitSpec& unit_of(const ModelSpec& whole, const DecoderPart& part) {
+// Returns the whole unit that the part belongs to; `blocks` is the number of the first block's.
+const UnitSpec& unit_of(const ModelSpec& whole, const DecoderPart& part, int64_t blocks) {
   switch (part.kind) {
     case Kind::kEmbedding:
     case Kind::kEmbeddingPiece:
@@ -181,8 +183,12 @@ const UnitSpec& unit_of(const ModelSpec& whole, const DecoderPart& part) {
     case Kind::kHead:
     case Kind::kHeadPiece:
       return whole.units.back();
+    case Kind::kInputTable:
+      return whole.units.at(1);
+    case Kind::kInputs:
+      return whole.units.at(2);
     default:
-      return whole.units.at(static_cast<size_t>(part.layer) + 1);
+      return whole.units.at(static_cast<size_t>(part.layer + blocks));
   }
 }
 
@@ -228,6 +234,12 @@ void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) 
     unit.parameters.resize(1);  // learned positions are added last
     unit.carry_out.front().running = true;
   }
+  unit.name += "." + std::to_string(number);
+}
+
+void take_input_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
+  if (rows.begins() && rows.ends()) return;
+  unit.parameters.front() = piece_of(unit.parameters.front(), rows);
   unit.name += "." + std::to_string(number);
 }
 
@@ -363,8 +375,15 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
     if (cut.experts > 0) cut.grouped.insert(layer);
   }
   if (policy.kind == UnitPolicy::Kind::kPiece) {
-    const int64_t rows = policy.rows > 0 ? policy.rows : rows_like_parts(arch, cut);
-    cut.embedding_rows = cut.head_rows = rows == 0 ? 0 : aligned_rows(arch, rows);
+    const auto rows_of = [&](int64_t rows, int64_t width) {
+      const int64_t wanted =
+          policy.rows > 0 ? policy.rows : rows_like_parts(arch, cut, rows, width);
+      return wanted == 0 ? 0 : aligned_rows(wanted, rows, width);
+    };
+    cut.embedding_rows = cut.head_rows = rows_of(arch.vocabulary, arch.hidden);
+    if (arch.layer_input > 0) {
+      cut.input_rows = rows_of(arch.layer_input_rows, arch.layer_inputs_width());
+    }
     // All pieces of a table would share one of the two matrices of its adapter.
     if (arch.adapter.adapts(kNoLayer, Module::kTokens)) cut.embedding_rows = 0;
     if (arch.adapter.adapts(kNoLayer, Module::kHead)) cut.head_rows = 0;
@@ -375,6 +394,11 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
 std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut) {
   std::vector<DecoderPart> parts;
   add_pieces(parts, Kind::kEmbedding, Kind::kEmbeddingPiece, arch.vocabulary, cut.embedding_rows);
+  if (arch.layer_input > 0) {
+    add_pieces(parts, Kind::kInputTable, Kind::kInputTable, arch.layer_input_rows,
+               cut.input_rows > 0 ? cut.input_rows : arch.layer_input_rows);
+    parts.push_back({.kind = Kind::kInputs});
+  }
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     if (!cut.halves.contains(layer)) {
       parts.push_back({Kind::kBlock, layer});
@@ -396,13 +420,14 @@ std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut)
 }
 
 ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut& cut) {
-  LONGSHORE_CHECK(static_cast<int64_t>(whole.units.size()) == arch.layer_count() + 2);
+  LONGSHORE_CHECK(static_cast<int64_t>(whole.units.size()) ==
+                  arch.units_before_blocks() + arch.layer_count() + 1);
   const bool tied = !whole.units.back().tied.empty();
   LONGSHORE_CHECK(!tied || cut.embedding_rows == cut.head_rows);
   ModelSpec model;
   size_t pieces = 0;  // pieces of this table so far
   for (const DecoderPart& part : decoder_parts(arch, cut)) {
-    UnitSpec unit = unit_of(whole, part);
+    UnitSpec unit = unit_of(whole, part, arch.units_before_blocks());
     unit.id = UnitId(static_cast<int32_t>(model.units.size()));
     if (part.rows.begins()) pieces = 0;
     switch (part.kind) {
@@ -416,6 +441,9 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kEmbeddingPiece:
         take_embedding_piece(part.rows, pieces++, unit);
+        break;
+      case Kind::kInputTable:
+        take_input_piece(part.rows, pieces++, unit);
         break;
       case Kind::kHeadPiece:
         take_head_piece(part.rows, pieces++, unit);

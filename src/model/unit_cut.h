@@ -59,6 +59,7 @@ struct UnitCut {
   int64_t experts = 0;
   // The most rows of the vocabulary in a unit; 0 means all. Equal if the head is tied.
   int64_t embedding_rows = 0, head_rows = 0;
+  int64_t input_rows = 0;  // likewise of the table of the layers' inputs
 };
 
 // The part of a decoder that a unit computes.
@@ -66,6 +67,8 @@ struct DecoderPart {
   enum class Kind : uint8_t {
     kEmbedding,
     kEmbeddingPiece,
+    kInputTable,  // the table of the layers' inputs, or a piece of it
+    kInputs,
     kBlock,
     kAttention,
     kMlp,

@@ -393,6 +393,12 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   if (has_post_norms(arch)) {
     builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   }
+  if (arch.layer_input > 0) {
+    builder.matrix(Module::kInputGate, arch.layer_input, arch.hidden, false);
+    builder.matrix(Module::kInputOut, arch.hidden, arch.layer_input, false,
+                   arch.residual_init_scale);
+    builder.norm(Module::kInputPostNorm, arch.hidden, arch.norm);
+  }
   if (arch.layer_scale)
     builder.buffer(Module::kLayerScale, 1, InitSpec::Kind::kOnes, /*stays_fp32=*/false);
 }
@@ -405,6 +411,23 @@ std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTabl
   if (arch.position == PositionKind::kLearned) {
     builder.table(Module::kPositions, arch.max_positions);
   }
+  return builder.take();
+}
+
+std::vector<ModuleParameter> input_table_parameters(const ArchSpec& arch,
+                                                    NameTable::Prefix prefix) {
+  UnitBuilder builder(arch, prefix, kNoLayer);
+  if (arch.layer_input == 0) return {};
+  builder.filled(Module::kInputTable, {arch.layer_input_rows, arch.layer_inputs_width()},
+                 normal_init(arch.initializer_range));
+  return builder.take();
+}
+
+std::vector<ModuleParameter> input_parameters(const ArchSpec& arch, NameTable::Prefix prefix) {
+  UnitBuilder builder(arch, prefix, kNoLayer);
+  if (arch.layer_input == 0) return {};
+  builder.matrix(Module::kInputProjection, arch.layer_inputs_width(), arch.hidden, false);
+  builder.norm(Module::kInputNorm, arch.layer_input, arch.norm);
   return builder.take();
 }
 

@@ -46,6 +46,9 @@ enum class BlockPart : uint8_t { kWhole, kAttention, kMlp };
 // Return the parameters of each unit, in the unit's order. `prefix` is one of the family's
 // prefixes. A tied head's list lacks the table, the embedding's first parameter.
 std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTable::Prefix prefix);
+// The inputs of layers have two units: their table, and what makes them from it and the embedding.
+std::vector<ModuleParameter> input_table_parameters(const ArchSpec& arch, NameTable::Prefix prefix);
+std::vector<ModuleParameter> input_parameters(const ArchSpec& arch, NameTable::Prefix prefix);
 std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                               int64_t layer, BlockPart part = BlockPart::kWhole);
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,

@@ -101,7 +101,8 @@ Json draw_config(Draw& draw) {
     config["linear_key_head_dim"] = config["linear_value_head_dim"] = head_dim;
   }
   if (family == "gemma4_text") {
-    config["hidden_size_per_layer_input"] = 0;
+    config["hidden_size_per_layer_input"] = draw.one_of<int64_t>({0, 0, 64});
+    config["vocab_size_per_layer_input"] = vocabulary;
     config["layer_types"] = {"full_attention"};
     config["global_head_dim"] = 2 * head_dim;
     config["attention_k_eq_v"] = draw.between(0, 1) == 1;

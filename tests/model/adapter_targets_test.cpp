@@ -128,6 +128,12 @@ TEST(Adapter, LayersThatShareKeysHaveFewerTargets) {
   EXPECT_EQ(adapted_in(with_targets(arch, {"all-linear"}), 6).size(), 5u);
   EXPECT_EQ(adapted_in(with_targets(arch, {"k_proj"}), 6).size(), 0u);
   EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 7).size(), 2u);
+  ArchSpec with_inputs = arch;
+  with_inputs.layer_input = 4, with_inputs.layer_input_rows = 32;
+  EXPECT_EQ(adapted_in(with_targets(with_inputs, {"all-linear"}), 6).size(), 7u);
+  EXPECT_EQ(adapted_in(with_targets(with_inputs, {"all-linear"}), kNoLayer).size(), 1u);
+  EXPECT_EQ(adapted_in(with_targets(with_inputs, {"per_layer_input_gate"}), 6).size(), 1u);
+  EXPECT_THROW(with_targets(with_inputs, {"embed_tokens_per_layer"}), ConfigError);
 }
 
 // Goal: the gate of attention is a target, by its own name too, which is also one of the MLP.

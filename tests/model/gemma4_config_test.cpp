@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "model/families.h"
 #include "model/model_spec.h"
+#include "model/unit_cut.h"
 
 namespace longshore {
 namespace {
@@ -161,12 +162,45 @@ TEST(Gemma4, TheLastLayersReadKeysAndValuesOfEarlierOnes) {
                  "not supported with experts");
 }
 
+// Goal: inputs of layers have two units of their own before the blocks, and pass through all blocks
+// but the last, whole and cut; an absent width means 256.
+TEST(Gemma4, LayersHaveInputsOfTheirOwn) {
+  Json absent = gemma4("{}");
+  absent.erase("hidden_size_per_layer_input");
+  const ArchSpec published = read_arch_spec(absent, "config.json");
+  EXPECT_EQ(published.layer_input, 256);
+  EXPECT_EQ(published.layer_input_rows, 262144);
+  const ArchSpec arch = read(R"({"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 1,
+    "vocab_size_per_layer_input": 70})");
+  const ModelSpec model = make_model_spec(arch, {});
+  ASSERT_EQ(model.units.size(), 11u);
+  const UnitSpec &table = model.units[1], &inputs = model.units[2];
+  EXPECT_EQ(table.parameters.at(0).name, "model.embed_tokens_per_layer.weight");
+  EXPECT_EQ(table.parameters.at(0).shape, (std::vector<int64_t>{70, 56}));
+  EXPECT_FALSE(table.backward_reads_parameters);
+  EXPECT_TRUE(table.carry_out.at(1).running);
+  EXPECT_EQ(inputs.parameters.at(0).shape, (std::vector<int64_t>{56, 16}));
+  EXPECT_EQ(inputs.parameters.at(1).name, "model.per_layer_projection_norm.weight");
+  EXPECT_EQ(inputs.carry_out.at(1).elements_per_position, 56);
+  EXPECT_EQ(model.units[3].carry_out.at(1).passes, 1);
+  // The keys of layer 5 lie behind the inputs.
+  EXPECT_EQ(model.units[8].carry_out.at(2).elements_per_position, 1024);
+  EXPECT_EQ(model.units[9].carry_out.size(), 1u);
+
+  const UnitPolicy pieces{.kind = UnitPolicy::Kind::kPiece, .classes = {}, .groups = {}};
+  const ModelSpec cut = cut_units(arch, model, cut_for(pieces, arch));
+  EXPECT_EQ(unit_classes(arch, cut).at(1), "LayerInputs");
+  EXPECT_EQ(cut.units.at(cut.units.size() - 3).carry_out.size(), 2u);  // of the last attention
+  EXPECT_EQ(cut.parameter_elements(), model.parameter_elements());
+}
+
 // Goal: what would change the numbers and is not here is refused with its key.
 TEST(Gemma4, OtherPartsAreRefusedByName) {
-  Json config = gemma4("{}");
-  config.erase("hidden_size_per_layer_input");
-  expect_problem(config, "'hidden_size_per_layer_input' other than 0");
-  expect_problem(gemma4(R"({"hidden_size_per_layer_input": 256})"), "hidden_size_per_layer_input");
+  expect_problem(gemma4(R"({"hidden_size_per_layer_input": 256, "enable_moe_block": true,
+    "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12})"),
+                 "'hidden_size_per_layer_input' other than 0 is not supported with experts");
+  expect_problem(gemma4(R"({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 63})"),
+                 "'vocab_size_per_layer_input' is less than vocab_size");
   expect_problem(gemma4(R"({"use_bidirectional_attention": "all"})"), "= 'all' is not supported");
   expect_problem(gemma4(R"({"rope_theta": 1e4})"), "'rope_theta' is not read by this family");
   expect_problem(gemma4(R"({"rope_parameters": {"rope_type": "default"}})"),

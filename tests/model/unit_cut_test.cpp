@@ -145,6 +145,18 @@ TEST_P(Cut, AnEmbeddingInPiecesGivesTheBitsOfTheWhole) {
   if (!both.tied()) expect_same_bits(both, {.halves = {}, .embedding_rows = 64});
 }
 
+// Goal: the table of the layers' inputs in pieces gives the bits of the whole. The last has one
+// row.
+TEST(UnitCut, ATableOfInputsInPiecesGivesTheBitsOfTheWhole) {
+  const Both both("gemma4-e2b");
+  ASSERT_GT(both.golden.arch.layer_input, 0);
+  const int64_t rows = both.golden.arch.layer_input_rows;
+  ASSERT_EQ(rows % 64, 1);
+  const UnitCut cut{.halves = {}, .input_rows = 64};
+  EXPECT_EQ(both.model(cut).spec().units.size(), both.spec.units.size() + 5);
+  expect_same_bits(both, cut);
+}
+
 // Goal: a head in pieces is within 1e-6 in loss and 1e-5 in gradients in fp32, and in bf16 no
 // further from fp32 than the whole one, with caps, multipliers and tied rows too. The last piece
 // has one row.

@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining,
                                          "phi3-long", "qwen3_5_text", "lfm2", "nemotron_h",
                                          "qwen3_moe", "mixtral", "olmoe", "qwen2_moe", "gpt_oss",
                                          "ministral3", "qwen3_next", "glm4_moe", "deepseek_v3",
-                                         "gemma4_text-moe", "gemma4_text-shared"),
+                                         "gemma4_text-moe", "gemma4_text-shared", "gemma4-e2b"),
                          golden_test_name);
 
 }  // namespace

@@ -35,7 +35,7 @@ std::vector<Json> json_lines(const std::string& text) {
 TEST(UseModel, EvalGivesTheLossOfTransformers) {
   for (const std::string golden :
        {"llama", "gpt2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "granite", "olmo3",
-        "qwen3_5_text", "qwen3_5", "lfm2", "nemotron_h", "qwen3_next", "gemma4"}) {
+        "qwen3_5_text", "qwen3_5", "lfm2", "nemotron_h", "qwen3_next", "gemma4", "gemma4-e2b"}) {
     const Json facts = golden_facts(golden);
     RunDriver run("eval-" + golden);
     fs::create_directories(run.directory());
@@ -138,7 +138,7 @@ TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
 // byte, whichever version of transformers wrote the files.
 TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
   for (const std::string golden :
-       {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe", "gemma4", "muse_glimmer"}) {
+       {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4-e2b", "muse_glimmer"}) {
     const RunDriver run("towers-" + golden);
     ASSERT_EQ(run.train(joined(RunDriver::golden_arguments(golden),
                                {"--train.steps=2", "--checkpoint.export=end"})),

@@ -296,9 +296,10 @@ double change_of_block(const std::string& golden, const std::function<void(ArchS
   };
   at::manual_seed(3);
   const at::Tensor x = at::randn({24, source.arch().hidden}, at::kDouble);
-  PlainDecoder::SharedKeys keys;
-  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights, keys).x;
-  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights, keys).x;
+  PlainDecoder::Shared shared;
+  const at::Tensor right =
+      PlainDecoder(source.arch(), source.spec()).block(0, x, weights, shared).x;
+  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights, shared).x;
   return excess(wrong, right, x, kSameInputs);
 }
 

@@ -19,9 +19,9 @@ constexpr double kFlopsOfPair = 4.0;
 constexpr double kProbePasses = 3.0;
 constexpr double kLossPasses = 2.0;
 
-// Returns false for the embedding, which only reads rows of its matrix.
+// Returns false for the embedding and the table of the layers' inputs, which only read rows.
 bool multiplies(const UnitSpec& unit) {
-  return !unit.name.starts_with("embedding");
+  return !unit.name.starts_with("embedding") && !unit.name.starts_with("input_table");
 }
 
 // The matrices of a unit's products. Those of adapters have few elements and are not counted, but

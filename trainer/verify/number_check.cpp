@@ -62,12 +62,13 @@ class NumberCheck {
     packed_ = batch_of(texts, rows_);
     for (const std::vector<int64_t>& text : texts) alone_.push_back(batch_of({text}, rows_));
     states_.hidden.resize(texts.size());
-    keys_.resize(texts.size());
+    shared_.resize(texts.size());
   }
 
   PlainStates run(int64_t layers) {
     const at::NoGradGuard no_grad;
     embedding();
+    if (source_.arch().layer_input > 0) layer_inputs();
     for (int64_t layer = 0; layer < layers; ++layer) block(layer);
     judge(packed_excess_,
           {"packing", std::to_string(texts_.size()) + " texts",
@@ -105,6 +106,13 @@ class NumberCheck {
     return list;
   }
 
+  // Returns the rows of the texts' tokens.
+  at::Tensor used_rows(const ParamSpec& table) const {
+    std::vector<at::Tensor> rows;
+    for (const auto& [token, place] : rows_) rows.push_back(read_rows(source_, table, token, 1));
+    return at::cat(rows);
+  }
+
   // Only the embedding rows of the used tokens are read, instead of the whole table.
   void embedding() {
     const UnitSpec& spec = unit(0);
@@ -115,11 +123,7 @@ class NumberCheck {
         parameters[parameter.name] = read_whole(source_, parameter);
         continue;
       }
-      std::vector<at::Tensor> rows;
-      for (const auto& [token, place] : rows_) {
-        rows.push_back(read_rows(source_, parameter, token, 1));
-      }
-      parameters[parameter.name] = at::cat(rows);
+      parameters[parameter.name] = used_rows(parameter);
     }
     const at::Tensor table = parameters.at(spec.parameters[0].name);
     std::vector<at::Tensor> wanted;
@@ -129,15 +133,44 @@ class NumberCheck {
     compare(spec, in_order(spec, parameters), std::vector<Carry>(texts_.size()), wanted, {});
   }
 
+  // Compares what the two units of the layers' inputs make together.
+  void layer_inputs() {
+    const UnitSpec &lookup = unit(1), &spec = unit(2);
+    const Parameters parameters = read(spec);
+    const at::Tensor table = used_rows(lookup.parameters.at(0));
+    const auto found = [&](const at::Tensor& x, const MicroBatch& batch) {
+      const std::vector<at::Tensor> rows = {table};
+      const Carry carry = source_.model().unit(lookup.id).forward(rows, {x}, batch);
+      return source_.model().unit(spec.id).forward(in_order(spec, parameters), carry, batch).at(1);
+    };
+    std::vector<at::Tensor> embedded;
+    for (const std::vector<at::Tensor>& of_text : states_.hidden)
+      embedded.push_back(of_text.back());
+    const at::Tensor packed = found(at::cat(embedded), packed_);
+    double worst = 0.0;
+    for (size_t text = 0; text < texts_.size(); ++text) {
+      const at::Tensor wanted =
+          plain_.layer_inputs(table.index_select(0, alone_[text].tokens),
+                              embedded[text].to(at::kDouble), weights_in(parameters));
+      const at::Tensor alone = found(embedded[text], alone_[text]);
+      const at::Tensor part = packed.narrow(0, packed_.document_starts[text], alone.size(0));
+      const at::Tensor nothing = at::zeros_like(alone);
+      worst = worse(worst, excess(alone, wanted, nothing, kSameInputs));
+      packed_excess_ = worse(packed_excess_, excess(part, alone, nothing, kSameInputs));
+      shared_[text].layer_inputs = wanted;
+    }
+    judge_layer(worst, spec);
+  }
+
   void block(int64_t layer) {
-    const UnitSpec& spec = unit(1 + layer);
+    const UnitSpec& spec = unit(source_.arch().units_before_blocks() + layer);
     const Parameters parameters = read(spec);
     std::vector<Carry> in;
     std::vector<at::Tensor> wanted, sure;
     for (size_t text = 0; text < texts_.size(); ++text) {
       in.push_back(carry_into(layer, text));
-      const PlainDecoder::BlockOutput out =
-          plain_.block(layer, in.back().at(0).to(at::kDouble), weights_in(parameters), keys_[text]);
+      const PlainDecoder::BlockOutput out = plain_.block(layer, in.back().at(0).to(at::kDouble),
+                                                         weights_in(parameters), shared_[text]);
       wanted.push_back(out.x);
       sure.push_back(out.sure);
     }
@@ -147,8 +180,11 @@ class NumberCheck {
   // Returns the plain decoder's numbers as the carry into the layer's block.
   Carry carry_into(int64_t layer, size_t text) const {
     Carry carry = {states_.hidden[text].back()};
+    if (source_.arch().layer_input > 0) {
+      carry.push_back(shared_[text].layer_inputs.to(at::kFloat));
+    }
     for (const int64_t source : source_.arch().keys_behind(layer - 1)) {
-      for (const at::Tensor& values : keys_[text].at(source)) {
+      for (const at::Tensor& values : shared_[text].keys.at(source)) {
         carry.push_back(values.to(at::kFloat));
       }
     }
@@ -192,6 +228,10 @@ class NumberCheck {
       packed_excess_ = worse(packed_excess_, excess_of(part, alone));
       states_.hidden[text].push_back(wanted[text].to(at::kFloat));
     }
+    judge_layer(worst, spec);
+  }
+
+  void judge_layer(double worst, const UnitSpec& spec) {
     judge(worst,
           {"layers", spec.name, "fp32 units and plain fp64 agree",
            "fp32 units and plain fp64 disagree"},
@@ -245,7 +285,7 @@ class NumberCheck {
   MicroBatch packed_;
   std::vector<MicroBatch> alone_;
   PlainStates states_;
-  std::vector<PlainDecoder::SharedKeys> keys_;  // by text
+  std::vector<PlainDecoder::Shared> shared_;  // by text
   double packed_excess_ = 0.0;
 };
 

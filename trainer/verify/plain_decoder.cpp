@@ -120,10 +120,21 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
   return x;
 }
 
-at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x, SharedKeys& keys) const {
+at::Tensor PlainDecoder::layer_inputs(const at::Tensor& rows, const at::Tensor& x,
+                                      const Weights& weights) const {
+  const Layer all(*this, kNoLayer, weights);
+  const at::Tensor projected =
+      all.linear(Module::kInputProjection, x) / std::sqrt(static_cast<double>(arch_.hidden));
+  const at::Tensor each = projected.reshape({x.size(0), arch_.layer_count(), arch_.layer_input});
+  const auto scale = static_cast<double>(std::sqrt(static_cast<float>(arch_.layer_input)));
+  return (all.norm(Module::kInputNorm, each).flatten(1) + rows.to(at::kDouble) * scale) /
+         std::numbers::sqrt2;
+}
+
+at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x, Shared& text) const {
   switch (layer.spec().mixer) {
     case MixerKind::kAttention:
-      return attention(layer, x, keys);
+      return attention(layer, x, text);
     case MixerKind::kDelta:
       return delta(layer, x);
     case MixerKind::kLatent:
@@ -137,12 +148,12 @@ at::Tensor PlainDecoder::mixed(const Layer& layer, const at::Tensor& x, SharedKe
 }
 
 PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& x,
-                                              const Weights& weights, SharedKeys& keys) const {
+                                              const Weights& weights, Shared& text) const {
   const Layer layer(*this, number, weights);
   at::Tensor h = x, first;
   if (layer.spec().has_mixer) {
     first = layer.norm(Module::kAttentionNorm, x);
-    const at::Tensor y = layer.norm(Module::kAttentionPostNorm, mixed(layer, first, keys));
+    const at::Tensor y = layer.norm(Module::kAttentionPostNorm, mixed(layer, first, text));
     h = x + arch_.residual_scale * y;
   }
   if (!layer.spec().has_mlp) return {.x = h, .sure = {}};
@@ -162,6 +173,14 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
     y.x = mlp(layer, normed);
   }
   y.x = h + arch_.residual_scale * layer.norm(Module::kMlpPostNorm, y.x);
+  if (arch_.layer_input > 0) {
+    const at::Tensor own =
+        text.layer_inputs.narrow(1, number * arch_.layer_input, arch_.layer_input);
+    const at::Tensor gate = layer.linear(Module::kInputGate, y.x);
+    const at::Tensor more =
+        layer.linear(Module::kInputOut, plain_activation(gate, arch_.activation) * own);
+    y.x = y.x + layer.norm(Module::kInputPostNorm, more);
+  }
   const at::Tensor scale = layer.get(Module::kLayerScale);
   if (scale.defined()) y.x = y.x * scale;
   return y;
@@ -203,8 +222,7 @@ at::Tensor PlainDecoder::placed(const Layer& layer, const at::Tensor& y, Module 
   return each && arch.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
 }
 
-at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x,
-                                   SharedKeys& keys) const {
+at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x, Shared& text) const {
   const ArchSpec arch = arch_.of_layer(layer.spec());
   const bool reads = layer.spec().keys_of >= 0;
   const int64_t positions = x.size(0);
@@ -231,15 +249,15 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x,
   };
   at::Tensor q = placed(layer, qkv[0], Module::kQueryNorm), k, v;
   if (reads) {
-    k = heads(keys.at(layer.spec().keys_of)[0]);
-    v = heads(keys.at(layer.spec().keys_of)[1]);
+    k = heads(text.keys.at(layer.spec().keys_of)[0]);
+    v = heads(text.keys.at(layer.spec().keys_of)[1]);
   } else {
     k = placed(layer, qkv[1], Module::kKeyNorm);
     v = heads(qkv[2]);
     if (arch.qkv_clip != 0.0) v = v.clamp(-arch.qkv_clip, arch.qkv_clip);
     if (arch.value_norm) v = plain_scaled(v, arch.norm_eps);
     if (arch_.gives_keys(layer.number())) {
-      keys[layer.number()] = {k.transpose(0, 1).flatten(1), v.transpose(0, 1).flatten(1)};
+      text.keys[layer.number()] = {k.transpose(0, 1).flatten(1), v.transpose(0, 1).flatten(1)};
     }
   }
   const int64_t shared = arch.heads / arch.kv_heads;

@@ -27,16 +27,22 @@ class PlainDecoder {
 
   // `rows` are the embedding rows of the tokens. Returns [T, hidden], fp64.
   at::Tensor embed(const at::Tensor& rows, const Weights& weights) const;
-  // Keys and values that later layers read, [T, width] and fp64, by their layer.
-  using SharedKeys = std::map<int64_t, std::array<at::Tensor, 2>>;
+  // The numbers of a text that layers read beside x, all fp64.
+  struct Shared {
+    at::Tensor layer_inputs;                                 // [T, layers * width]
+    std::map<int64_t, std::array<at::Tensor, 2>> keys = {};  // keys and values by layer, [T, width]
+  };
+  // Returns the inputs of layers for the rows of their table and the embedding x.
+  at::Tensor layer_inputs(const at::Tensor& rows, const at::Tensor& x,
+                          const Weights& weights) const;
   struct BlockOutput {
     at::Tensor x;  // [T, hidden], fp64
     // int64 positions whose expert choice is independent of rounding; undefined if all are.
     at::Tensor sure;
   };
-  // x is [T, hidden], fp64. `keys` has those of earlier layers, and gets the layer's own.
+  // x is [T, hidden], fp64. `shared` has keys of earlier layers, and gets the layer's.
   BlockOutput block(int64_t layer, const at::Tensor& x, const Weights& weights,
-                    SharedKeys& keys) const;
+                    Shared& shared) const;
   at::Tensor final_norm(const at::Tensor& x, const Weights& weights) const;
   // `rows` [N, hidden] are the head's rows for a part of the vocabulary. Returns [T, N], fp64.
   at::Tensor logits(const at::Tensor& normed, const at::Tensor& rows) const;
@@ -47,13 +53,13 @@ class PlainDecoder {
   // Layer gives access to one layer's parameters in fp64.
   class Layer;
 
-  at::Tensor attention(const Layer& layer, const at::Tensor& x, SharedKeys& keys) const;
+  at::Tensor attention(const Layer& layer, const at::Tensor& x, Shared& shared) const;
   // Returns y, [T, heads * head_dim], normed and rotated, as [heads, T, head_dim].
   at::Tensor placed(const Layer& layer, const at::Tensor& y, Module head_norm) const;
   std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
   at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
   at::Tensor latent(const Layer& layer, const at::Tensor& x) const;
-  at::Tensor mixed(const Layer& layer, const at::Tensor& x, SharedKeys& keys) const;
+  at::Tensor mixed(const Layer& layer, const at::Tensor& x, Shared& shared) const;
   at::Tensor mamba(const Layer& layer, const at::Tensor& x) const;
   at::Tensor convolution(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;

@@ -47,7 +47,8 @@ at::Tensor hidden_keys(int64_t positions, int64_t window) {
 PlainDecoder::Layer::Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights)
     : decoder_(decoder), number_(number), weights_(weights) {
   for (const ModuleParameter& parameter :
-       block_parameters(decoder.arch_, decoder.prefix_, number)) {
+       number == kNoLayer ? input_parameters(decoder.arch_, decoder.prefix_)
+                          : block_parameters(decoder.arch_, decoder.prefix_, number)) {
     names_[{parameter.module, parameter.role, parameter.expert}] = parameter.spec.name;
   }
 }

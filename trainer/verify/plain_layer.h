@@ -1,5 +1,5 @@
-// PlainDecoder::Layer: one layer's parameters in fp64, and the plain operations that the files of
-// PlainDecoder share. Included by these files alone; one thread.
+// PlainDecoder::Layer: the parameters of one layer, or of the inputs of all, in fp64, and the plain
+// operations that the files of PlainDecoder share. Included by these files alone; one thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,6 +24,7 @@ at::Tensor hidden_keys(int64_t positions, int64_t window);
 
 class PlainDecoder::Layer {
  public:
+  // `number` is kNoLayer for the inputs of all layers.
   Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights);
 
   int64_t number() const { return number_; }
