@@ -242,10 +242,11 @@ at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor
                                      const at::Tensor& inputs, const MicroBatch& batch,
                                      Values values) const {
   const std::array gate{index_.linear(parameters, Module::kInputGate, batch)};
-  const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input);
-  return activate_and_project(linear_group(x, {}, gate, arch_.transposed_weights)[0],
-                              own.contiguous(), index_.linear(parameters, Module::kInputOut, batch),
-                              arch_.activation, arch_.transposed_weights, values);
+  // The product's backward overwrites its factors, so it gets a copy.
+  const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input).clone();
+  return activate_and_project(linear_group(x, {}, gate, arch_.transposed_weights)[0], own,
+                              index_.linear(parameters, Module::kInputOut, batch), arch_.activation,
+                              arch_.transposed_weights, values);
 }
 
 }  // namespace longshore
