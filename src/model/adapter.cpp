@@ -31,7 +31,7 @@ constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, M
 constexpr std::array<std::string_view, 6> kExpertFamilies = {
     "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "qwen3_moe", "qwen3_next"};
 // The experts of these are adapted where they are named.
-constexpr std::array<std::string_view, 2> kNamedExperts = {"gpt_oss", "qwen2_moe"};
+constexpr std::array<std::string_view, 3> kNamedExperts = {"gpt_oss", "nemotron_h", "qwen2_moe"};
 // The matrices of the inputs of layers.
 constexpr std::array kInputModules = {Module::kInputProjection, Module::kInputGate,
                                       Module::kInputOut};
@@ -46,8 +46,9 @@ bool experts_are_linear(const ArchSpec& arch) {
 }
 
 bool experts_adaptable(const ArchSpec& arch) {
-  return experts_are_linear(arch) ||
-         std::ranges::find(kNamedExperts, arch.family) != kNamedExperts.end();
+  return arch.moe.experts > 0 &&
+         (experts_are_linear(arch) ||
+          std::ranges::find(kNamedExperts, arch.family) != kNamedExperts.end());
 }
 
 bool is_one_of(std::span<const Module> modules, Module module) {
@@ -177,7 +178,8 @@ void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     if (adapter.adapts(layer, Module::kExpertsGateUp) !=
         adapter.adapts(layer, Module::kExpertsDown)) {
-      throw ConfigError(where + ": name gate_up_proj and down_proj of experts together");
+      throw ConfigError(where + ": name " + (arch.gated ? "gate_up_proj" : "up_proj") +
+                        " and down_proj of experts together");
     }
   }
 }

@@ -159,6 +159,7 @@ struct MoeSpec {
   int64_t experts = 0;  // 0: the family has none
   int64_t top_k = 0;
   int64_t width = 0;          // inner width of each expert
+  int64_t latent = 0;         // the experts' inputs and outputs have this width; 0: the model's
   int64_t shared_width = 0;   // inner width of the expert that serves all tokens; 0: none
   bool shared_switch = true;  // the sigmoid of a product multiplies that expert's output
   RouterScores scores = RouterScores::kSoftmax;
@@ -253,10 +254,14 @@ enum class Module : uint8_t {
   kMambaOut,
   kRouter,
   kRouterCorrection,  // without ".weight"
-  kExpertGate,        // one expert's matrices
+  kExpertsIn,         // from the model's width to that of the experts, and back
+  kExpertsOut,
+  kExpertGate,  // one expert's matrices
   kExpertUp,
   kExpertDown,
-  kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"
+  // All experts' matrices; these two have neither ".weight" nor ".bias". Without gates the first is
+  // up alone.
+  kExpertsGateUp,
   kExpertsDown,
   // These are of experts beside an MLP; the two of the router have no ".weight".
   kMlpInnerNorm,
@@ -387,6 +392,10 @@ struct ArchSpec {
   int64_t layer_count() const { return static_cast<int64_t>(layers.size()); }
   int64_t query_width() const { return heads * head_dim; }
   int64_t key_width() const { return kv_heads * head_dim; }
+  // Returns the width of the experts' inputs and outputs.
+  int64_t experts_hidden() const { return moe.latent > 0 ? moe.latent : hidden; }
+  // Returns the elements of one expert's matrices.
+  int64_t expert_elements() const { return (gated ? 3 : 2) * experts_hidden() * moe.width; }
   // Returns these settings with the sizes of the layer's heads.
   ArchSpec of_layer(const LayerSpec& layer) const {
     ArchSpec own = *this;

@@ -45,6 +45,16 @@ void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSp
 // Reads the bias flags of attention and, if the family has that key, of the MLP.
 void read_biases(ConfigReader& config, bool attention, ArchSpec& arch);
 
+// Defaults of the keys that families with corrected experts share.
+struct CorrectedDefaults {
+  int64_t experts = 0, top_k = 0, width = 0, dense = 0, groups = 1, kept_groups = 1;
+  double weight_scale = 1.0;
+};
+// Reads the experts of DeepSeek V3 and its followers: sigmoid scores, groups, a correction of the
+// choice, no balance loss, and an expert for all tokens without a switch.
+void read_corrected_experts(ConfigReader& config, const CorrectedDefaults& defaults,
+                            ArchSpec& arch);
+
 // Returns by layer whether `layer_types` calls it `special`, where the others are full attention;
 // `otherwise(i)` decides if the file has no `layer_types`. Returns nullopt after a problem.
 std::optional<std::vector<bool>> read_layer_types(ConfigReader& config, const ArchSpec& arch,

@@ -52,7 +52,7 @@ std::string nemotron_letters(ConfigReader& config) {
     });
     if (found == kNemotronLayers.end()) {
       config.problem("layers_block_type",
-                     "holds '" + name + "'; supported: linear_attention, full_attention, mlp");
+                     "holds '" + name + "'; supported: linear_attention, full_attention, mlp, moe");
       return {};
     }
     letters += found->letter;
@@ -62,12 +62,7 @@ std::string nemotron_letters(ConfigReader& config) {
     if (std::ranges::find(kNemotronLayers, letter, &LayerName::letter) != kNemotronLayers.end()) {
       continue;
     }
-    config.problem("hybrid_override_pattern", "may hold M, * and -, not '" + letters + "'");
-    return {};
-  }
-  if (letters.find('E') != std::string::npos) {
-    config.problem(names.empty() ? "hybrid_override_pattern" : "layers_block_type",
-                   "has layers of experts, which are not supported in nemotron_h");
+    config.problem("hybrid_override_pattern", "may hold M, *, - and E, not '" + letters + "'");
     return {};
   }
   if (letters.empty()) {
@@ -103,6 +98,17 @@ void read_mamba(ConfigReader& config, MambaSpec& mamba) {
   }
 }
 
+// Reads the experts of the layers with an E. They have no gates, and may work in a width of their
+// own between two matrices.
+void read_nemotron_experts(ConfigReader& config, ArchSpec& arch) {
+  read_corrected_experts(config, {.experts = 8, .top_k = 2, .width = 7688}, arch);
+  MoeSpec& moe = arch.moe;
+  moe.shared_width = config.size_or({"moe_shared_expert_intermediate_size"}, 7688);
+  moe.latent = config.integer({"moe_latent_size"}, 1, kMostToken).value_or(0);
+  config.find({"moe_shared_expert_overlap"});  // an order of work
+  if (arch.mlp_bias) config.problem("mlp_bias", "= true is not supported with experts");
+}
+
 }  // namespace
 
 // Layers are gated convolutions or attention.
@@ -132,7 +138,7 @@ void read_lfm2(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
-// A layer is Mamba-2, attention without positions, or an MLP.
+// A layer is Mamba-2, attention without positions, an MLP, or experts.
 void read_nemotron_h(ConfigReader& config, ArchSpec& arch) {
   const std::string letters = nemotron_letters(config);
   const auto count = std::max<int64_t>(1, std::ssize(letters));
@@ -153,21 +159,27 @@ void read_nemotron_h(ConfigReader& config, ArchSpec& arch) {
   read_activation(config, {"mlp_hidden_act"}, "relu2", arch);
   arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
   read_mamba(config, arch.mamba);
-  // Files without experts have these keys too.
-  config.find({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "n_shared_experts"});
-  config.find({"moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
-               "moe_shared_expert_overlap"});
   if (letters.empty()) return;
   if (arch.layer_count() != count) {
     config.problem("num_hidden_layers", "= " + std::to_string(arch.layer_count()) + ", but " +
                                             std::to_string(count) + " layers are listed");
     return;
   }
+  if (letters.find('E') != std::string::npos) {
+    read_nemotron_experts(config, arch);
+  } else {  // files have these keys too
+    for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts_per_tok",
+                            "n_shared_experts", "moe_intermediate_size", "moe_latent_size",
+                            "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"}) {
+      config.find({key});
+    }
+  }
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     LayerSpec& layer = arch.layers[i];
     layer.rotates = false;
-    layer.has_mixer = letters[i] != '-';
-    layer.has_mlp = letters[i] == '-';
+    layer.has_mlp = letters[i] == '-' || letters[i] == 'E';
+    layer.has_mixer = !layer.has_mlp;
+    layer.sparse = letters[i] == 'E';
     if (letters[i] == 'M') layer.mixer = MixerKind::kMamba;
   }
 }

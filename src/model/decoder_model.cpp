@@ -19,6 +19,13 @@ std::vector<FileTensor> tensors_of(const ModelSpec& model) {
   return tensors;
 }
 
+std::unique_ptr<Unit> make_block(const ArchSpec& arch, int64_t layer) {
+  const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
+  if (!spec.sparse) return std::make_unique<DecoderBlock>(arch, layer);
+  if (spec.has_mixer) return std::make_unique<SparseBlock>(arch, layer);
+  return std::make_unique<ExpertsUnit>(arch, layer, all_experts(arch));
+}
+
 }  // namespace
 
 DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut& cut)
@@ -30,11 +37,7 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         units_.push_back(std::make_unique<EmbeddingUnit>(arch_));
         break;
       case Kind::kBlock:
-        if (arch_.layers[static_cast<size_t>(part.layer)].sparse) {
-          units_.push_back(std::make_unique<SparseBlock>(arch_, part.layer));
-        } else {
-          units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer));
-        }
+        units_.push_back(make_block(arch_, part.layer));
         break;
       case Kind::kExperts:
         units_.push_back(std::make_unique<ExpertsUnit>(arch_, part.layer, part.rows));

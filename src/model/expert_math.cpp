@@ -47,6 +47,7 @@ at::Tensor in_best_groups(const at::Tensor& values, const MoeSpec& moe) {
 ExpertMath::ExpertMath(const ArchSpec& arch, int64_t width)
     : width_(width),
       activation_(arch.activation),
+      gated_(arch.gated),
       transposed_(arch.moe.transposed),
       interleaved_(arch.moe.interleaved),
       clamp_(arch.moe.clamp),
@@ -61,10 +62,12 @@ at::Tensor ExpertMath::part(UnitParameters parameters, int32_t index, int64_t ro
 }
 
 at::Tensor ExpertMath::gate_of(const at::Tensor& inner) const {
+  if (!gated_) return {};
   return interleaved_ ? inner.slice(1, 0, 2 * width_, 2) : inner.narrow(1, 0, width_);
 }
 
 at::Tensor ExpertMath::up_of(const at::Tensor& inner) const {
+  if (!gated_) return inner;
   return interleaved_ ? inner.slice(1, 1, 2 * width_, 2) : inner.narrow(1, width_, width_);
 }
 
@@ -92,10 +95,10 @@ void ExpertMath::adapter_backward(UnitParameters parameters, const ExpertPlaces:
 
 at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& places,
                              const at::Tensor& x) const {
-  at::Tensor out = at::empty({x.size(0), 2 * width_}, x.options());
+  at::Tensor out = at::empty({x.size(0), (gated_ ? 2 : 1) * width_}, x.options());
   if (places.gate_up < 0) {
     at::Tensor gate = gate_of(out), up = up_of(out);
-    at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
+    if (gated_) at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
     at::mm_out(up, x, part(parameters, places.up, places.row).t());
   } else {
     const at::Tensor matrix = part(parameters, places.gate_up, places.row);
@@ -196,8 +199,12 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
     const at::Tensor gate = gate_of(inner_values), up = up_of(inner_values);
     add_matrix(sink, places.gate, places.row, gate, rows.x);
     add_matrix(sink, places.up, places.row, up, rows.x);
-    result.x = at::mm(gate, part(parameters, places.gate, places.row));
-    result.x.addmm_(up, part(parameters, places.up, places.row));
+    const at::Tensor up_matrix = part(parameters, places.up, places.row);
+    if (gated_) {
+      result.x = at::mm(gate, part(parameters, places.gate, places.row)).addmm_(up, up_matrix);
+    } else {
+      result.x = at::mm(up, up_matrix);
+    }
   }
   adapter_backward(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_,
                    inner_values, rows.x, result.x, sink);
@@ -282,9 +289,11 @@ std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>
     const bool of_all =
         parameter.module == Module::kExpertsGateUp || parameter.module == Module::kExpertsDown;
     const bool of_one = parameter.expert >= 0;
+    const bool of_group =
+        parameter.module == Module::kExpertsOut ? experts.ends() : experts.begins();
     const bool mine = of_all || (of_one ? parameter.expert >= experts.first &&
                                               parameter.expert < experts.first + experts.count
-                                        : experts.begins());
+                                        : of_group);
     if (!mine) continue;
     if (of_all && experts.count < experts.all) parameter.spec = piece_of(parameter.spec, experts);
     group.push_back(std::move(parameter));

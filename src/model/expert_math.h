@@ -18,7 +18,8 @@ namespace longshore {
 // Tokens of one expert per piece; this bounds its temporaries for any routing.
 inline constexpr int64_t kExpertRows = 4096;
 
-// Indices of an expert's matrices in its unit's parameters; gate and up are fused or separate.
+// Indices of an expert's matrices in its unit's parameters; gate and up are fused or separate, or
+// there is no gate.
 struct ExpertPlaces {
   int32_t gate = -1, up = -1, gate_up = -1, down = -1;
   int32_t gate_up_bias = -1, down_bias = -1;
@@ -33,7 +34,7 @@ struct ExpertPlaces {
 
 // The rows of tokens that are routed to one expert.
 struct ExpertRows {
-  at::Tensor x;        // [n, hidden]
+  at::Tensor x;        // [n, ArchSpec::experts_hidden()]
   at::Tensor weights;  // fp32 [n, 1], factors of the expert's outputs
 };
 
@@ -41,23 +42,23 @@ class ExpertMath {
  public:
   ExpertMath(const ArchSpec& arch, int64_t width);
 
-  // Returns the weighted outputs, fp32 [n, hidden].
+  // Returns the weighted outputs, fp32, of the shape of the rows.
   at::Tensor outputs(UnitParameters parameters, const ExpertPlaces& places,
                      const ExpertRows& rows) const;
   struct Gradients {
-    at::Tensor x;        // [n, hidden]
+    at::Tensor x;        // of the shape of the rows
     at::Tensor weights;  // fp32 [n]
   };
-  // `grad` is the gradient of the outputs, [n, hidden].
+  // `grad` is the gradient of the outputs.
   Gradients gradients(UnitParameters parameters, const ExpertPlaces& places, const ExpertRows& rows,
                       const at::Tensor& grad, GradientSink& sink) const;
 
  private:
   at::Tensor part(UnitParameters parameters, int32_t index, int64_t row) const;
-  // Returns gate and up, [n, 2 * width], in the family's order.
+  // Returns gate and up, [n, 2 * width], in the family's order; without gates up, [n, width].
   at::Tensor inner(UnitParameters parameters, const ExpertPlaces& places,
                    const at::Tensor& x) const;
-  at::Tensor gate_of(const at::Tensor& inner) const;
+  at::Tensor gate_of(const at::Tensor& inner) const;  // undefined without gates
   at::Tensor up_of(const at::Tensor& inner) const;
   at::Tensor value_of(const at::Tensor& inner) const;
   // Overwrites `inner` with its gradient, given the gradient of its value.
@@ -76,7 +77,7 @@ class ExpertMath {
 
   int64_t width_;
   Activation activation_;
-  bool transposed_, interleaved_;
+  bool gated_, transposed_, interleaved_;
   double clamp_, gate_gain_;
   double gate_up_scaling_, down_scaling_;  // of adapters
 };

@@ -47,7 +47,7 @@ NameTable muse_glimmer_names(std::string_view block_class);
 NameTable in_muse_glimmer_wrapper(NameTable names);
 // These have gated convolutions in most layers.
 NameTable lfm2_names(std::string_view block_class);
-// In these a layer is a single mixer or an MLP.
+// In these a layer is a single mixer, an MLP or experts.
 NameTable nemotron_h_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);
 

@@ -166,7 +166,7 @@ std::map<std::string, AdaptedPart> adapted_matrices(const ArchSpec& arch, const 
 ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files) {
   const auto first = std::ranges::find_if(arch.layers, &LayerSpec::sparse);
   const NameTable& names = name_table(arch.family);
-  const bool one_form = names.modules[static_cast<size_t>(Module::kExpertGate)].empty();
+  const bool one_form = names.modules[static_cast<size_t>(Module::kExpertDown)].empty();
   if (files.empty() || first == arch.layers.end() || one_form) return arch;
   const std::string fused =
       parameter_name(arch, /*fused=*/true, find_prefix(arch, files), Module::kExpertsGateUp, false,

@@ -54,11 +54,6 @@ void read_qwen_experts(ConfigReader& config, const ExpertDefaults& defaults, int
   }
 }
 
-struct CorrectedDefaults {
-  int64_t experts = 0, top_k = 0, width = 0, dense = 0, groups = 1, kept_groups = 1;
-  double weight_scale = 1.0;
-};
-
 void check_groups(ConfigReader& config, const MoeSpec& moe) {
   const int64_t each = moe.experts / moe.groups;
   if (moe.experts % moe.groups != 0 || each < 2) {
@@ -70,41 +65,6 @@ void check_groups(ConfigReader& config, const MoeSpec& moe) {
                                      std::to_string(moe.groups) + " groups of " +
                                      std::to_string(each) + " experts and " +
                                      std::to_string(moe.top_k) + " for a token");
-  }
-}
-
-// Reads the experts of DeepSeek V3 and its followers: sigmoid scores, groups, a correction of the
-// choice, no balance loss, and an expert for all tokens without a switch.
-void read_corrected_experts(ConfigReader& config, const CorrectedDefaults& defaults,
-                            ArchSpec& arch) {
-  read_experts(config, {.experts = defaults.experts, .top_k = defaults.top_k}, arch);
-  MoeSpec& moe = arch.moe;
-  moe.balance = 0.0;
-  moe.scores = RouterScores::kSigmoid;
-  moe.correction = true;
-  moe.rounded_weights = moe.shared_switch = false;
-  moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(true);
-  moe.weight_scale =
-      config.real({"routed_scaling_factor"}, 1e-6, kMostReal).value_or(defaults.weight_scale);
-  moe.width = config.size_or({"moe_intermediate_size"}, defaults.width);
-  moe.shared_width = moe.width * config.integer({"n_shared_experts"}, 0, kMostExperts).value_or(1);
-  if (moe.shared_width > kMostToken) config.problem("n_shared_experts", "is too large");
-  moe.groups = config.size_or({"n_group"}, defaults.groups);
-  moe.kept_groups = config.size_or({"topk_group"}, defaults.kept_groups);
-  check_groups(config, moe);
-  const int64_t dense =
-      config.integer({"first_k_dense_replace"}, 0, kMostToken).value_or(defaults.dense);
-  for (int64_t i = 0; i < arch.layer_count(); ++i) {
-    arch.layers[static_cast<size_t>(i)].sparse = i >= dense;
-  }
-  for (const auto& [key, only] :
-       {std::pair<std::string_view, std::string_view>{"scoring_func", "sigmoid"},
-        {"topk_method", "noaux_tc"}}) {
-    const std::string given = config.text({key}).value_or(std::string(only));
-    if (given != only) config.problem(key, "= '" + given + "' is not supported");
-  }
-  if (config.size_or({"moe_layer_freq"}, 1) != 1) {
-    config.problem("moe_layer_freq", "other than 1 is not supported");
   }
 }
 
@@ -156,6 +116,39 @@ void read_qwen_hybrid(ConfigReader& config, const LlamaDefaults& defaults, ArchS
 }
 
 }  // namespace
+
+void read_corrected_experts(ConfigReader& config, const CorrectedDefaults& defaults,
+                            ArchSpec& arch) {
+  read_experts(config, {.experts = defaults.experts, .top_k = defaults.top_k}, arch);
+  MoeSpec& moe = arch.moe;
+  moe.balance = 0.0;
+  moe.scores = RouterScores::kSigmoid;
+  moe.correction = true;
+  moe.rounded_weights = moe.shared_switch = false;
+  moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(true);
+  moe.weight_scale =
+      config.real({"routed_scaling_factor"}, 1e-6, kMostReal).value_or(defaults.weight_scale);
+  moe.width = config.size_or({"moe_intermediate_size"}, defaults.width);
+  moe.shared_width = moe.width * config.integer({"n_shared_experts"}, 0, kMostExperts).value_or(1);
+  if (moe.shared_width > kMostToken) config.problem("n_shared_experts", "is too large");
+  moe.groups = config.size_or({"n_group"}, defaults.groups);
+  moe.kept_groups = config.size_or({"topk_group"}, defaults.kept_groups);
+  check_groups(config, moe);
+  const int64_t dense =
+      config.integer({"first_k_dense_replace"}, 0, kMostToken).value_or(defaults.dense);
+  for (int64_t i = 0; i < arch.layer_count(); ++i) {
+    arch.layers[static_cast<size_t>(i)].sparse = i >= dense;
+  }
+  for (const auto& [key, only] :
+       {std::pair<std::string_view, std::string_view>{"scoring_func", "sigmoid"},
+        {"topk_method", "noaux_tc"}}) {
+    const std::string given = config.text({key}).value_or(std::string(only));
+    if (given != only) config.problem(key, "= '" + given + "' is not supported");
+  }
+  if (config.size_or({"moe_layer_freq"}, 1) != 1) {
+    config.problem("moe_layer_freq", "other than 1 is not supported");
+  }
+}
 
 void read_qwen3_moe(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 32768, .sizes = {.heads = 32, .kv_heads = 4}}, arch);

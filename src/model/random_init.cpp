@@ -50,8 +50,12 @@ struct Sizes {
   std::string_view family;
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
   bool tied;
-  int64_t sharing_layers = 0;  // of Gemma 4, whose layers then have inputs of their own, too
+  int64_t sharing_layers = 0;   // of Gemma 4, whose layers then have inputs of their own, too
+  std::string_view kinds = "";  // of the layers, where a family has no kinds of its own
 };
+
+// The layers of Nemotron 3 Nano.
+constexpr std::string_view kNanoLayers = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
 
 struct Row {
   InitPreset preset;
@@ -142,7 +146,12 @@ const std::vector<Row>& later_rows() {
       {{"tiny-lfm2", "lfm2, 3 layers of 64: two gated convolutions, one of attention; tied"},
        {"lfm2", 64, 160, 3, 4, 2, 16, 1024, true}},
       {{"tiny-nemotron-h", "nemotron_h, 4 layers of 64: Mamba-2, an MLP, attention and an MLP"},
-       {"nemotron_h", 64, 160, 4, 4, 2, 16, 1024, false}},
+       {"nemotron_h", 64, 160, 4, 4, 2, 16, 1024, false, 0, "M-*-"}},
+      {{"tiny-nemotron-3", "nemotron_h, the same with 8 experts in 2 groups for the MLP"},
+       {"nemotron_h", 64, 160, 4, 4, 2, 16, 1024, false, 0, "ME*E"}},
+      {{"nemotron-3-nano-30b-a3b", "nemotron_h, the sizes of the published model: 118 GiB in fp32"},
+       {"nemotron_h", 2688, 1856, std::ssize(kNanoLayers), 32, 2, 128, 262144, false, 0,
+        kNanoLayers}},
       {{"tiny-exaone4", "exaone4, 4 layers of 64; a sliding window of 64 in three, which rotate"},
        {"exaone4", 64, 160, 4, 4, 2, 16, 1024, true}},
       {{"tiny-cohere", "cohere, 2 layers of 64; tied, attention and MLP side by side"},
@@ -285,13 +294,30 @@ void add_lfm2(Json& config) {
 void add_nemotron_h(const Sizes& sizes, Json& config) {
   for (const char* key : {"hidden_act", "rms_norm_eps", "rope_parameters"}) config.erase(key);
   config.update({{"layer_norm_epsilon", 1e-5},
-                 {"hybrid_override_pattern", "M-*-"},
+                 {"hybrid_override_pattern", sizes.kinds},
                  {"mlp_hidden_act", "relu2"},
                  {"mamba_num_heads", 2 * sizes.heads},
                  {"mamba_head_dim", sizes.head_dim},
                  {"n_groups", sizes.kv_heads},
                  {"ssm_state_size", sizes.head_dim},
                  {"conv_kernel", 4}});
+  if (sizes.kinds.find('E') == std::string_view::npos) return;
+  config.update({{"n_routed_experts", 8},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", sizes.intermediate / 5},
+                 {"moe_shared_expert_intermediate_size", sizes.intermediate},
+                 {"n_group", 2},
+                 {"topk_group", 1},
+                 {"norm_topk_prob", true},
+                 {"routed_scaling_factor", 2.5}});
+  if (sizes.kinds != kNanoLayers) return;
+  config.update({{"mamba_head_dim", 64},
+                 {"n_groups", 8},
+                 {"n_routed_experts", 128},
+                 {"num_experts_per_tok", 6},
+                 {"moe_intermediate_size", sizes.intermediate},
+                 {"moe_shared_expert_intermediate_size", 2 * sizes.intermediate},
+                 {"n_group", 1}});
 }
 
 Json llama_like_config(const Sizes& sizes) {

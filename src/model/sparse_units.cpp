@@ -12,10 +12,6 @@
 namespace longshore {
 namespace {
 
-TableRows all_experts(const ArchSpec& arch) {
-  return {.first = 0, .count = arch.moe.experts, .all = arch.moe.experts};
-}
-
 std::vector<ModuleParameter> parameters_of(const ArchSpec& arch, int64_t layer,
                                            const TableRows& experts) {
   return group_parameters(block_parameters(arch, {}, layer, BlockPart::kMlp), experts);
@@ -70,8 +66,13 @@ ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Ten
 
 }  // namespace
 
-// The residual h, the normed input x of the experts, that of the router, and the routing of the
-// tokens. `shares` are the weights before they are scaled by expert.
+TableRows all_experts(const ArchSpec& arch) {
+  return {.first = 0, .count = arch.moe.experts, .all = arch.moe.experts};
+}
+
+// The residual h, the input x of the experts, the normed input of the router and of the expert for
+// all tokens, and the routing of the tokens. `shares` are the weights before they are scaled by
+// expert.
 struct ExpertsUnit::State {
   at::Tensor h, x, router_x, shares;
   Routing routing;
@@ -79,7 +80,7 @@ struct ExpertsUnit::State {
 
 // The fp32 sums of gradients.
 struct ExpertsUnit::Sums {
-  at::Tensor x;        // [T, hidden]
+  at::Tensor x;        // of the shape of the experts' input
   at::Tensor routing;  // [T, 2 * top_k]: weights, then top_k zeros
 };
 
@@ -109,10 +110,12 @@ std::string ExpertsUnit::signature() const {
                               moe.experts,
                               moe.top_k,
                               moe.width,
+                              moe.latent,
                               moe.shared_width,
                               experts_.first,
                               experts_.count,
                               static_cast<int64_t>(arch_.norm),
+                              static_cast<int64_t>(arch_.gated),
                               static_cast<int64_t>(arch_.activation),
                               static_cast<int64_t>(moe.scores),
                               moe.groups,
@@ -134,10 +137,12 @@ std::string ExpertsUnit::signature() const {
 
 int64_t ExpertsUnit::idle_elements() const {
   const int64_t met = std::min(arch_.moe.top_k, experts_.count);
-  int64_t of_one = 3 * arch_.hidden * arch_.moe.width;
+  const int64_t outer = arch_.experts_hidden(), width = arch_.moe.width;
+  int64_t of_one = arch_.expert_elements();
   if (arch_.adapter.adapts(layer_, Module::kExpertsDown)) {
-    of_one += arch_.adapter.rank_of(Module::kExpertsGateUp) * (arch_.hidden + 2 * arch_.moe.width) +
-              arch_.adapter.rank * (arch_.hidden + arch_.moe.width);
+    of_one +=
+        arch_.adapter.rank_of(Module::kExpertsGateUp) * (outer + (arch_.gated ? 2 : 1) * width) +
+        arch_.adapter.rank * (outer + width);
   }
   return (experts_.count - met) * of_one;
 }
@@ -193,14 +198,16 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
       begin_beside(parameters, state);
       return state;
     }
-    state.x = normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
-                        index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
-    state.router_x = state.x;
+    state.router_x =
+        normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
+                  index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
+    state.x =
+        in_latent() ? product(parameters, Module::kExpertsIn, state.router_x) : state.router_x;
     at::Tensor correction =
         batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
     if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
     if (correction.defined()) correction = correction.detach().to(at::kFloat);
-    state.routing = route(scores(parameters, state.x), arch_.moe, correction);
+    state.routing = route(scores(parameters, state.router_x), arch_.moe, correction);
     return state;
   }
   const int64_t top_k = arch_.moe.top_k;
@@ -312,6 +319,33 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
   }
 }
 
+at::Tensor ExpertsUnit::product(UnitParameters parameters, Module module,
+                                const at::Tensor& x) const {
+  return at::mm(x, index_.weight(parameters, module).detach().t());
+}
+
+at::Tensor ExpertsUnit::product_backward(UnitParameters parameters, Module module,
+                                         const at::Tensor& x, const at::Tensor& grad,
+                                         GradientSink& sink) const {
+  const int32_t place = index_.weight_index(module);
+  if (sink.wants(place)) sink.add_product(place, grad, x);
+  return at::mm(grad, index_.weight(parameters, module).detach());
+}
+
+at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
+                                    const at::Tensor& grad, GradientSink& sink) const {
+  const at::ScalarType compute = state.h.scalar_type();
+  at::Tensor sum;
+  if (sink.wants(index_.weight_index(Module::kExpertsOut))) {
+    const auto wide = state.x.options().dtype(at::kFloat);
+    sum =
+        experts_.begins() ? at::zeros(state.x.sizes(), wide) : in.at(0).to(at::kFloat, false, true);
+    add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+    sum = sum.to(compute);
+  }
+  return product_backward(parameters, Module::kExpertsOut, sum, grad, sink);
+}
+
 void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
                               const at::Tensor& sum) const {
   const int64_t top_k = arch_.moe.top_k;
@@ -388,19 +422,28 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
   const at::NoGradGuard no_grad;
   const State state = begin(parameters, in, batch);
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
-  const at::Tensor sum = experts_.begins() ? at::zeros(state.h.sizes(), wide) : in.at(0).clone();
-  if (experts_.begins() && arch_.moe.shared_width > 0) add_shared(parameters, state.x, sum);
+  const at::Tensor sum = experts_.begins() ? at::zeros(state.x.sizes(), wide) : in.at(0).clone();
+  at::Tensor h = state.h;
+  if (experts_.begins() && arch_.moe.shared_width > 0) {
+    // A sum of another width cannot hold that expert's output, so the residual does.
+    const at::Tensor output = in_latent() ? h.to(at::kFloat, false, /*copy=*/true) : sum;
+    add_shared(parameters, state.router_x, output);
+    if (in_latent()) h = output.to(h.scalar_type());
+  }
   const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
   if (experts_.begins() && batch.routers != nullptr) {
     batch.routers->note(layer_, tokens.starts, state.routing.of_all);
   }
   add_experts(parameters, state, tokens, sum);
   if (arch_.moe.beside) return {joined(parameters, {state.h, sum}, batch)};
-  if (experts_.ends()) return {sum.to(state.h.scalar_type()).add_(state.h)};
+  if (experts_.ends()) {
+    const at::Tensor output = sum.to(h.scalar_type());
+    return {(in_latent() ? product(parameters, Module::kExpertsOut, output) : output).add_(h)};
+  }
   const at::Tensor routing =
       experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
                         : in.at(1);
-  return {sum, routing, state.h, state.x};
+  return {sum, routing, h, state.x};
 }
 
 Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -419,6 +462,7 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
       grad_h = grads.at(0), grad = grads.at(1).to(compute);
     } else {
       grad_h = grad.clone();  // the buffer of grad_out is reused
+      if (in_latent()) grad = grad_of_sum(parameters, state, in, grad, sink);
     }
   } else {
     sums.routing = grad_out.at(1);
@@ -426,8 +470,15 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
     sums.x = grad_out.at(3);
   }
   experts_backward(parameters, state, grad, sums, sink);
-  if (!experts_.begins()) return {grad_out.at(0).to(at::kFloat), sums.routing, grad_h, sums.x};
-  if (arch_.moe.shared_width > 0) shared_backward(parameters, state.x, grad, sums, sink);
+  if (!experts_.begins()) return {grad.to(at::kFloat), sums.routing, grad_h, sums.x};
+  if (in_latent()) {
+    sums.x =
+        product_backward(parameters, Module::kExpertsIn, state.router_x, sums.x.to(compute), sink)
+            .to(at::kFloat);
+  }
+  if (arch_.moe.shared_width > 0) {
+    shared_backward(parameters, state.router_x, in_latent() ? grad_h : grad, sums, sink);
+  }
   const at::Tensor balance = batch.routers != nullptr ? batch.routers->gradient() : at::Tensor();
   const Module norm = arch_.moe.beside ? Module::kExpertsNorm : Module::kMlpNorm;
   if (!arch_.moe.beside) {

@@ -11,8 +11,10 @@
 // [Note: groups of experts] The first group of a layer has norm, router and the expert for all
 // tokens; the last one adds the residual. The carry between groups is the running sum of outputs
 // (fp32), weights and indices of the chosen experts (fp32 [T, 2 * top_k]), the residual, and the
-// normed input, whose gradient is summed in fp32. Sums run in the order of experts (backward:
-// reversed) for any grouping, so bits do not depend on it.
+// experts' input, whose gradient is summed in fp32. Sums run in the order of experts (backward:
+// reversed) for any grouping, so bits do not depend on it. Where the experts work in a width of
+// their own (MoeSpec::latent), the residual has the output of the expert for all tokens, and the
+// last group, which has the matrix behind the experts, adds up its sum again in backward.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,6 +29,9 @@
 #include "model/unit_cut.h"
 
 namespace longshore {
+
+// Returns the group of all experts of a layer.
+TableRows all_experts(const ArchSpec& arch);
 
 // A layer's norm, router and experts with the residual, or a group of its experts.
 class ExpertsUnit : public Unit {
@@ -70,6 +75,16 @@ class ExpertsUnit : public Unit {
   // rows of `sum`.
   void adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
                         const at::Tensor& x, const at::Tensor& sum, GradientSink& sink) const;
+  // Whether the experts work in another width than the model.
+  bool in_latent() const { return arch_.moe.latent > 0; }
+  at::Tensor product(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  // Returns the gradient of x, given that of product().
+  at::Tensor product_backward(UnitParameters parameters, Module module, const at::Tensor& x,
+                              const at::Tensor& grad, GradientSink& sink) const;
+  // Returns the gradient of the sum of the experts' outputs, given that of the matrix behind them,
+  // whose gradient it adds. `in` is the carry of the last group.
+  at::Tensor grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
+                         const at::Tensor& grad, GradientSink& sink) const;
   at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,

@@ -130,7 +130,7 @@ int64_t elements_of(const std::vector<ModuleParameter>& parameters) {
 int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
   if (arch.moe.beside) return 0;  // a norm reads the sum of all experts
   const std::vector<ModuleParameter> all = block_parameters(arch, {}, layer, BlockPart::kMlp);
-  const int64_t one = 3 * arch.hidden * arch.moe.width;
+  const int64_t one = arch.expert_elements();
   const int64_t attention = elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention));
   int64_t count = std::max({attention / one, arch.moe.experts / 8, int64_t{1}});
   // Groups start at block boundaries of the quantised moments.
@@ -221,11 +221,14 @@ void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, Un
   const auto passes = [&part](int32_t tensor) {
     return part.rows.begins() ? std::nullopt : std::optional(tensor);
   };
+  // The matrix behind the experts needs their sum in its backward.
+  const bool summed = arch.moe.latent == 0 || part.rows.first + 2 * part.rows.count < part.rows.all;
+  const int64_t width = arch.experts_hidden();
   unit.carry_out = {
-      {.elements_per_position = arch.hidden, .wide = true, .running = true},
+      {.elements_per_position = width, .wide = true, .running = summed},
       {.elements_per_position = 2 * arch.moe.top_k, .wide = true, .passes = passes(1)},
       {.elements_per_position = arch.hidden, .passes = passes(2)},
-      {.elements_per_position = arch.hidden, .wide_gradient = true, .passes = passes(3)}};
+      {.elements_per_position = width, .wide_gradient = true, .passes = passes(3)}};
 }
 
 void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
@@ -361,18 +364,21 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
       policy.kind == UnitPolicy::Kind::kHalf || policy.kind == UnitPolicy::Kind::kPiece;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
-    if (!spec.has_mixer || !spec.has_mlp) continue;  // one part cannot be cut
+    const bool one_part = !spec.has_mixer || !spec.has_mlp;
+    if (one_part && !spec.sparse) continue;  // it cannot be cut
     const std::string name = block_name(layer);
     const std::string group = name + kExpertsSuffix + ".";
     const auto first = named.lower_bound(group);
     const bool groups = first != named.end() && first->starts_with(group);
     const bool by_hand = groups || named.contains(name + kAttentionSuffix) ||
                          named.contains(name + kMlpSuffix) || named.contains(name + kExpertsSuffix);
-    if (by_hand || all) cut.halves.insert(layer);
+    if ((by_hand || all) && !one_part) cut.halves.insert(layer);
     const bool wanted = groups || policy.kind == UnitPolicy::Kind::kPiece;
     if (!wanted || !spec.sparse) continue;
     cut.experts = experts_of_group(arch, layer);
-    if (cut.experts > 0) cut.grouped.insert(layer);
+    if (cut.experts == 0) continue;
+    cut.halves.insert(layer);
+    cut.grouped.insert(layer);
   }
   if (policy.kind == UnitPolicy::Kind::kPiece) {
     const auto rows_of = [&](int64_t rows, int64_t width) {
@@ -404,8 +410,9 @@ std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut)
       parts.push_back({Kind::kBlock, layer});
       continue;
     }
-    parts.push_back({Kind::kAttention, layer});
-    if (arch.layers[static_cast<size_t>(layer)].sparse) {
+    const LayerSpec& spec = arch.layers[static_cast<size_t>(layer)];
+    if (spec.has_mixer) parts.push_back({Kind::kAttention, layer});
+    if (spec.sparse) {
       const int64_t all = arch.moe.experts;
       const int64_t most = cut.grouped.contains(layer) ? cut.experts : all;
       for (int64_t first = 0; first < all; first += most) {

@@ -84,10 +84,12 @@ class UnitBuilder {
     const Module of_all =
         module == Module::kExpertDown ? Module::kExpertsDown : Module::kExpertsGateUp;
     if (!arch_.adapter.adapts(layer_, of_all)) return;
-    parameters_.back().adapted = {.module = adapter_module(of_all),
-                                  .scaling = arch_.adapter.scaling_of(of_all),
-                                  .expert = expert,
-                                  .first_output = module == Module::kExpertUp ? out : 0};
+    parameters_.back().adapted = {
+        .module = adapter_module(of_all),
+        .scaling = arch_.adapter.scaling_of(of_all),
+        .expert = expert,
+        // Without gates up is all of the first matrix.
+        .first_output = module == Module::kExpertUp && arch_.gated ? out : 0};
   }
 
   // Adds the matrices of all experts, in the layout of the family.
@@ -332,10 +334,21 @@ void add_mixer(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec& laye
   }
 }
 
-// Adds the router, the expert for all tokens, then the other experts in order.
+// Adds the expert that serves all tokens.
+void add_shared_expert(UnitBuilder& builder, const ArchSpec& arch) {
+  const int64_t hidden = arch.hidden, width = arch.moe.shared_width;
+  if (arch.gated) builder.matrix(Module::kSharedGate, width, hidden, false);
+  builder.matrix(Module::kSharedUp, width, hidden, false);
+  builder.matrix(Module::kSharedDown, hidden, width, false, arch.residual_init_scale);
+  if (arch.moe.shared_switch) builder.matrix(Module::kSharedSwitch, 1, hidden, false);
+}
+
+// Adds the router, the matrices around the experts, the expert for all tokens, then the other
+// experts in order.
 void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const MoeSpec& moe = arch.moe;
-  const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
+  const int64_t hidden = arch.hidden, width = moe.width, outer = arch.experts_hidden();
+  const int64_t inner = arch.gated ? 2 * width : width;
   if (moe.beside) builder.filled(Module::kRouterScale, {hidden}, {.kind = InitSpec::Kind::kOnes});
   builder.matrix(Module::kRouter, moe.experts, hidden, false);
   if (moe.beside) {
@@ -346,23 +359,22 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
     builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros,
                    /*stays_fp32=*/true);
   }
-  if (shared > 0) {
-    builder.matrix(Module::kSharedGate, shared, hidden, false);
-    builder.matrix(Module::kSharedUp, shared, hidden, false);
-    builder.matrix(Module::kSharedDown, hidden, shared, false, arch.residual_init_scale);
-    if (moe.shared_switch) builder.matrix(Module::kSharedSwitch, 1, hidden, false);
+  if (moe.latent > 0) {
+    builder.matrix(Module::kExpertsIn, outer, hidden, false);
+    builder.matrix(Module::kExpertsOut, hidden, outer, false, arch.residual_init_scale);
   }
+  if (moe.shared_width > 0) add_shared_expert(builder, arch);
   if (moe.fused) {
-    builder.expert_matrices(Module::kExpertsGateUp, 2 * width, hidden);
-    builder.expert_matrices(Module::kExpertsDown, hidden, width, arch.residual_init_scale);
+    builder.expert_matrices(Module::kExpertsGateUp, inner, outer);
+    builder.expert_matrices(Module::kExpertsDown, outer, width, arch.residual_init_scale);
   }
   for (int64_t expert = 0; !moe.fused && expert < moe.experts; ++expert) {
-    builder.expert_matrix(Module::kExpertGate, expert, width, hidden);
-    builder.expert_matrix(Module::kExpertUp, expert, width, hidden);
-    builder.expert_matrix(Module::kExpertDown, expert, hidden, width, arch.residual_init_scale);
+    if (arch.gated) builder.expert_matrix(Module::kExpertGate, expert, width, outer);
+    builder.expert_matrix(Module::kExpertUp, expert, width, outer);
+    builder.expert_matrix(Module::kExpertDown, expert, outer, width, arch.residual_init_scale);
   }
-  builder.expert_adapter(Module::kExpertsGateUp, 2 * width, hidden);
-  builder.expert_adapter(Module::kExpertsDown, hidden, width);
+  builder.expert_adapter(Module::kExpertsGateUp, inner, outer);
+  builder.expert_adapter(Module::kExpertsDown, outer, width);
 }
 
 void add_dense(UnitBuilder& builder, const ArchSpec& arch) {

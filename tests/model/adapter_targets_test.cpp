@@ -183,6 +183,31 @@ TEST(Adapter, MambaAdaptsItsFirstMatrixAlone) {
   EXPECT_THROW(with_targets(arch, {"out_proj"}), ConfigError);
 }
 
+// Goal: the experts of Nemotron-H are adapted where they are named; their up has the rank of
+// others.
+TEST(Adapter, ExpertsWithoutGatesAreAdaptedWhereTheyAreNamed) {
+  using Names = std::vector<std::string>;
+  const ArchSpec arch = read_arch_spec({{"model_type", "nemotron_h"},
+                                        {"vocab_size", 32},
+                                        {"hidden_size", 16},
+                                        {"n_routed_experts", 4},
+                                        {"moe_intermediate_size", 12},
+                                        {"moe_latent_size", 8},
+                                        {"hybrid_override_pattern", "ME*"}},
+                                       "config.json");
+  EXPECT_THROW(with_targets(arch, {"all-linear"}), ConfigError);
+  EXPECT_THROW(with_targets(arch, {"fc1_latent_proj"}), ConfigError);
+  EXPECT_THROW(with_targets(arch, {"up_proj"}), ConfigError) << "down_proj is missing";
+  EXPECT_EQ(adapted_in(with_targets(arch, {"attention"}), 1).size(), 0u);
+  const ArchSpec named = with_targets(arch, {"up_proj", "down_proj", "gate"});
+  EXPECT_EQ(adapted_in(named, 1), adapted_in(with_targets(arch, {"mlp", "gate.weight"}), 1));
+  EXPECT_EQ(target_parameters(named), (Names{"down_proj", "gate.weight", "up_proj"}));
+  const std::vector<ParamSpec> parameters = make_model_spec(named, {}).units.at(2).parameters;
+  const std::span<const ParamSpec> last = std::span(parameters).last(4);
+  EXPECT_EQ(last[0].shape, (std::vector<int64_t>{4, 8, 8}));
+  EXPECT_EQ(last[1].shape, (std::vector<int64_t>{4, 12, 8}));
+}
+
 ArchSpec qwen3_moe() {
   return read_arch_spec({{"model_type", "qwen3_moe"},
                          {"vocab_size", 32},

@@ -139,9 +139,42 @@ TEST(ConvolutionFamilies, NemotronHHasLayersOfOnePart) {
   EXPECT_EQ(make_model_spec(arch, {}).units[1].parameters[0].name, "backbone.layers.0.norm.weight");
 }
 
-// Goal: what is not computed is refused, experts by name.
+// Goal: layers of experts have one norm, a corrected router, experts without gates, and an expert
+// for all tokens of its own width; two more matrices where the experts have a width of their own.
+TEST(ConvolutionFamilies, NemotronHHasLayersOfExperts) {
+  const Json config = with(nemotron_h(), R"({"hybrid_override_pattern": "ME*E-",
+    "n_routed_experts": 128, "num_experts_per_tok": 6, "n_group": 1, "topk_group": 1,
+    "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+    "norm_topk_prob": true, "routed_scaling_factor": 2.5})");
+  const ArchSpec arch = read(config);
+  EXPECT_EQ(arch.moe.experts, 128);
+  EXPECT_EQ(arch.moe.top_k, 6);
+  EXPECT_EQ(arch.moe.weight_scale, 2.5);
+  EXPECT_EQ(arch.moe.shared_width, 3712);
+  EXPECT_EQ(arch.moe.latent, 0);
+  EXPECT_TRUE(arch.moe.correction && arch.moe.renormalise && !arch.moe.shared_switch);
+  std::string layers;
+  for (const LayerSpec& layer : arch.layers) {
+    layers += layer.sparse ? 'E' : layer.has_mlp ? '-' : 'm';
+    EXPECT_NE(layer.has_mixer, layer.has_mlp);
+  }
+  EXPECT_EQ(layers, "mEmE-");
+  const auto parameters = [](const ArchSpec& read_arch) {
+    return block_parameters(read_arch, {}, 1);
+  };
+  ASSERT_EQ(parameters(arch).size(), 5u + 2u * 128u);
+  EXPECT_EQ(parameters(arch).back().spec.name, "layers.1.mixer.experts.127.down_proj.weight");
+  EXPECT_EQ(parameters(arch).back().spec.shape, (std::vector<int64_t>{4096, 1856}));
+  const ArchSpec latent = read(with(config, R"({"moe_latent_size": 1024})"));
+  ASSERT_EQ(parameters(latent).size(), 7u + 2u * 128u);
+  EXPECT_EQ(parameters(latent).back().spec.shape, (std::vector<int64_t>{1024, 1856}));
+  expect_problem(with(config, R"({"mlp_bias": true})"), "'mlp_bias'");
+  expect_problem(with(config, R"({"n_group": 3})"), "'n_group'");
+  expect_problem(with(config, R"({"moe_latent_size": 0})"), "'moe_latent_size'");
+}
+
+// Goal: what is not computed is refused.
 TEST(ConvolutionFamilies, NemotronHRefusesWhatItDoesNotCompute) {
-  expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": "ME*M-"})"), "experts");
   expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": "Mx*M-"})"), "may hold");
   expect_problem(with(nemotron_h(), R"({"hybrid_override_pattern": null})"), "is missing");
   expect_problem(with(nemotron_h(), R"({"layers_block_type": ["mamba", "window"]})"), "'window'");

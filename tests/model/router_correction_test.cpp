@@ -86,8 +86,13 @@ TEST_P(RouterCorrections, SetOnesReplaceTheParameters) {
   EXPECT_EQ(loads_with(zeroed, &load), facts.at("load").get<Loads>());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, RouterCorrections, testing::Values("glm4_moe", "deepseek_v3"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Families, RouterCorrections,
+                         testing::Values("glm4_moe", "deepseek_v3", "nemotron_h-moe"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace longshore

@@ -212,6 +212,17 @@ const std::vector<Mistake>& mistakes_with_convolutions() {
        in_layers([](auto& layer) { layer.rotates = true; })},
       {"nemotron_h-plain", "relu for silu",
        [](auto& arch) { arch.activation = Activation::kRelu; }},
+      {"nemotron_h-moe", "relu for its square",
+       [](auto& arch) { arch.activation = Activation::kRelu; }},
+      {"nemotron_h-moe", "weights not renormalised",
+       [](auto& arch) { arch.moe.renormalise = false; }},
+      {"nemotron_h-moe", "weights not scaled", [](auto& arch) { arch.moe.weight_scale = 1.0; }},
+      {"nemotron_h-moe", "experts of every group", [](auto& arch) { arch.moe.kept_groups = 2; }},
+      {"nemotron_h-latent", "weights renormalised",
+       [](auto& arch) { arch.moe.renormalise = true; }},
+      {"nemotron_h-latent", "one expert fewer", [](auto& arch) { --arch.moe.top_k; }},
+      {"nemotron_h-fused", "softmax for sigmoid",
+       [](auto& arch) { arch.moe.scores = RouterScores::kSoftmax; }},
   };
   return table;
 }

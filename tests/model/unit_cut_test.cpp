@@ -62,6 +62,29 @@ TEST(UnitCut, LeavesLayersOfOnePartWhole) {
             "embedding block.0 block.1 block.2 block.3 head");
 }
 
+// Goal: a layer that is experts alone has groups of them, and no halves. The matrix behind the
+// experts belongs to the last group, the others to the first.
+TEST(UnitCut, CutsLayersOfExpertsAloneIntoGroups) {
+  const GoldenCase golden = read_golden_case("nemotron_h-latent");
+  const ModelSpec whole = make_model_spec(golden.arch, golden.file_tensors());
+  const auto made = [&](const UnitPolicy& policy) {
+    return cut_units(golden.arch, whole, cut_for(policy, golden.arch));
+  };
+  EXPECT_EQ(names(made({.kind = Kind::kHalf, .classes = {}, .groups = {}})),
+            "embedding block.0 block.1 block.2 block.3 head");
+  const ModelSpec cut = made(by_hand({{"block.3.experts.1"}}));
+  EXPECT_EQ(names(cut),
+            "embedding block.0 block.1 block.2 block.3.experts.0 block.3.experts.1 "
+            "block.3.experts.2 block.3.experts.3 block.3.experts.4 head");
+  EXPECT_EQ(parameters(cut), parameters(whole));
+  const UnitSpec& first = cut.units.at(4);
+  const UnitSpec& last = cut.units.at(8);
+  EXPECT_TRUE(first.parameters.at(3).name.ends_with("fc1_latent_proj.weight"));
+  EXPECT_TRUE(last.parameters.at(0).name.ends_with("fc2_latent_proj.weight"));
+  EXPECT_TRUE(first.carry_out.at(0).running);
+  EXPECT_FALSE(cut.units.at(7).carry_out.at(0).running) << "its backward reads the sum";
+}
+
 // A policy cuts experts into groups.
 TEST(UnitCut, CutsExpertsIntoGroups) {
   const GoldenCase golden = read_golden_case("qwen3_moe");
@@ -137,6 +160,17 @@ TEST_P(Cut, HalvesGiveTheBitsOfBlocks) {
   const Both both(GetParam());
   const UnitPolicy halves{.kind = Kind::kHalf, .classes = {}, .groups = {}};
   expect_same_bits(both, cut_for(halves, both.golden.arch));
+}
+
+// Goal: groups of experts give the bits of a layer that is experts alone, also where they work in a
+// width of their own.
+TEST(UnitCut, GroupsGiveTheBitsOfLayersOfExpertsAlone) {
+  for (const std::string golden : {"nemotron_h-moe", "nemotron_h-latent"}) {
+    const Both both(golden);
+    for (const int64_t experts : {1, 2, 3}) {
+      expect_same_bits(both, {.halves = {3}, .grouped = {3}, .experts = experts});
+    }
+  }
 }
 
 // Goal: an embedding in pieces gives the bits of the whole, because each row belongs to one piece.

@@ -44,4 +44,28 @@ def cases(llama):
                                         "layers_block_type": ["full_attention",
                                                               "linear_attention", "mlp"],
                                         "mlp_hidden_act": "silu", "time_step_min": 0.001}},
+        # The files are as on the hub; one of two groups of experts can be chosen from.
+        "nemotron_h-moe": {"config": {**hybrid, "hybrid_override_pattern": "ME*E",
+                                      "num_hidden_layers": 4, "n_routed_experts": 6,
+                                      "num_experts_per_tok": 2, "n_shared_experts": 1,
+                                      "moe_intermediate_size": 12,
+                                      "moe_shared_expert_intermediate_size": 20, "n_group": 2,
+                                      "topk_group": 1, "norm_topk_prob": True,
+                                      "routed_scaling_factor": 2.5},
+                           "idle": [(1, 2)], "body": "backbone.",
+                           "unused": {"mtp.layers.0.norm.weight": [16]}},
+        # The experts work in a width of their own, and an MLP lies between layers of experts.
+        "nemotron_h-latent": {"config": {**hybrid, "layers_block_type": [
+                                             "moe", "mlp", "full_attention", "moe"],
+                                         "n_routed_experts": 5, "num_experts_per_tok": 2,
+                                         "moe_intermediate_size": 12, "moe_latent_size": 10,
+                                         "moe_shared_expert_intermediate_size": 20,
+                                         "norm_topk_prob": False, "routed_scaling_factor": 0.75},
+                              "idle": [(0, 4)], "body": "backbone."},
+        # The files hold one tensor for all experts.
+        "nemotron_h-fused": {"config": {**hybrid, "layers_block_type": ["full_attention", "moe"],
+                                        "n_routed_experts": 4, "num_experts_per_tok": 2,
+                                        "moe_intermediate_size": 12,
+                                        "moe_shared_expert_intermediate_size": 20},
+                             "idle": [(1, 3)], "fused": True},
     }

@@ -196,7 +196,7 @@ class UnfitRouting(Exception):
 
 
 def is_router(name):
-    return re.search(r"\.(mlp\.(gate|router)|router\.proj)\.weight$", name) is not None
+    return re.search(r"\.((mlp|mixer)\.(gate|router)|router\.proj)\.weight$", name) is not None
 
 
 def is_corrected(model):
@@ -216,7 +216,7 @@ def randomise_experts(model, idle, generator):
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         embedding = next(value for name, value in parameters.items()
-                         if name.endswith("embed_tokens.weight"))
+                         if name.endswith(("embed_tokens.weight", "embeddings.weight")))
         embedding *= 4.0
         embedding[:, 0] += COMMON
         for name, parameter in parameters.items():
@@ -307,6 +307,8 @@ def in_files(case, name, tensor):
     for expert, matrix in enumerate(tensor):
         if name.endswith("down_proj"):
             pairs.append((f"{prefix}{expert}.{down}.weight", matrix))
+        elif not name.endswith("gate_up_proj"):  # Nemotron-H has no gates
+            pairs.append((f"{prefix}{expert}.{up}.weight", matrix))
         else:
             halves = matrix.chunk(2, dim=0)
             pairs.append((f"{prefix}{expert}.{gate}.weight", halves[0]))

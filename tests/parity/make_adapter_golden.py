@@ -32,7 +32,6 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 
 import make_golden
-from expert_cases import in_files
 from trajectory_spread import all_in_fp64, apart
 
 ROOT = make_golden.ROOT.parent / "golden_adapter"
@@ -133,6 +132,12 @@ CASES = {
                     "merged": ["model.layers.1.mlp.experts.gate_up_proj"]},
     "qwen3_next": {"base": "qwen3_next", "lora": ALL_LINEAR, "eps": 1e-4,
                    "merged": ["model.layers.0.mlp.experts.down_proj"]},
+    # The experts have no gates, and a width of their own.
+    "nemotron_h-latent": {"base": "nemotron_h-latent", "eps": 1e-4,
+                          "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
+                                   "target_parameters": ["down_proj", "gate.weight", "up_proj"]},
+                          "merged": ["model.layers.0.mixer.experts.up_proj",
+                                     "model.layers.3.mixer.experts.down_proj"]},
     # The embedding is trained as a whole and stays the head.
     "qwen3-tied": {"base": "qwen3",
                    "lora": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"],
@@ -243,7 +248,8 @@ def make_case(name):
     merged = dict(copy.deepcopy(model).merge_and_unload().named_parameters())
     for key in case["merged"]:
         golden.update({f"merged.{in_file}": value.detach().clone() for in_file, value in
-                       in_files(make_golden.CASES[case["base"]], key, merged[key])})
+                       make_golden.named_in_files(make_golden.CASES[case["base"]], key,
+                                                  merged[key])})
     save_file(golden, directory / "golden.safetensors")
     fp64 = {"loss": apart(losses, exact_losses), "grad_norm": apart(norms, exact_norms),
             "weights": max(((value - exact[key]).norm() / exact[key].norm()).item()

@@ -9,12 +9,14 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from expert_cases import Routing
 
 ROOT = Path(__file__).parent
-CASES = ("glm4_moe", "deepseek_v3")
+CASES = ("glm4_moe", "deepseek_v3", "nemotron_h-moe")
+CORRECTION = ".e_score_correction_bias"
 ROWS = 2
 # The scores of two programs in bf16 differ by less, relative to the deviation of all scores.
 MARGIN = 0.02
@@ -26,11 +28,11 @@ def run_of(name, corrections):
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.bfloat16, attn_implementation="eager",
         experts_implementation="eager").eval()
+    buffers = [buffer for key, buffer in model.named_buffers() if key.endswith(CORRECTION)]
     with torch.no_grad():
-        for key, buffer in model.named_buffers():
-            if key.endswith("e_score_correction_bias"):
-                assert buffer.dtype == torch.float32, key
-                buffer.copy_(torch.tensor(corrections[key]))
+        for buffer, values in zip(buffers, corrections.values(), strict=True):
+            assert buffer.dtype == torch.float32
+            buffer.copy_(torch.tensor(values))
     routing = Routing(model)
     rows = [json.loads(line) for line in (directory / "train.jsonl").read_text().splitlines()]
     with torch.no_grad():
@@ -42,8 +44,8 @@ def run_of(name, corrections):
 def make_case(name):
     directory = ROOT / "golden_moe" / name
     config = json.loads((directory / "config.json").read_text())
-    names = [f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
-             for layer in range(config["first_k_dense_replace"], config["num_hidden_layers"])]
+    with safe_open(directory / "model.safetensors", "pt") as file:  # by layer
+        names = sorted(name for name in file.keys() if name.endswith(CORRECTION))
     seed = 0
     while True:
         generator = torch.Generator().manual_seed(seed)

@@ -14,12 +14,11 @@ namespace longshore {
 namespace {
 
 constexpr float kRate = 0.05F;
-// The second and third layer have experts.
 const std::string kGolden = "glm4_moe";
 constexpr size_t kExperts = 6;
 
-Arguments moving(int steps, const Arguments& more = {}) {
-  return joined(joined(RunDriver::golden_arguments(kGolden),
+Arguments moving(int steps, const Arguments& more = {}, const std::string& golden = kGolden) {
+  return joined(joined(RunDriver::golden_arguments(golden),
                        {"--train.router_correction_rate=0.05", "--log.router=true",
                         "--train.sequences_per_step=4", "--train.steps=" + std::to_string(steps)}),
                 more);
@@ -31,13 +30,14 @@ std::vector<float> corrections_of(const RunDriver& run) {
 }
 
 // Returns the corrections that the published rule gives from the loads that the run recorded. Each
-// sum is in fp32, as the corrections are.
-std::vector<float> by_the_rule(const RunDriver& run) {
-  const auto files = read_tensors(golden_directory(kGolden) + "/model.safetensors");
-  std::vector<float> all(kExperts);  // of the dense layer
-  for (const int layer : {1, 2}) {
-    const std::vector<float>& stored =
-        files.at("model.layers." + std::to_string(layer) + ".mlp.gate.e_score_correction_bias");
+// sum is in fp32, as the corrections are. The last layer has experts, others may have none.
+std::vector<float> by_the_rule(const RunDriver& run, const std::string& golden = kGolden) {
+  std::vector<float> all;
+  std::vector<size_t> layers;
+  for (const auto& [name, stored] : read_tensors(golden_directory(golden) + "/model.safetensors")) {
+    if (!name.ends_with(".e_score_correction_bias")) continue;
+    layers.push_back(std::stoul(name.substr(name.find(".layers.") + 8)));
+    all.resize(layers.back() * kExperts);
     all.insert(all.end(), stored.begin(), stored.end());
   }
   for (const Json& step : run.metrics("step")) {
@@ -49,7 +49,7 @@ std::vector<float> by_the_rule(const RunDriver& run) {
       for (size_t expert = 0; expert < kExperts; ++expert) {
         const double difference = mean - loads[layer][expert].get<double>();
         const float sign = difference > 1e-9 ? 1.0F : difference < -1e-9 ? -1.0F : 0.0F;
-        all[(layer + 1) * kExperts + expert] += kRate * sign;
+        all[layers.at(layer) * kExperts + expert] += kRate * sign;
       }
     }
   }
@@ -79,6 +79,18 @@ TEST(MovedCorrections, FollowTheRuleWithTheSameBitsOnEveryTier) {
     EXPECT_TRUE(run.state() == reference.state()) << way.front();
     run.expect_within_plan();
   }
+}
+
+// Goal: they follow the rule where a layer is experts alone, and groups of experts change no bit.
+TEST(MovedCorrections, FollowTheRuleInLayersOfExpertsAlone) {
+  const std::string golden = "nemotron_h-moe";
+  RunDriver whole("moved-alone"), groups("moved-groups");
+  ASSERT_EQ(whole.train(moving(4, {}, golden)), 0);
+  ASSERT_EQ(
+      groups.train(moving(4, {"--fsdp.units={ groups = [[\"block.3.experts.0\"]] }"}, golden)), 0);
+  EXPECT_EQ(corrections_of(whole), by_the_rule(whole, golden));
+  EXPECT_EQ(corrections_of(groups), corrections_of(whole));
+  EXPECT_EQ(groups.steps("loss"), whole.steps("loss"));
 }
 
 // Goal: ranks move them by the loads of all ranks.

@@ -103,9 +103,10 @@ TEST_P(PackedTraining, GivesTheGradientsOfUnpackedTraining) {
 INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining,
                          testing::Values("llama", "qwen3", "gemma2", "gemma3_text", "gemma4_text",
                                          "phi3-long", "qwen3_5_text", "lfm2", "nemotron_h",
-                                         "qwen3_moe", "mixtral", "olmoe", "qwen2_moe", "gpt_oss",
-                                         "ministral3", "qwen3_next", "glm4_moe", "deepseek_v3",
-                                         "gemma4_text-moe", "gemma4_text-shared", "gemma4-e2b"),
+                                         "nemotron_h-moe", "nemotron_h-latent", "qwen3_moe",
+                                         "mixtral", "olmoe", "qwen2_moe", "gpt_oss", "ministral3",
+                                         "qwen3_next", "glm4_moe", "deepseek_v3", "gemma4_text-moe",
+                                         "gemma4_text-shared", "gemma4-e2b"),
                          golden_test_name);
 
 }  // namespace

@@ -162,8 +162,12 @@ class SameBitsOfExperts : public testing::TestWithParam<std::string> {};
 // recompute and groups change no bit. Norms are summed by unit, so nothing is clipped.
 TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
   // The second of three layers of qwen3_next has no experts, nor the first of deepseek_v3's two.
+  // A layer of nemotron_h is experts alone, the first and the last one.
+  const bool alone = GetParam() == "nemotron_h-latent";
   const std::string first = GetParam() == "deepseek_v3" ? "block.1" : "block.0";
-  const std::string last = GetParam() == "qwen3_next" ? "block.2" : "block.1";
+  const std::string last = alone                        ? "block.3"
+                           : GetParam() == "qwen3_next" ? "block.2.experts"
+                                                        : "block.1.experts";
   const std::string groups = "--fsdp.units={ groups = [[\"" + first + ".experts.0\"]] }";
   for (const std::string compute : {"fp32", "bf16"}) {
     const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive-" + compute) + "\"]";
@@ -173,8 +177,8 @@ TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
     for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
              {groups, "--fsdp.prefetch=3", "--offload.threads=2"},
              {"--fsdp.units=half", "--fsdp.recompute=none", "--optimizer.overlap=backward"},
-             {"--fsdp.units={ groups = [[\"" + last + ".experts\", \"head\"]] }",
-              "--fsdp.prefetch=0", "--offload.activations=host"},
+             {"--fsdp.units={ groups = [[\"" + last + "\", \"head\"]] }", "--fsdp.prefetch=0",
+              "--offload.activations=host"},
              {"--fsdp.units={ min_parameters = 3000 }", "--offload.state_format=fp32"},
              {groups, "--offload.optimizer=nvme", "--offload.parameters=nvme",
               "--offload.activations=nvme", drive}}) {
@@ -196,7 +200,7 @@ TEST_P(SameBitsOfExperts, MicroBatchesOfOneAndFourAreClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
                          testing::Values("mixtral", "olmoe", "qwen2_moe", "qwen3_next",
-                                         "glm4_moe-plain", "deepseek_v3"),
+                                         "glm4_moe-plain", "deepseek_v3", "nemotron_h-latent"),
                          golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};

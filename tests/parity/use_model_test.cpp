@@ -35,7 +35,8 @@ std::vector<Json> json_lines(const std::string& text) {
 TEST(UseModel, EvalGivesTheLossOfTransformers) {
   for (const std::string golden :
        {"llama", "gpt2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "granite", "olmo3",
-        "qwen3_5_text", "qwen3_5", "lfm2", "nemotron_h", "qwen3_next", "gemma4", "gemma4-e2b"}) {
+        "qwen3_5_text", "qwen3_5", "lfm2", "nemotron_h", "nemotron_h-moe", "qwen3_next", "gemma4",
+        "gemma4-e2b"}) {
     const Json facts = golden_facts(golden);
     RunDriver run("eval-" + golden);
     fs::create_directories(run.directory());

@@ -313,6 +313,11 @@ at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Te
     }
     return bias.defined() ? y + bias : y;
   };
+  if (!arch_.gated) {
+    const at::Tensor up = linear(Module::kExpertUp, Module::kExpertsGateUp, x);
+    return linear(Module::kExpertDown, Module::kExpertsDown,
+                  plain_activation(up, arch_.activation));
+  }
   at::Tensor gate, up;
   if (moe.fused) {
     const at::Tensor both = linear(Module::kExpertGate, Module::kExpertsGateUp, x);
@@ -351,7 +356,8 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
   weights = weights * moe.weight_scale;
   const at::Tensor scales = layer.get(Module::kRouterExpertScale);
   if (scales.defined()) weights = weights * scales.take(chosen);
-  BlockOutput out{.x = at::zeros_like(x), .sure = {}};
+  const at::Tensor inputs = moe.latent > 0 ? layer.linear(Module::kExpertsIn, x) : x;
+  BlockOutput out{.x = at::zeros_like(inputs), .sure = {}};
   if (moe.top_k < moe.experts) {
     const at::Tensor next = std::get<0>(at::topk(ranked, moe.top_k + 1, 1)).select(1, moe.top_k);
     const at::Tensor size = std::get<0>(scores.abs().max(1));
@@ -364,12 +370,14 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
     if (places.size(0) == 0) continue;
     const at::Tensor tokens = places.select(1, 0);
     const at::Tensor share = weights.index({tokens, places.select(1, 1)}).unsqueeze(1);
-    out.x.index_add_(0, tokens, expert(layer, number, x.index_select(0, tokens)) * share);
+    out.x.index_add_(0, tokens, expert(layer, number, inputs.index_select(0, tokens)) * share);
   }
+  if (moe.latent > 0) out.x = layer.linear(Module::kExpertsOut, out.x);
   if (moe.shared_width > 0) {
-    const at::Tensor gate = layer.linear(Module::kSharedGate, x);
+    const at::Tensor up = layer.linear(Module::kSharedUp, x);
     const at::Tensor inner =
-        plain_activation(gate, arch_.activation) * layer.linear(Module::kSharedUp, x);
+        arch_.gated ? plain_activation(layer.linear(Module::kSharedGate, x), arch_.activation) * up
+                    : plain_activation(up, arch_.activation);
     const at::Tensor y = layer.linear(Module::kSharedDown, inner);
     out.x =
         out.x + (moe.shared_switch ? at::sigmoid(layer.linear(Module::kSharedSwitch, x)) * y : y);
