@@ -105,7 +105,6 @@ void read_nemotron_experts(ConfigReader& config, ArchSpec& arch) {
   MoeSpec& moe = arch.moe;
   moe.shared_width = config.size_or({"moe_shared_expert_intermediate_size"}, 7688);
   moe.latent = config.integer({"moe_latent_size"}, 1, kMostToken).value_or(0);
-  config.find({"moe_shared_expert_overlap"});  // an order of work
   if (arch.mlp_bias) config.problem("mlp_bias", "= true is not supported with experts");
 }
 
@@ -159,21 +158,17 @@ void read_nemotron_h(ConfigReader& config, ArchSpec& arch) {
   read_activation(config, {"mlp_hidden_act"}, "relu2", arch);
   arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
   read_mamba(config, arch.mamba);
+  // Files without experts have these keys too.
+  config.find({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "n_shared_experts"});
+  config.find({"moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
+               "moe_shared_expert_overlap"});
   if (letters.empty()) return;
   if (arch.layer_count() != count) {
     config.problem("num_hidden_layers", "= " + std::to_string(arch.layer_count()) + ", but " +
                                             std::to_string(count) + " layers are listed");
     return;
   }
-  if (letters.find('E') != std::string::npos) {
-    read_nemotron_experts(config, arch);
-  } else {  // files have these keys too
-    for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts_per_tok",
-                            "n_shared_experts", "moe_intermediate_size", "moe_latent_size",
-                            "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"}) {
-      config.find({key});
-    }
-  }
+  if (letters.find('E') != std::string::npos) read_nemotron_experts(config, arch);
   for (size_t i = 0; i < arch.layers.size(); ++i) {
     LayerSpec& layer = arch.layers[i];
     layer.rotates = false;

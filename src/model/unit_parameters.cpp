@@ -343,8 +343,8 @@ void add_shared_expert(UnitBuilder& builder, const ArchSpec& arch) {
   if (arch.moe.shared_switch) builder.matrix(Module::kSharedSwitch, 1, hidden, false);
 }
 
-// Adds the router, the matrices around the experts, the expert for all tokens, then the other
-// experts in order.
+// Adds the router, the matrix before the experts, the expert for all tokens, the other experts in
+// order, and the matrix behind them.
 void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const MoeSpec& moe = arch.moe;
   const int64_t hidden = arch.hidden, width = moe.width, outer = arch.experts_hidden();
@@ -359,10 +359,7 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
     builder.buffer(Module::kRouterCorrection, moe.experts, InitSpec::Kind::kZeros,
                    /*stays_fp32=*/true);
   }
-  if (moe.latent > 0) {
-    builder.matrix(Module::kExpertsIn, outer, hidden, false);
-    builder.matrix(Module::kExpertsOut, hidden, outer, false, arch.residual_init_scale);
-  }
+  if (moe.latent > 0) builder.matrix(Module::kExpertsIn, outer, hidden, false);
   if (moe.shared_width > 0) add_shared_expert(builder, arch);
   if (moe.fused) {
     builder.expert_matrices(Module::kExpertsGateUp, inner, outer);
@@ -372,6 +369,9 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
     if (arch.gated) builder.expert_matrix(Module::kExpertGate, expert, width, outer);
     builder.expert_matrix(Module::kExpertUp, expert, width, outer);
     builder.expert_matrix(Module::kExpertDown, expert, outer, width, arch.residual_init_scale);
+  }
+  if (moe.latent > 0) {
+    builder.matrix(Module::kExpertsOut, hidden, outer, false, arch.residual_init_scale);
   }
   builder.expert_adapter(Module::kExpertsGateUp, inner, outer);
   builder.expert_adapter(Module::kExpertsDown, outer, width);

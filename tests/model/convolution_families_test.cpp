@@ -167,7 +167,8 @@ TEST(ConvolutionFamilies, NemotronHHasLayersOfExperts) {
   EXPECT_EQ(parameters(arch).back().spec.shape, (std::vector<int64_t>{4096, 1856}));
   const ArchSpec latent = read(with(config, R"({"moe_latent_size": 1024})"));
   ASSERT_EQ(parameters(latent).size(), 7u + 2u * 128u);
-  EXPECT_EQ(parameters(latent).back().spec.shape, (std::vector<int64_t>{1024, 1856}));
+  EXPECT_EQ(parameters(latent).at(7).spec.shape, (std::vector<int64_t>{1024, 1856}));
+  EXPECT_EQ(parameters(latent).back().spec.shape, (std::vector<int64_t>{4096, 1024}));
   expect_problem(with(config, R"({"mlp_bias": true})"), "'mlp_bias'");
   expect_problem(with(config, R"({"n_group": 3})"), "'n_group'");
   expect_problem(with(config, R"({"moe_latent_size": 0})"), "'moe_latent_size'");

@@ -68,9 +68,31 @@ const Published kGptOss_20B = {
           "quant_method": "mxfp4"}})",
     20'914'757'184, 24};
 
+const Published kNemotron3Nano_30B_A3B = {
+    R"({"architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 1, "chunk_size": 128, "conv_kernel": 4, "eos_token_id": 2, "expand": 2,
+        "head_dim": 128, "hidden_dropout": 0.0, "hidden_size": 2688,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        "initializer_range": 0.02, "intermediate_size": 1856, "layer_norm_epsilon": 1e-05,
+        "mamba_head_dim": 64, "mamba_hidden_act": "silu", "mamba_num_heads": 64,
+        "mamba_proj_bias": false, "max_position_embeddings": 262144, "mlp_bias": false,
+        "mlp_hidden_act": "relu2", "model_type": "nemotron_h", "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712, "n_group": 1, "n_groups": 8,
+        "n_routed_experts": 128, "n_shared_experts": 1, "norm_eps": 1e-05, "norm_topk_prob": true,
+        "num_attention_heads": 32, "num_experts_per_tok": 6, "num_hidden_layers": 52,
+        "num_key_value_heads": 2, "pad_token_id": 0, "partial_rotary_factor": 1.0,
+        "rescale_prenorm_residual": true, "residual_in_fp32": false, "rope_theta": 10000,
+        "routed_scaling_factor": 2.5, "sliding_window": null, "ssm_state_size": 128,
+        "tie_word_embeddings": false, "time_step_floor": 0.0001, "time_step_max": 0.1,
+        "time_step_min": 0.001, "topk_group": 1, "torch_dtype": "bfloat16", "use_bias": false,
+        "use_cache": true, "use_conv_bias": true, "use_mamba_kernels": true,
+        "vocab_size": 131072})",
+    31'577'940'288, 23};
+
 // Each config gives the number of parameters that the hub counts.
 TEST(PublishedConfigs, GiveTheParametersThatTheModelsHave) {
-  for (const Published& published : {kQwen3_30B_A3B, kMixtral_8x7B, kOlmoe_1B_7B, kGptOss_20B}) {
+  for (const Published& published :
+       {kQwen3_30B_A3B, kMixtral_8x7B, kOlmoe_1B_7B, kGptOss_20B, kNemotron3Nano_30B_A3B}) {
     ArchSpec arch = read_arch_spec(Json::parse(published.config), "config.json");
     int64_t sparse = 0;
     for (const LayerSpec& layer : arch.layers) sparse += layer.sparse ? 1 : 0;

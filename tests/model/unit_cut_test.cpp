@@ -80,7 +80,7 @@ TEST(UnitCut, CutsLayersOfExpertsAloneIntoGroups) {
   const UnitSpec& first = cut.units.at(4);
   const UnitSpec& last = cut.units.at(8);
   EXPECT_TRUE(first.parameters.at(3).name.ends_with("fc1_latent_proj.weight"));
-  EXPECT_TRUE(last.parameters.at(0).name.ends_with("fc2_latent_proj.weight"));
+  EXPECT_TRUE(last.parameters.back().name.ends_with("fc2_latent_proj.weight"));
   EXPECT_TRUE(first.carry_out.at(0).running);
   EXPECT_FALSE(cut.units.at(7).carry_out.at(0).running) << "its backward reads the sum";
 }
