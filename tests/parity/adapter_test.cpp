@@ -29,9 +29,11 @@ const std::string kLookupA = ".lora_embedding_A";
 const std::string kLookupB = ".lora_embedding_B";
 
 // Returns the name in transformers of a parameter of the files: mixtral's experts and router are
-// parts of the mlp there, and a wrapper's text tower is inside of its model.
+// parts of the mlp there, a wrapper's text tower is inside of its model, and Nemotron-H's backbone
+// is the model.
 std::string published(std::string name) {
   for (const auto& [old, now] : {std::pair("block_sparse_moe", "mlp"),
+                                 {"backbone.", "model."},
                                  std::pair("language_model.model.", "model.language_model.")}) {
     const size_t at = name.find(old);
     if (at != name.npos) name.replace(at, std::strlen(old), now);
@@ -226,7 +228,7 @@ void merge(const AdapterCase& golden, const AdapterPart& part, const std::vector
   }
 }
 
-// Gate and up of all experts of a layer have one adapter, inside of that of down.
+// Gate and up of all experts of a layer, or up alone, have one adapter, inside of that of down.
 AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t elements,
                     const Tensors& adapter) {
   const std::string experts = ".experts.";
@@ -252,7 +254,8 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
   const size_t inputs = a.size() / count / rank, outputs = elements / inputs;
   part.a.assign(a.begin() + static_cast<ptrdiff_t>(expert * rank * inputs),
                 a.begin() + static_cast<ptrdiff_t>((expert + 1) * rank * inputs));
-  for (size_t out = up ? outputs : 0, end = out + outputs; out < end; ++out) {
+  const bool second = up && b.size() > outputs * rank * count;  // gate is first
+  for (size_t out = second ? outputs : 0, end = out + outputs; out < end; ++out) {
     for (size_t k = 0; k < rank; ++k) part.b.push_back(b.at((out * rank + k) * count + expert));
   }
   return part;

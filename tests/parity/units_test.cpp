@@ -209,6 +209,19 @@ TEST(Units, GroupsOfExpertsGiveTheSameBits) {
   }
 }
 
+// Goal: groups of a layer that is experts alone stay within the plan, also where the last one keeps
+// the sum of the others because the experts have a width of their own.
+TEST(Units, GroupsOfExpertsAloneStayWithinThePlan) {
+  const std::string groups = "--fsdp.units={ groups = [[\"block.3.experts.0\"]] }";
+  for (const std::string golden : {"nemotron_h-moe", "nemotron_h-latent"}) {
+    const Arguments same = {"--train.max_grad_norm=0", "--precision.compute=bf16"};
+    const Outcome blocks = train(golden, same);
+    const Outcome cut = train(golden, joined(same, {groups, "--offload.activations=host"}));
+    EXPECT_EQ(cut.losses, blocks.losses) << golden;
+    EXPECT_TRUE(cut.state == blocks.state) << golden;
+  }
+}
+
 // Goal: ranks whose tokens choose other experts, or none of a group, do not block each other and
 // follow one rank. A sum over ranks adds in another order than one over micro-batches, so values
 // are close; runs with equal numbers of ranks give the same bits.

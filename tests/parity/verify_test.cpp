@@ -334,7 +334,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"lfm2", [](ArchSpec& arch) { arch.norm_eps *= 10.0; }},
       {"nemotron_h", [](ArchSpec& arch) { arch.mamba.least_step *= 1.1; }},
       {"nemotron_h", [](ArchSpec& arch) { arch.mamba.groups = 1, arch.mamba.state = 10; }},
-      {"nemotron_h-moe", [](ArchSpec& arch) { arch.moe.weight_scale *= 1.01; }},
+      {"nemotron_h-latent", [](ArchSpec& arch) { arch.moe.weight_scale *= 1.01; }},
       {"nemotron_h-latent", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
       {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
