@@ -333,13 +333,17 @@ Section fsdp_section() {
   rows.choice<Fsdp::Recompute>(
       "recompute", &Fsdp::recompute,
       {{"unit", Fsdp::Recompute::kUnit},
+       {"except-attention", Fsdp::Recompute::kExceptAttention},
        {"none", Fsdp::Recompute::kNone},
        {"auto", Fsdp::Recompute::kAuto}},
       {.description =
            "activation checkpointing: unit: keep only the input of each unit and recompute the "
-           "unit in backward; none: keep all activations, except those of blocks with experts, "
-           "which are always recomputed; auto: keep the activations of the last units, as many as "
-           "fit under the memory limits. The numbers are the same"});
+           "unit in backward; except-attention: as unit, but attention's result and its "
+           "log-sum-exp "
+           "are kept beside the input, wherever offload.activations keeps that; none: keep all "
+           "activations, except those of blocks with experts, which are always recomputed; auto: "
+           "keep the activations of the last units, as many as fit under the memory limits. The "
+           "numbers are the same"});
   rows.choice<Gather>(
       "gather", &Fsdp::gather,
       {{"auto", Gather{}},

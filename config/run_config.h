@@ -192,7 +192,7 @@ constexpr std::string_view name_of(UnitsChoice::Kind kind) {
 }
 
 struct FsdpSection {
-  enum class Recompute : uint8_t { kUnit, kNone, kAuto };
+  enum class Recompute : uint8_t { kUnit, kExceptAttention, kNone, kAuto };
   ShardStrategy strategy = ShardStrategy::kFullShard;
   std::optional<int64_t> shard_ranks;  // hybrid_shard only; nullopt = auto: the ranks of a node
   UnitsChoice units;

@@ -51,11 +51,12 @@ void copy_all(Carry from, const Carry& to) {
 
 CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device)
     : spec_(&spec),
-      runs_(spec),
+      runs_(spec, memory.results),
       dtype_(dtype),
       device_(device),
       memory_(std::move(memory)),
-      offsets_(spec.units.size()) {
+      offsets_(spec.units.size()),
+      result_offsets_(spec.units.size()) {
   LONGSHORE_CHECK(memory_.inputs.size() + 1 == spec.units.size()) << memory_.inputs.size();
   for (size_t unit = 1; unit < spec.units.size(); ++unit) {
     std::vector<Offsets>& offsets = offsets_[unit];
@@ -101,6 +102,14 @@ void CarryStore::lay_out(const SharedInputGroup& run) {
       }
     }
   }
+  for (int32_t unit = run.first.value; run.results && unit <= run.last.value; ++unit) {
+    for (const CarryTensorSpec& tensor : spec_->unit(UnitId(unit)).results) {
+      end = align_up(end, kResultAlignment);
+      result_offsets_[static_cast<size_t>(unit)].push_back(end);
+      end += tensor.bytes_per_position(dtype_, CarryUse::kValue);
+    }
+  }
+  LONGSHORE_CHECK(end == kept_bytes_per_position(*spec_, run, dtype_)) << end;
 }
 
 const std::vector<CarryTensorSpec>& CarryStore::specs(UnitId unit) const {
@@ -152,6 +161,19 @@ Carry CarryStore::input(UnitId unit, int32_t micro_batch, int64_t positions) con
     carry.push_back(value(unit, i, micro_batch, positions));
   }
   return carry;
+}
+
+std::vector<at::Tensor> CarryStore::results(UnitId unit, int32_t micro_batch,
+                                            int64_t positions) const {
+  const std::vector<Bytes>& offsets = result_offsets_[static_cast<size_t>(unit.value)];
+  if (offsets.empty()) return {};
+  check_tag(unit);
+  std::vector<at::Tensor> places;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    places.push_back(view(spec_->unit(unit).results[i], CarryUse::kValue, place(unit, micro_batch),
+                          offsets[i], positions));
+  }
+  return places;
 }
 
 Carry CarryStore::activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const {

@@ -4,7 +4,8 @@
 // back.
 //
 // The input of unit u >= 1 for micro-batch i is the carry of unit u - 1. The inputs of a run
-// (SharedInputGroups) share one buffer, which holds tensors that pass through once. Each
+// (SharedInputGroups) share one buffer, which holds tensors that pass through once, and behind them
+// what the plan keeps of the units' results. Each
 // micro-batch has one gradient buffer, for the carry below the unit that runs backward; in forward
 // it holds the running tensors instead. Where inputs are offloaded, several runs reuse a buffer:
 // its tag names the run that it holds, and every reader checks the tag. A run always uses the same
@@ -31,6 +32,7 @@ class CarryStore {
     // [unit - 1][micro-batch]; only entries of units that a run is named after are used.
     std::vector<std::vector<std::span<std::byte>>> inputs;
     std::vector<std::span<std::byte>> gradients;  // [micro-batch]
+    bool results = false;  // runs hold their units' results too (SharedInputGroup::results)
   };
   // `device` is the device of `memory`.
   CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device = at::kCPU);
@@ -42,6 +44,8 @@ class CarryStore {
   // Returns the input in forward as views of the buffer, valid until the next keep_input of that
   // buffer. Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
+  // Returns the places of the unit's results, beside its input; empty if none are kept.
+  std::vector<at::Tensor> results(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // Returns the input in backward, with zeros for running tensors.
   Carry activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // Tells autograd that running tensors of a kept graph's input are overwritten.
@@ -75,7 +79,8 @@ class CarryStore {
   DType dtype_;
   at::Device device_;
   Memory memory_;
-  std::vector<std::vector<Offsets>> offsets_;  // by unit: offsets of its input's tensors
+  std::vector<std::vector<Offsets>> offsets_;       // by unit: offsets of its input's tensors
+  std::vector<std::vector<Bytes>> result_offsets_;  // by unit; in bytes per position
   // By buffer: the first unit of the run that it holds.
   mutable std::map<const std::byte*, std::atomic<int32_t>> tags_;
 };

@@ -82,7 +82,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
   for (int32_t i = 0; i < plan.device.input_slots; ++i) {
     input_slots.push_back(buffers.parts(InputSlot(i)));
   }
-  const SharedInputGroups runs(parts.spec());
+  const SharedInputGroups runs(parts.spec(), plan.step.keeps_results);
   for (const UnitSpec& unit : parts.spec().units) {
     memory.waiting_gradients.push_back(buffers.if_planned({BufferKind::kWaitingGradient, unit.id}));
     if (unit.id.value == 0) continue;
@@ -92,6 +92,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
                                  : input_slots[runs.of(unit.id)->slot(plan.device.input_slots)];
   }
   memory.carry.gradients = buffers.parts(BufferKind::kOutputGradient);
+  memory.carry.results = plan.step.keeps_results;
   return memory;
 }
 

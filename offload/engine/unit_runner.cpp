@@ -171,14 +171,24 @@ void UnitRunner::forward_without_graph(UnitId unit) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
-    const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    const MicroBatch& batch = batch_of(unit, micro_batch, /*filled=*/false);
+    const Carry in = carry_.input(unit, micro_batch, batch.position_count());
     if (mode_ == Mode::kLogits) {
       const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, positions_);
       if (part.defined()) logits_parts_.push_back(part);
     }
     carry_.keep_input(UnitId(unit.value + 1), micro_batch,
-                      model_->unit(unit).forward(views_.leaves(unit), in, batches_[i]));
+                      model_->unit(unit).forward(views_.leaves(unit), in, batch));
   }
+}
+
+const MicroBatch& UnitRunner::batch_of(UnitId unit, int32_t micro_batch, bool filled) {
+  MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  batch.results = {.places = {}, .filled = filled};
+  if (mode_ == Mode::kTrain) {
+    batch.results.places = carry_.results(unit, micro_batch, batch.position_count());
+  }
+  return batch;
 }
 
 void UnitRunner::forward_with_graph(UnitId unit) {
@@ -186,7 +196,8 @@ void UnitRunner::forward_with_graph(UnitId unit) {
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
-    saved_[index_of(unit)].push_back(make_graph(unit, in, batches_[i]));
+    saved_[index_of(unit)].push_back(
+        make_graph(unit, in, batch_of(unit, micro_batch, /*filled=*/false)));
     carry_.keep_input(UnitId(unit.value + 1), micro_batch, saved_[index_of(unit)].back().out);
     carry_.overwrite_running(unit, in);
   }
@@ -255,7 +266,7 @@ void UnitRunner::settle_routers() {
     model_->loss_unit().loss(
         views_.leaves(last()),
         carry_.activation_checkpoint(last(), static_cast<int32_t>(i), batches_[i].position_count()),
-        batches_[i]);
+        batch_of(last(), static_cast<int32_t>(i), /*filled=*/false));
   }
   routers_->count(false);
   std::vector<double> pairs = routers_->pooled();
@@ -278,7 +289,8 @@ void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     const Carry in = carry_.activation_checkpoint(unit, micro_batch, batches_[i].position_count());
     const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
-        views_.leaves(unit), in, batches_[i], scale_, wants_grad_in(unit), sink);
+        views_.leaves(unit), in, batch_of(unit, micro_batch, /*filled=*/false), scale_,
+        wants_grad_in(unit), sink);
     count_loss(result);
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, result.grad_in);
   }
@@ -286,7 +298,7 @@ void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
 
 void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradientSink& sink) {
   const Unit& code = model_->unit(unit);
-  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const MicroBatch& batch = batch_of(unit, micro_batch, /*filled=*/true);
   const int64_t positions = batch.position_count();
   if (code.has_own_backward()) {
     const at::NoGradGuard no_grad;

@@ -45,7 +45,7 @@ class UnitRunner {
     std::function<void(std::span<double>)> sum_over_ranks = {};
   };
   // Pointers must outlive the runner. Graphs of the last `kept_graphs` units before the loss are
-  // kept; other units are recomputed.
+  // kept; other units are recomputed, but for the results that `memory.carry` keeps.
   UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
              int32_t kept_graphs, Memory memory);
   ~UnitRunner();
@@ -103,6 +103,8 @@ class UnitRunner {
   void backward_unit(UnitId unit, int32_t micro_batch, GradientSink& sink);
   void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradientSink& sink);
   SavedGraph make_graph(UnitId unit, const Carry& in, const MicroBatch& batch);
+  // Returns the batch for the unit; `filled` says whether forward has written its kept results.
+  const MicroBatch& batch_of(UnitId unit, int32_t micro_batch, bool filled);
   GradientAccumulator* accumulator(UnitId unit, std::optional<GradientBuffer> gradient) const;
   // Returns the accumulator of the unit's own parameters.
   GradientAccumulator* target(UnitId unit) const;

@@ -25,17 +25,20 @@ void add_unless_own(SearchAxis& axis, bool is_own, KeyChange change) {
 
 SearchAxis recompute_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
-  const auto add = [&](const char* value, bool recompute, bool keep) {
+  const auto add = [&](const char* value, bool recompute, bool fits, bool results) {
     const bool is_own =
-        inputs.recompute == recompute && (!recompute || inputs.keep_what_fits == keep);
+        inputs.recompute == recompute &&
+        (!recompute || (inputs.keep_what_fits == fits && inputs.keep_results == results));
     add_unless_own(axis, is_own, {"fsdp.recompute", value, [=](PlanInputs& to) {
                                     to.recompute = recompute;
-                                    to.keep_what_fits = keep;
+                                    to.keep_what_fits = fits;
+                                    to.keep_results = results;
                                   }});
   };
-  add("\"none\"", false, false);
-  add("\"auto\"", true, true);
-  add("\"unit\"", true, false);
+  add("\"none\"", false, false, false);
+  add("\"auto\"", true, true, false);
+  add("\"unit\"", true, false, false);
+  add("\"except-attention\"", true, false, true);
   return axis;
 }
 

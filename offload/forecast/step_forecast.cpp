@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 namespace {
@@ -54,7 +55,12 @@ class OperationTimes {
  public:
   OperationTimes(const TierPlan& plan, const ModelSpec& model, const ForecastInputs& inputs,
                  const MachineRates& rates, std::vector<std::string>& unknown)
-      : plan_(plan), model_(model), inputs_(inputs), rates_(rates), unknown_(unknown) {
+      : plan_(plan),
+        model_(model),
+        runs_(model, plan.step.keeps_results),
+        inputs_(inputs),
+        rates_(rates),
+        unknown_(unknown) {
     LONGSHORE_CHECK(inputs.units.size() == model.units.size()) << inputs.units.size();
     positions_ = most_positions(plan, inputs.tokens_per_step);
   }
@@ -203,23 +209,37 @@ class OperationTimes {
     const bool kept = before_loss - op.unit.value <= plan_.step.kept_graphs;
     const bool backward = op.kind == OpKind::kBackward;
     const bool repeats = backward && (last || !kept);
+    const bool attends = repeats && !keeps_results(op.unit);
     const double more = backward && last && inputs_.preference ? 1.0 : 0.0;  // forwards
     if (!unit.measured.empty()) {
       const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
       if (!backward) return positions_ * seconds.forward;
-      const double spared = repeats ? 0.0 : seconds.forward;
+      double spared = repeats ? 0.0 : seconds.forward;
+      if (repeats && !attends) spared = std::min(attention_seconds(unit), seconds.forward);
       return positions_ * (seconds.backward - spared + more * seconds.forward);
     }
     double products = 1.0, attention = 1.0, adapters = adapter_elements(unit, backward);
     if (backward) {
       products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0) + more;
-      attention = kAttentionBackward + (repeats ? 1.0 : 0.0) + more;
+      attention = kAttentionBackward + (attends ? 1.0 : 0.0) + more;
       adapters += repeats ? adapter_elements(unit, false) : 0.0;
     }
     return positions_ *
            (products * over(unit.products, product_rate(unit)) +
             attention * over(unit.attention, attention_rate(unit)) +
             over(adapters * static_cast<double>(width_of(inputs_.compute)), adapter_rate()));
+  }
+
+  // Returns whether backward of the unit finds attention's results.
+  bool keeps_results(UnitId unit) const {
+    const SharedInputGroup* const run = runs_.of(unit);
+    return run != nullptr && run->results && !model_.unit(unit).results.empty();
+  }
+
+  // Returns the time of a position's attention in forward by the machine's rates, 0 without them.
+  double attention_seconds(const UnitFlops& unit) const {
+    const ComputeRates* rates = rates_.of(plan_.device.kind, inputs_.compute);
+    return rates == nullptr ? 0.0 : over(unit.attention, threads_share() * rates->attention);
   }
 
   // 0, which counts as no time, in descriptions of machines without this rate.
@@ -251,6 +271,7 @@ class OperationTimes {
 
   const TierPlan& plan_;
   const ModelSpec& model_;
+  SharedInputGroups runs_;
   const ForecastInputs& inputs_;
   const MachineRates& rates_;
   std::vector<std::string>& unknown_;

@@ -51,9 +51,10 @@ class Draft {
     plan_.owned += buffer_bytes(bytes);
   }
 
-  // Sums the buffers added since `first` into one line.
-  void add_line(const std::string& name, const std::string& detail, size_t first) {
-    Bytes sum = 0;
+  // Sums the buffers added since `first` into one line, without the bytes of another line.
+  void add_line(const std::string& name, const std::string& detail, size_t first,
+                Bytes others = 0) {
+    Bytes sum = -others;
     for (size_t i = first; i < plan_.buffers.size(); ++i) sum += plan_.buffers[i].bytes;
     if (sum > 0) plan_.lines.push_back({name, detail, sum, true});
   }
@@ -114,21 +115,31 @@ class Draft {
   void add_carries() {
     const size_t first = plan_.buffers.size();
     const int64_t micro_batches = sizes_.micro_batches();
-    Bytes largest = 0, largest_gradient = 0;
+    Bytes largest = 0, largest_inputs = 0, largest_gradient = 0, results = 0;
     for (const UnitSpec& unit : model_.units) {
       largest_gradient = std::max(largest_gradient, sizes_.carry_gradient_bytes(unit));
     }
     const std::vector<SharedInputGroup>& runs = sizes_.runs().all();
     const bool offloaded = plan_.input_slots > 0;
     for (const SharedInputGroup& run : runs) {
-      largest = std::max(largest, sizes_.run_bytes(run));
-      if (!offloaded) add_buffer({BufferKind::kInput, run.first}, sizes_.run_bytes(run));
+      const Bytes bytes = sizes_.run_bytes(run), inputs = sizes_.run_bytes_of_inputs(run);
+      largest = std::max(largest, bytes);
+      largest_inputs = std::max(largest_inputs, inputs);
+      if (offloaded) continue;
+      add_buffer({BufferKind::kInput, run.first}, bytes);
+      results += buffer_bytes(bytes) - buffer_bytes(inputs);
     }
     for (int32_t i = 0; i < plan_.input_slots; ++i) add_buffer(InputSlot(i), largest);
+    results += plan_.input_slots * (buffer_bytes(largest) - buffer_bytes(largest_inputs));
     const size_t places = offloaded ? static_cast<size_t>(plan_.input_slots) : runs.size();
     const std::string batches = std::to_string(micro_batches) + " micro-batches";
     add_line("activation checkpoints",
-             std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first);
+             std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first,
+             results);
+    if (results > 0) {
+      plan_.lines.push_back(
+          {"attention results", "beside activation checkpoints (fsdp.recompute)", results, true});
+    }
     const size_t gradient = plan_.buffers.size();
     add_buffer(BufferKind::kOutputGradient, plan_product({micro_batches, largest_gradient}));
     add_line("output gradients", batches, gradient);

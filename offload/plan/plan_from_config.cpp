@@ -82,6 +82,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;
+  inputs.keep_results = config.fsdp.recompute == FsdpSection::Recompute::kExceptAttention;
   inputs.offload_inputs = config.offload.activations != OffloadSection::Activations::kDevice;
   inputs.overlap = config.optimizer.overlap;
   inputs.device = device_kind(config);

@@ -68,6 +68,7 @@ struct PlanInputs {
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit
   int32_t kept_graphs = 0;      // with recompute: graphs kept before the loss; else all
+  bool keep_results = false;    // with recompute: attention's results are kept (UnitSpec::results)
   bool offload_inputs = false;  // activation checkpoints go to the host or to nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
   bool forward_first = false;  // a step runs a forward of other rows before its own

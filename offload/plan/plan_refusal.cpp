@@ -118,6 +118,9 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
   if (!inputs.recompute) {
     levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
                       [](PlanInputs& other) { other.recompute = true; }});
+  } else if (inputs.keep_results) {
+    levers.push_back({"fsdp.recompute", "\"except-attention\"", "\"unit\"",
+                      [](PlanInputs& other) { other.keep_results = false; }});
   }
   if (!inputs.offload_inputs) {
     levers.push_back({"offload.activations", "\"device\"", "\"host\"",

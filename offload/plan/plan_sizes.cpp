@@ -39,7 +39,7 @@ Bytes buffer_bytes(Bytes bytes) {
 PlanSizes::PlanSizes(const PlanInputs& inputs)
     : inputs_(inputs),
       model_(*inputs.model),
-      runs_(model_),
+      runs_(model_, inputs.recompute && inputs.keep_results),
       layouts_(make_layouts(model_, inputs.topology.shard_ranks)),
       positions_(plan_product({inputs.micro_batch, inputs.answers, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
@@ -68,7 +68,8 @@ int32_t PlanSizes::gradient_buffers() const {
 
 int32_t PlanSizes::input_slots() const {
   if (!inputs_.offload_inputs) return 0;
-  return inputs_.prefetch > 1 ? 3 : 2;
+  // A unit that keeps its results is saved while the next one computes, which writes a third slot.
+  return inputs_.prefetch > (keeps_results() ? 0 : 1) ? 3 : 2;
 }
 
 // For few or unequal units a ring may need more memory than one slot per unit; then it is not used.
@@ -131,8 +132,15 @@ Bytes PlanSizes::carry_gradient_bytes(const UnitSpec& unit) const {
 }
 
 Bytes PlanSizes::run_bytes(const SharedInputGroup& run) const {
-  const Bytes bytes = kept_bytes_per_position(model_, run, inputs_.state.compute);
-  return plan_product({micro_batches_, buffer_bytes(plan_product({positions_, bytes}))});
+  return for_micro_batches(kept_bytes_per_position(model_, run, inputs_.state.compute));
+}
+
+Bytes PlanSizes::run_bytes_of_inputs(const SharedInputGroup& run) const {
+  return for_micro_batches(input_bytes_per_position(model_, run, inputs_.state.compute));
+}
+
+Bytes PlanSizes::for_micro_batches(Bytes per_position) const {
+  return plan_product({micro_batches_, buffer_bytes(plan_product({positions_, per_position}))});
 }
 
 PassInputs PlanSizes::slots() const {

@@ -30,6 +30,8 @@ class PlanSizes {
   int64_t micro_batches() const { return micro_batches_; }  // of a step, on one rank at most
   // Returns how many units keep their autograd graphs, so that backward need not recompute them.
   int32_t kept_graphs() const;
+  // Returns whether the others keep their results beside their activation checkpoints.
+  bool keeps_results() const { return inputs_.recompute && inputs_.keep_results; }
 
   bool gathers() const;              // parameters are gathered by a collective (all-gather)
   bool reduces() const;              // gradients are summed over ranks
@@ -50,13 +52,16 @@ class PlanSizes {
   Bytes carry_gradient_bytes(const UnitSpec& unit) const;
   // Returns the groups of units whose activation checkpoints are kept together.
   const SharedInputGroups& runs() const { return runs_; }
-  // Returns the bytes of a group's activation checkpoints, for all micro-batches.
+  // Returns the bytes of a group's activation checkpoints, for all micro-batches, and those without
+  // kept results.
   Bytes run_bytes(const SharedInputGroup& run) const;
+  Bytes run_bytes_of_inputs(const SharedInputGroup& run) const;
   // Returns the sizes of the device slots of gathered units.
   PassInputs slots() const;
 
  private:
   Bytes host_gradient_bytes(int32_t ring) const;
+  Bytes for_micro_batches(Bytes per_position) const;
 
   const PlanInputs& inputs_;
   const ModelSpec& model_;

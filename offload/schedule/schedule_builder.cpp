@@ -23,7 +23,7 @@ class Builder {
  public:
   explicit Builder(const ScheduleInputs& inputs)
       : in_(inputs),
-        runs_(*inputs.model),
+        runs_(*inputs.model, inputs.keep_results),
         units_(inputs.model->units.size()),
         updated_(units_, kNone),
         filled_(units_, kNone),
@@ -243,10 +243,15 @@ class Builder {
     add_compute(std::move(op));
     const auto id = static_cast<int32_t>(out_.ops.size()) - 1;
     if (input) inputs_[*input].users.push_back(id);
+    const bool trains = in_.pass == Pass::kTrain;
+    if (trains && from != nullptr && from->results) {
+      inputs_[*input].written = id;
+      if (execution.unit == from->last && is_saved(*from)) add_save(*from);
+    }
     if (!output) return;
     inputs_[*output].written = id;
     // The save follows the last unit that writes a part of the run's input.
-    if (in_.pass == Pass::kTrain && next == to->last && is_saved(*to)) add_save(*to);
+    if (trains && next == to->last && !to->results && is_saved(*to)) add_save(*to);
   }
 
   // Returns the run of the unit's offloaded input; null where it has none.

@@ -19,7 +19,7 @@ using namespace validation;
 class Validator {
  public:
   Validator(const StepSchedule& schedule, const ScheduleInputs& inputs)
-      : schedule_(schedule), in_(inputs), runs_(*inputs.model), before_(schedule), slots_(inputs) {
+      : schedule_(schedule), in_(inputs), before_(schedule), slots_(inputs) {
     make_units();
     const std::vector<UnitId> order = execution_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
@@ -381,6 +381,7 @@ class Validator {
     if (slot == nullptr || !holds(*slot, run->first)) return;
     read(slot->memory);
     slot->used = true;
+    if (writes_results(*run, op, in_.pass)) write(slot->memory);
   }
 
   // Returns the run of the unit's offloaded input; null where it has none.
@@ -480,10 +481,9 @@ class Validator {
     expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
     expect(!unit.saved, "the input is saved twice");
     unit.saved = true;
-    if (const SharedInputGroup* const run = run_of(op.unit); run && run->last != run->first) {
-      const UnitId writer(run->last.value - 1);
-      expect(state(writer).wrote_output,
-             "the input is saved before " + unit_text(writer) + " wrote its part");
+    if (const SharedInputGroup* const run = run_of(op.unit)) {
+      const UnitId writer = last_writer(*run);
+      expect(state(writer).wrote_output, "is before " + unit_text(writer) + " wrote its part");
     }
     if (in_.input_staging == 0) {
       write(unit.activation_checkpoint);
@@ -568,7 +568,7 @@ class Validator {
 
   const StepSchedule& schedule_;
   const ScheduleInputs& in_;
-  SharedInputGroups runs_;
+  SharedInputGroups runs_ = runs_of(in_);
   HappensBefore before_;
   std::vector<UnitState> units_;
   PlannedSlots slots_;

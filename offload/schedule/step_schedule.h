@@ -76,7 +76,8 @@ struct Op {
   std::optional<HostGradientSlot> host_slot = {};
   // Input slots exist where inputs are offloaded to the host. A slot holds the activation
   // checkpoints of a run of units (SharedInputGroups); operations that move it name the run's first
-  // unit. kForward, kBackward, kSaveInput read it; kLoadInput writes it.
+  // unit. kForward, kBackward, kSaveInput read it; kLoadInput writes it, and kForward where results
+  // are kept.
   std::optional<InputSlot> input = {};
   // kForward writes the next unit's input here; within a run it equals `input`.
   std::optional<InputSlot> output = {};
@@ -129,6 +130,9 @@ struct ScheduleInputs {
   bool ordered_collectives = false;
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through N slots; at least 2
+  // Units keep their results beside their inputs (SharedInputGroup::results): kForward of a train
+  // pass writes into its input slot, and the save follows the last unit of the run.
+  bool keep_results = false;
   // > 0: offloaded inputs go on to drives through N slots on the host.
   int32_t input_staging = 0;
   // > 0: state and parameters are on drives and pass through N slots each on the host. Parameter

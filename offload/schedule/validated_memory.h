@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "offload/schedule/step_schedule.h"
+#include "shard/input_tier.h"
 
 namespace longshore::validation {
 
@@ -56,6 +57,20 @@ struct PlannedSlots {
   SlotVector<ParameterSlot, SlotUse> parameters;
   SlotVector<HostGradientSlot, SlotUse> host_gradients;
 };
+
+inline SharedInputGroups runs_of(const ScheduleInputs& plan) {
+  return SharedInputGroups(*plan.model, plan.keep_results);
+}
+
+// Returns the unit whose forward is the last to write a part of the run.
+inline UnitId last_writer(const SharedInputGroup& run) {
+  return UnitId(run.last.value - (run.results ? 0 : 1));
+}
+
+// Returns whether the operation puts its unit's results into its input slot.
+inline bool writes_results(const SharedInputGroup& run, const Op& op, Pass pass) {
+  return run.results && op.kind == OpKind::kForward && pass == Pass::kTrain;
+}
 
 inline std::string unit_text(UnitId unit) {
   return "unit " + std::to_string(unit.value);

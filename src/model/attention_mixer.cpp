@@ -158,8 +158,9 @@ at::Tensor AttentionMixer::forward_sharing(UnitParameters parameters, const at::
                              .window = layer_.window,
                              .scale = layer_.attention_scale,
                              .cap = arch_.score_cap};
-  at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
-                            index_.weight(parameters, Module::kSinks));
+  at::Tensor mixed =
+      attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
+             index_.weight(parameters, Module::kSinks), attention_place(batch.results));
   if (arch_.output_gate) mixed = mixed * at::sigmoid(qkv[3]);
   qkv.clear();
   const std::array output{index_.linear(parameters, Module::kOutput, batch)};

@@ -283,9 +283,10 @@ AttentionShape shape_from(const c10::List<int64_t>& sizes, double scale, double 
 struct AttentionFunction : Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const AttentionShape& shape,
-                            const std::vector<int64_t>& document_starts, at::TensorList sinks) {
-    AttentionResult result = attend_forward(q, k, v, shape, document_starts,
-                                            sinks.empty() ? at::Tensor() : sinks.front());
+                            const std::vector<int64_t>& document_starts,
+                            const AttentionPlace& place, at::TensorList sinks) {
+    const AttentionResult result = attend_at(place, q, k, v, shape, document_starts,
+                                             sinks.empty() ? at::Tensor() : sinks.front());
     variable_list saved{q, k, v, result.out};
     saved.insert(saved.end(), sinks.begin(), sinks.end());
     ctx->save_for_backward(saved);
@@ -308,8 +309,8 @@ struct AttentionFunction : Function<AttentionFunction> {
     variable_list gradients = attend_backward(grads[0], saved[0], saved[1], saved[2], result, shape,
                                               ctx->saved_data["starts"].toIntVector(),
                                               saved.size() > 4 ? saved[4] : at::Tensor());
-    // The inputs shape and document_starts have no gradient.
-    gradients.insert(gradients.begin() + 3, 2, at::Tensor());
+    // The inputs shape, document_starts and place have no gradient.
+    gradients.insert(gradients.begin() + 3, 3, at::Tensor());
     return gradients;
   }
 };
@@ -566,9 +567,9 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionShape& shape, const std::vector<int64_t>& document_starts,
-                  const at::Tensor& sinks) {
+                  const at::Tensor& sinks, const AttentionPlace& place) {
   const std::vector<at::Tensor> list(sinks.defined() ? 1 : 0, sinks);
-  return AttentionFunction::apply(q, k, v, shape, document_starts, at::TensorList(list));
+  return AttentionFunction::apply(q, k, v, shape, document_starts, place, at::TensorList(list));
 }
 
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,

@@ -76,10 +76,11 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
 
 // Causal attention within each document. q is [T, heads * head_dim]; k and v are [T, kv_heads *
 // head_dim]; rows may be strided; `sinks` is [heads] or undefined. Saves q, k, v, the result and,
-// unless scores are capped, one fp32 per head and position.
+// unless scores are capped, one fp32 per head and position. The result goes to `place` if that has
+// memory, or comes from there if it is filled; then no attention is computed.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionShape& shape, const std::vector<int64_t>& document_starts,
-                  const at::Tensor& sinks = {});
+                  const at::Tensor& sinks, const AttentionPlace& place);
 
 // Returns (activation(gate) * up) times `down`, or activation(up) times `down` if gate is
 // undefined. Saves gate and up, which backward overwrites.

@@ -200,7 +200,60 @@ void for_capped_pieces(const AttentionShape& shape, const std::vector<int64_t>& 
   }
 }
 
+// Calls body(place) for the sums of every piece: [batch, heads, rows] over `sums`, with the strides
+// of those that the kernel returns.
+template <typename Body>
+void for_kept_sums(const at::Tensor& sums, const AttentionShape& shape,
+                   const std::vector<int64_t>& starts, Body body) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t batch = group == 1 ? 1 : shape.kv_heads;
+  const at::Tensor all = sums.view({-1});
+  int64_t begin = 0;
+  for (size_t document = 0; document + 1 < starts.size(); ++document) {
+    for (const Piece& piece : pieces_of(starts[document], starts[document + 1], shape.window)) {
+      const int64_t count = shape.heads * piece.queries();
+      body(all.narrow(0, begin, count)
+               .view({batch, piece.queries(), shape.heads / batch})
+               .transpose(1, 2));
+      begin += count;
+    }
+  }
+}
+
 }  // namespace
+
+void keep_attention(const AttentionResult& result, const AttentionPlace& place,
+                    const AttentionShape& shape, const std::vector<int64_t>& document_starts) {
+  place.out.copy_(result.out);
+  if (shape.cap != 0.0) return;
+  if (on_gpu(place.out)) return keep_sums_gpu(result, place, shape, document_starts);
+  size_t next = 0;
+  for_kept_sums(place.sums, shape, document_starts,
+                [&](const at::Tensor& sums) { sums.copy_(result.sums.at(next++)); });
+}
+
+AttentionResult kept_attention(const AttentionPlace& place, const AttentionShape& shape,
+                               const std::vector<int64_t>& document_starts) {
+  // The place's own tensor gets no graph.
+  AttentionResult result{.out = place.out.detach(), .sums = {}};
+  if (shape.cap != 0.0) return result;
+  if (on_gpu(place.out)) {
+    result.sums = kept_sums_gpu(place, shape, document_starts);
+    return result;
+  }
+  for_kept_sums(place.sums, shape, document_starts,
+                [&](const at::Tensor& sums) { result.sums.push_back(sums); });
+  return result;
+}
+
+AttentionResult attend_at(const AttentionPlace& place, const at::Tensor& q, const at::Tensor& k,
+                          const at::Tensor& v, const AttentionShape& shape,
+                          const std::vector<int64_t>& document_starts, const at::Tensor& sinks) {
+  if (place.filled) return kept_attention(place, shape, document_starts);
+  AttentionResult result = attend_forward(q, k, v, shape, document_starts, sinks);
+  if (place.out.defined()) keep_attention(result, place, shape, document_starts);
+  return result;
+}
 
 AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const AttentionShape& shape,

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 
 #include "base/bytes.h"
@@ -27,6 +28,8 @@ constexpr int64_t kFlashLargeHead = 192, kFlashLargerHead = 224;
 constexpr int64_t kFlashMostDocuments = 65535;
 // With a longest document of one token it would use its decoding kernels, which save other sums.
 constexpr int64_t kFlashLeastLongest = 2;
+// The efficient kernel's sums of a document have a multiple of these rows.
+constexpr int64_t kEfficientRows = 32;
 // Indices into AttentionResult::sums of FlashAttention, whose backward takes forward's outputs.
 enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
 
@@ -98,11 +101,14 @@ std::optional<int64_t> window_right(const AttentionShape& shape) {
   return shape.window > 0 ? std::optional(int64_t{0}) : std::nullopt;
 }
 
+at::Tensor starts_on(at::Device device, const std::vector<int64_t>& starts) {
+  // This copy does not wait for the GPU: the driver buffers the few bytes.
+  return at::tensor(starts, at::kLong).to(at::kInt).to(device, at::kInt, /*non_blocking=*/true);
+}
+
 AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const AttentionShape& shape, const std::vector<int64_t>& starts) {
-  // This copy does not wait for the GPU: the driver buffers the few bytes.
-  const at::Tensor all =
-      at::tensor(starts, at::kLong).to(at::kInt).to(q.device(), at::kInt, /*non_blocking=*/true);
+  const at::Tensor all = starts_on(q.device(), starts);
   const std::vector<DocumentGroup> groups = groups_of(starts, kFlashMostDocuments);
   AttentionResult result;
   for (const DocumentGroup& group : groups) {
@@ -255,6 +261,18 @@ at::Tensor sums_of(const AttentionResult& result, bool flash, const AttentionSha
   return sums.view({shape.heads, sums.size(-1)}).narrow(1, 0, end - begin);
 }
 
+// Calls body(document, place) for the sums of every document of the efficient kernel, without their
+// padding: [kv_heads, group, rows] over the place.
+template <typename Body>
+void for_kept_documents(const AttentionPlace& place, const AttentionShape& shape,
+                        const std::vector<int64_t>& starts, Body body) {
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    const int64_t rows = starts[i + 1] - starts[i];
+    body(i, place.sums.narrow(0, starts[i], rows)
+                .view({shape.kv_heads, shape.heads / shape.kv_heads, rows}));
+  }
+}
+
 }  // namespace
 
 int64_t flash_backward_documents(int64_t rows) {
@@ -305,6 +323,41 @@ std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& own_grad, const at
   }
   grads.push_back(sum.to(sinks.scalar_type()));
   return grads;
+}
+
+void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,
+                   const AttentionShape& shape, const std::vector<int64_t>& document_starts) {
+  if (flash_takes(place.out, PaddedHeads(place.out, shape).shape())) {
+    const at::Tensor& sums = result.sums.at(kSums);
+    place.sums.view(sums.sizes()).copy_(sums);
+    return;
+  }
+  for_kept_documents(place, shape, document_starts, [&](size_t i, const at::Tensor& kept) {
+    kept.copy_(
+        result.sums.at(3 * i).view({kept.size(0), kept.size(1), -1}).narrow(2, 0, kept.size(2)));
+  });
+}
+
+std::vector<at::Tensor> kept_sums_gpu(const AttentionPlace& place, const AttentionShape& shape,
+                                      const std::vector<int64_t>& document_starts) {
+  const auto none = [&place](at::IntArrayRef sizes, at::ScalarType type) {
+    // Without dropout no kernel reads the state of the random numbers.
+    return at::empty(sizes, place.sums.options().dtype(type));
+  };
+  if (flash_takes(place.out, PaddedHeads(place.out, shape).shape())) {
+    return {place.sums.view({shape.heads, place.sums.size(0)}), none({2}, at::kUInt64),
+            none({}, at::kUInt64), starts_on(place.out.device(), document_starts)};
+  }
+  std::vector<at::Tensor> saved;
+  for_kept_documents(place, shape, document_starts, [&](size_t, const at::Tensor& kept) {
+    // The kernel pads its sums with infinity, which gives no weight.
+    const at::Tensor sums =
+        at::full({kept.size(0), kept.size(1), align_up(kept.size(2), kEfficientRows)},
+                 std::numeric_limits<double>::infinity(), kept.options());
+    sums.narrow(2, 0, kept.size(2)).copy_(kept);
+    saved.insert(saved.end(), {sums, none({}, at::kLong), none({}, at::kLong)});
+  });
+  return saved;
 }
 
 }  // namespace longshore

@@ -30,4 +30,10 @@ std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Te
                                             const std::vector<int64_t>& document_starts,
                                             const at::Tensor& sinks);
 
+// Copy the sums of a result to their place, and return what backward needs of them.
+void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,
+                   const AttentionShape& shape, const std::vector<int64_t>& document_starts);
+std::vector<at::Tensor> kept_sums_gpu(const AttentionPlace& place, const AttentionShape& shape,
+                                      const std::vector<int64_t>& document_starts);
+
 }  // namespace longshore

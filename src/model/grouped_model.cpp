@@ -33,6 +33,7 @@ class Chain {
   struct Member {
     const Unit* unit = nullptr;
     std::vector<int32_t> parameters;  // indices into the group's parameters
+    size_t results = 0;               // UnitSpec::results of the member
   };
 
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
@@ -97,8 +98,8 @@ class Chain {
   }
 
   Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
-    for (const Member& member : members_) {
-      carry = member.unit->forward(pick(parameters, member.parameters), carry, batch);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      carry = forward_of(i, parameters, carry, batch);
     }
     return carry;
   }
@@ -109,8 +110,7 @@ class Chain {
     const at::NoGradGuard no_grad;
     std::vector<Carry> carries = {in};
     for (size_t i = 0; i + 1 < count; ++i) {
-      carries.push_back(members_[i].unit->forward(pick(parameters, members_[i].parameters),
-                                                  carries.back(), batch));
+      carries.push_back(forward_of(i, parameters, carries.back(), batch));
     }
     return carries;
   }
@@ -128,12 +128,28 @@ class Chain {
   Carry backward(UnitParameters parameters, std::vector<Carry> inputs, const MicroBatch& batch,
                  Carry gradient, GradientSink& sink) const {
     for (size_t i = members_.size(); i-- > 0; inputs.pop_back()) {
-      gradient = member_backward(members_[i], parameters, inputs.back(), batch, gradient, sink);
+      gradient = member_backward(members_[i], parameters, inputs.back(), batch_of(i, batch),
+                                 gradient, sink);
     }
     return gradient;
   }
 
  private:
+  // Returns the batch with the results of that member alone.
+  MicroBatch batch_of(size_t member, const MicroBatch& batch) const {
+    MicroBatch own = batch;
+    if (batch.results.places.empty()) return own;
+    size_t first = 0;
+    for (size_t i = 0; i < member; ++i) first += members_[i].results;
+    const auto begin = batch.results.places.begin() + static_cast<int64_t>(first);
+    own.results.places.assign(begin, begin + static_cast<int64_t>(members_[member].results));
+    return own;
+  }
+  Carry forward_of(size_t member, UnitParameters parameters, const Carry& in,
+                   const MicroBatch& batch) const {
+    return members_[member].unit->forward(pick(parameters, members_[member].parameters), in,
+                                          batch_of(member, batch));
+  }
   static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                                const MicroBatch& batch, const Carry& gradient, GradientSink& sink);
 
@@ -277,8 +293,9 @@ GroupedModel::GroupedModel(const Model* model, const std::vector<std::vector<Uni
     }
     std::vector<Chain::Member> chain;
     for (UnitId member : std::span(members).first(members.size() - (last ? 1 : 0))) {
-      chain.push_back(
-          {&model->unit(member), places_of(model->spec(), member, spec_, spec_.units[i])});
+      chain.push_back({&model->unit(member),
+                       places_of(model->spec(), member, spec_, spec_.units[i]),
+                       model->spec().unit(member).results.size()});
     }
     if (last) {
       loss_ = std::make_unique<GroupedLoss>(

@@ -83,7 +83,7 @@ at::Tensor LatentMixer::forward(UnitParameters parameters, const at::Tensor& x,
       .heads = heads, .kv_heads = heads, .head_dim = width, .scale = layer_.attention_scale};
   const at::Tensor mixed = attend(padded(q, width), padded(k, width),
                                   padded(both.narrow(2, sizes.plain_dim, sizes.value_dim), width),
-                                  shape, batch.document_starts)
+                                  shape, batch.document_starts, {}, attention_place(batch.results))
                                .view({positions, heads, width})
                                .narrow(2, 0, sizes.value_dim)
                                .reshape({positions, -1});

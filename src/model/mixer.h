@@ -43,6 +43,12 @@ class Mixer {
                                      Values values, KeysValues& shared) const;
 };
 
+// Returns what a plan may keep of the mixer's forward: attention's result and, unless scores are
+// capped, its log-sum-exp. Empty for mixers that are not attention, which backward runs again.
+std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
+// Returns the place of these in the unit's results.
+AttentionPlace attention_place(const UnitResults& results);
+
 // `index` is that of the unit's parameters.
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index);

@@ -9,6 +9,7 @@
 #include "base/texts.h"
 #include "model/adapter.h"
 #include "model/block_carry.h"
+#include "model/mixer.h"
 
 namespace longshore {
 namespace {
@@ -196,6 +197,7 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer),
                                     block_carry(arch, layer)));
+    model.units.back().results = mixer_results(arch, arch.layers[static_cast<size_t>(layer)]);
   }
   model.units.push_back(
       make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), {}));

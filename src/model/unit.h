@@ -29,6 +29,13 @@
 
 namespace longshore {
 
+// UnitResults: the memory in which a plan keeps the results of a unit's forward for its backward,
+// one [T, elements_per_position] for each of UnitSpec::results; empty if it keeps none.
+struct UnitResults {
+  std::vector<at::Tensor> places = {};
+  bool filled = false;  // forward has run, so that backward need not compute them again
+};
+
 // The inputs of one micro-batch, on the device.
 struct MicroBatch {
   at::Tensor tokens;     // int64 [T]
@@ -65,6 +72,7 @@ struct MicroBatch {
   // again, so Unit::forward may build the graph and leave its last operations uncomputed.
   // Unit::backward is never called with it.
   bool graph_only = false;
+  UnitResults results = {};  // of the unit that runs
 
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };

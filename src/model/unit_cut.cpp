@@ -201,6 +201,7 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
     unit.carry_out = block_carry(arch, part.layer, BlockPart::kAttention);
   } else {
     unit.parameters.erase(unit.parameters.begin(), border);
+    unit.results.clear();
     unit.name += part.kind == Kind::kMlp ? kMlpSuffix : kExpertsSuffix;
     unit.carry_out = block_carry(arch, part.layer, BlockPart::kMlp);
   }
@@ -325,6 +326,10 @@ ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<Unit
         members.size() > 1 || model.unit(members.front()).backward_reads_parameters;
     for (UnitId member : members) {
       const UnitSpec& from = model.unit(member);
+      // The last group runs forward in backward alone.
+      if (group + 1 < groups.size()) {
+        unit.results.insert(unit.results.end(), from.results.begin(), from.results.end());
+      }
       for (size_t i = 0; i < from.parameters.size(); ++i) {
         places[{member, static_cast<int32_t>(i)}] = {unit.id,
                                                      static_cast<int32_t>(unit.parameters.size())};

@@ -15,9 +15,11 @@ void InputTier::read(UnitId unit, StagingSlot slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are read to slots (" << slot << ")";
 }
 
-SharedInputGroups::SharedInputGroups(const ModelSpec& model) {
+SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) {
   of_unit_.push_back(-1);  // the first unit has no input
+  bool trains = model.units.front().has_trainable();
   for (size_t i = 1; i < model.units.size(); ++i) {
+    trains = trains || model.units[i].has_trainable();
     const std::vector<CarryTensorSpec>& carry = model.units[i - 1].carry_out;
     const bool joins = std::ranges::any_of(
         carry, [](const CarryTensorSpec& tensor) { return tensor.passes.has_value(); });
@@ -32,6 +34,7 @@ SharedInputGroups::SharedInputGroups(const ModelSpec& model) {
       continue;
     }
     of_unit_.push_back(static_cast<int32_t>(runs_.size()) - 1);
+    if (keep_results && trains && !model.units[i].results.empty()) runs_.back().results = true;
   }
 }
 
@@ -45,6 +48,16 @@ bool is_kept(const CarryTensorSpec& tensor) {
 }
 
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {
+  Bytes end = input_bytes_per_position(model, run, compute);
+  for (int32_t unit = run.first.value; run.results && unit <= run.last.value; ++unit) {
+    for (const CarryTensorSpec& tensor : model.unit(UnitId(unit)).results) {
+      end = align_up(end, kResultAlignment) + tensor.bytes_per_position(compute, CarryUse::kValue);
+    }
+  }
+  return end;
+}
+
+Bytes input_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {
   Bytes sum = 0;
   for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
     for (const CarryTensorSpec& tensor : model.unit(UnitId(unit - 1)).carry_out) {

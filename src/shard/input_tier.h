@@ -50,6 +50,9 @@ class InputTier {
 struct SharedInputGroup {
   int32_t number = 0;  // counts from 1 in unit order: equals the unit's id if nothing passes
   UnitId first, last;
+  // The units keep their results (UnitSpec::results) behind the inputs, so the group is complete
+  // only after forward of its last unit.
+  bool results = false;
   // Returns its input slot: groups use `slots` slots in rotation, in forward and in backward.
   InputSlot slot(int32_t slots) const { return InputSlot(number % slots); }
   bool operator==(const SharedInputGroup&) const = default;
@@ -57,7 +60,8 @@ struct SharedInputGroup {
 
 class SharedInputGroups {
  public:
-  explicit SharedInputGroups(const ModelSpec& model);
+  // With `keep_results` the groups that backward reads keep the results of their units too.
+  explicit SharedInputGroups(const ModelSpec& model, bool keep_results = false);
 
   const std::vector<SharedInputGroup>& all() const& { return runs_; }
   // Returns the group of the unit's input; null if nothing of it is kept.
@@ -73,7 +77,11 @@ class SharedInputGroups {
 // Returns whether a tensor has its own bytes in a group.
 bool is_kept(const CarryTensorSpec& tensor);
 
-// Returns a group's bytes per position.
+// Each result begins at a multiple of these bytes per position.
+inline constexpr Bytes kResultAlignment = 16;
+
+// Returns a group's bytes per position, and those without results.
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
+Bytes input_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
 
 }  // namespace longshore

@@ -133,6 +133,7 @@ void validate_model_spec(const ModelSpec& model) {
     const UnitSpec& unit = model.units[i];
     LONGSHORE_CHECK(unit.id.value == static_cast<int32_t>(i)) << "unit " << unit.name;
     LONGSHORE_CHECK(unit.carry_out.empty() == (i + 1 == model.units.size())) << unit.name;
+    LONGSHORE_CHECK(unit.results.empty() || i + 1 < model.units.size()) << unit.name;
     validate_carry(unit, i == 0 ? std::vector<CarryTensorSpec>() : model.units[i - 1].carry_out,
                    /*to_last=*/i + 2 == model.units.size());
     LONGSHORE_CHECK(unit.backward_reads_parameters ||

@@ -97,6 +97,9 @@ struct UnitSpec {
   // in the unit's parameter list.
   std::vector<ParamRef> tied;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
+  // What a plan may keep of the unit's forward beside its activation checkpoint, so that backward
+  // need not compute it again: attention's result. Empty for the last unit.
+  std::vector<CarryTensorSpec> results = {};
   // If false, only forward reads parameter values (a row lookup), and backward does not fetch them.
   // Such a unit has its own backward and uses no tied parameters.
   bool backward_reads_parameters = true;
@@ -108,8 +111,9 @@ struct UnitSpec {
 };
 
 // A whole model. `validate_model_spec` checks: ids are 0..n-1 in order, names are unique, a tied
-// parameter belongs to an earlier unit, the last unit has no carry_out, a passed tensor equals its
-// source's spec and is not `running`, and the last unit's input has no `running` tensor.
+// parameter belongs to an earlier unit, the last unit has no carry_out and no results, a passed
+// tensor equals its source's spec and is not `running`, and the last unit's input has no `running`
+// tensor.
 struct ModelSpec {
   std::vector<UnitSpec> units;
 

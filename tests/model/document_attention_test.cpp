@@ -3,9 +3,11 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
 
+#include "model/differentiable_ops.h"
 #include "tests/model/allocation_meter.h"
 
 namespace longshore {
@@ -97,6 +99,57 @@ TEST(DocumentAttention, SinksTakeTheirShare) {
     expect_close(grads[2], exact.v.grad(), "gradient of v");
     expect_close(grads[3], exact_sinks.grad(), "gradient of the sinks");
   }
+}
+
+// A result that was kept gives the bits of a result that was computed again: with groups, windows,
+// sinks and a cap, over many documents.
+TEST(DocumentAttention, AKeptResultGivesTheSameGradients) {
+  at::set_num_threads(1);
+  const std::vector<int64_t> starts{0, 1, 20, 21, 700, 703};
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const AttentionShape& shape :
+         {AttentionShape{.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3},
+          AttentionShape{.heads = 6, .kv_heads = 2, .head_dim = 8, .scale = 0.3},
+          AttentionShape{.heads = 6, .kv_heads = 2, .head_dim = 8, .window = 9, .scale = 0.3},
+          AttentionShape{.heads = 6, .kv_heads = 2, .head_dim = 8, .scale = 0.3, .cap = 2.0}}) {
+      const bool capped = shape.cap != 0.0;
+      Tensors in = random_tensors(starts.back(), shape);
+      for (at::Tensor* one : {&in.q, &in.k, &in.v, &in.grad}) *one = one->to(dtype);
+      const at::Tensor sinks = capped ? at::Tensor() : at::randn({shape.heads}).to(dtype);
+      const AttentionResult result = attend_forward(in.q, in.k, in.v, shape, starts, sinks);
+      AttentionPlace place{.out = at::empty_like(in.q),
+                           .sums = at::full({starts.back(), shape.heads}, 1e9)};
+      keep_attention(result, place, shape, starts);
+      const AttentionResult kept = kept_attention(place, shape, starts);
+      EXPECT_TRUE(at::equal(kept.out, result.out));
+      ASSERT_EQ(kept.sums.size(), result.sums.size());
+      const auto again = attend_backward(in.grad, in.q, in.k, in.v, result, shape, starts, sinks);
+      const auto grads = attend_backward(in.grad, in.q, in.k, in.v, kept, shape, starts, sinks);
+      ASSERT_EQ(grads.size(), again.size());
+      for (size_t i = 0; i < grads.size(); ++i) EXPECT_TRUE(at::equal(grads[i], again[i])) << i;
+    }
+  }
+}
+
+// Goal: with a filled place no attention is computed, and its gradients flow to q, k and v.
+TEST(DocumentAttention, AFilledPlaceIsNotComputedAgain) {
+  const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3};
+  const std::vector<int64_t> starts{0, 7, 30};
+  Tensors in = random_tensors(starts.back(), shape);
+  AttentionPlace place{.out = at::empty_like(in.q),
+                       .sums = at::empty({starts.back(), shape.heads})};
+  for (at::Tensor* leaf : {&in.q, &in.k, &in.v}) leaf->requires_grad_(true);
+  const auto gradients = [&] {
+    const at::Tensor out = attend(in.q, in.k, in.v, shape, starts, {}, place);
+    return torch::autograd::grad({out}, {in.q, in.k, in.v}, {in.grad});
+  };
+  const auto computed = gradients();
+  place.filled = true;
+  const auto kept = gradients();
+  for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], computed[i])) << i;
+  place.out.fill_(3.0);
+  const at::Tensor out = attend(in.q, in.k, in.v, shape, starts, {}, place);
+  EXPECT_TRUE(at::equal(out, place.out)) << "what is kept is returned";
 }
 
 // Query heads of a group share their key and value head.

@@ -29,7 +29,18 @@ std::vector<at::Tensor> forward_and_backward(const std::vector<at::Tensor>& in, 
   return all;
 }
 
-// Attention on a GPU agrees with the CPU and gives the same bits twice.
+// Returns the gradients from a result that was kept in between.
+std::vector<at::Tensor> backward_of_kept(const std::vector<at::Tensor>& in, const Case& test) {
+  const AttentionPlace place{
+      .out = at::empty(in[3].sizes(), in[3].options()),
+      .sums = at::empty({in[3].size(0), test.shape.heads}, in[3].options().dtype(at::kFloat))};
+  keep_attention(attend_forward(in[0], in[1], in[2], test.shape, test.starts), place, test.shape,
+                 test.starts);
+  const AttentionResult kept = kept_attention(place, test.shape, test.starts);
+  return attend_backward(in[3], in[0], in[1], in[2], kept, test.shape, test.starts);
+}
+
+// Attention on a GPU agrees with the CPU and gives the same bits twice, and from a kept result.
 TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -68,6 +79,8 @@ TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
     EXPECT_LE(error, limit * (i < 3 ? largest : want.abs().max().item<double>())) << names[i];
     EXPECT_TRUE(at::equal(got[i], again[i])) << names[i] << " repeats";
   }
+  const auto kept = backward_of_kept(inputs(gpu_tensors(0)), test);
+  for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], got[i])) << names[i];
 }
 
 AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {

@@ -30,19 +30,20 @@ struct ScheduleCase {
   bool lookup = false;    // the backward of the first unit reads no parameters
   bool ordered = false;   // one collective at a time
   bool adapters = false;  // frozen units have a trained parameter too
+  bool results = false;   // the odd blocks keep results beside their inputs
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
     for (int unit : frozen) text += ", unit " + std::to_string(unit) + " frozen";
     text += ", prefetch " + std::to_string(prefetch) + (several_ranks ? ", ranks" : ", one rank");
-    text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
-            std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
-            " staging slots, " + std::to_string(state_slots) + " state slots, " +
-            std::to_string(parameter_slots) + " parameter slots, carries " +
-            std::to_string(passing) + (commits ? ", commits" : "") + (lookup ? ", lookup" : "") +
-            (ordered ? ", ordered" : "") + (adapters ? ", adapters" : "") + ", overlap " +
-            std::to_string(static_cast<int>(overlap)) + ", ring of " +
-            std::to_string(gradient_ring);
+    text +=
+        ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
+        std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
+        " staging slots, " + std::to_string(state_slots) + " state slots, " +
+        std::to_string(parameter_slots) + " parameter slots, carries " + std::to_string(passing) +
+        (commits ? ", commits" : "") + (lookup ? ", lookup" : "") + (ordered ? ", ordered" : "") +
+        (adapters ? ", adapters" : "") + (results ? ", results" : "") + ", overlap " +
+        std::to_string(static_cast<int>(overlap)) + ", ring of " + std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
     if (pass == Pass::kSweep) return text + ", sweep";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
@@ -62,6 +63,9 @@ inline ModelSpec make_case_model(const ScheduleCase& options) {
   for (size_t u = 2; u + 1 < model.units.size(); ++u) {
     const bool passes = options.passing == 2 || (options.passing == 1 && u % 2 == 0);
     if (passes) model.units[u].carry_out.front().passes = 0;
+  }
+  for (size_t u = 1; options.results && u + 1 < model.units.size(); u += 2) {
+    model.units[u].results = {{.elements_per_position = 4}};
   }
   if (options.passing == 3) model.units[0].carry_out.front().running = true;
   model.units[0].backward_reads_parameters = !options.lookup;
@@ -88,6 +92,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.ordered_collectives = options.ordered;
   inputs.gradient_buffers = options.gradient_buffers;
   inputs.input_slots = options.input_slots;
+  inputs.keep_results = options.results;
   inputs.overlap = options.overlap;
   inputs.gradient_ring = options.gradient_ring;
   inputs.input_staging = options.input_staging;
@@ -100,7 +105,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
 // Returns every combination of models, prefetch depths, ranks, buffers, activation checkpoints,
 // updates and passes. Further settings vary in rotation where they apply: rings of none to three
 // host gradients, staging slots for drives, state and parameters on drives, frozen parameters in
-// files, carries that pass, and ordered collectives.
+// files, carries that pass, results that are kept, and ordered collectives.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
@@ -108,6 +113,7 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
     const size_t turn = cases.size() % 7;  // a prime, so every other setting meets each value
     cases.back().lookup = cases.size() % 5 == 1;
     cases.back().ordered = cases.size() % 4 > 1;
+    cases.back().results = cases.size() % 13 < 5;
     if (turn == 1) {  // frozen parameters in files
       cases.back().parameter_slots = static_cast<int32_t>(1 + cases.size() / 7 % 3);
       cases.back().adapters = cases.size() / 7 % 2 == 1;

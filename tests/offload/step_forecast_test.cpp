@@ -145,6 +145,11 @@ TEST(StepForecast, ComputationIsCountedByPasses) {
   const double forwards = (units - 1) * (products + attention);
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), forwards + units * (3 * products + 3.5 * attention),
               1e-12);
+  for (size_t u = 1; u <= 3; ++u) one.model.units[u].results = {{.elements_per_position = 64}};
+  one.inputs.keep_results = true;
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute),
+              forwards + units * (3 * products + 3.5 * attention) - 3 * attention, 1e-12);
+  one.inputs.keep_results = false;
   one.inputs.recompute = false;
   EXPECT_NEAR(
       lane(one.step(), Lane::kCompute),
@@ -158,7 +163,14 @@ TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   for (UnitFlops& unit : one.forecast.units) unit.measured = {{0, {0.001, 0.003}}};
   one.rates.compute.clear();
   const auto units = static_cast<double>(one.model.units.size());
-  EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * (0.001 * (units - 1) + 0.003 * units), 1e-9);
+  const double measured = 350 * (0.001 * (units - 1) + 0.003 * units);
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9);
+  // What backward need not compute again takes the machine's rate of attention.
+  for (size_t u = 1; u <= 3; ++u) one.model.units[u].results = {{.elements_per_position = 64}};
+  one.inputs.keep_results = true;
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9) << "a machine without this rate";
+  one.rates.compute = {{DeviceKind::kCpu, DType::kF32, {}, 1e4}};
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured - 3 * 350 * 1.0 / 1e4, 1e-9);
 }
 
 // Goal: a unit that was measured at two sizes has a fixed cost per micro-batch.

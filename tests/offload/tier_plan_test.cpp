@@ -549,6 +549,9 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_FALSE(inputs.recompute);
   config.fsdp.recompute = FsdpSection::Recompute::kAuto;
   EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).keep_what_fits);
+  config.fsdp.recompute = FsdpSection::Recompute::kExceptAttention;
+  EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).keep_results);
+  EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).recompute);
   EXPECT_EQ(inputs.state.format, StateFormat::kFp32);
   EXPECT_EQ(inputs.state.drain, DType::kF32) << "auto follows compute";
   EXPECT_EQ(inputs.device_cap, 5 * kMiB);

@@ -49,13 +49,15 @@ void expect_formats_agree(const std::string& golden, Runs runs) {
                     {"--offload.threads=4"},
                     {"--fsdp.recompute=none"},
                     {"--fsdp.recompute=auto"},
+                    {"--fsdp.recompute=except-attention"},
                     {"--fsdp.prefetch=0"},
                     {"--fsdp.prefetch=3"},
                     {"--optimizer.overlap=none"},
                     {"--offload.activations=host"}});
   } else {
     expect_bits_of(reference, golden, common,
-                   {{"--offload.activations=host", "--fsdp.prefetch=3", "--offload.threads=2"},
+                   {{"--offload.activations=host", "--fsdp.prefetch=3", "--offload.threads=2",
+                     "--fsdp.recompute=except-attention"},
                     {"--fsdp.recompute=auto", "--fsdp.prefetch=0", "--optimizer.overlap=none"}});
   }
   expect_bits_of(reference, golden, common,
@@ -73,9 +75,11 @@ void expect_bf16_agrees(const std::string& golden, Runs runs) {
   expect_bits_of(reference, golden, common,
                  each ? std::vector<Arguments>{{"--offload.state_format=fp32"},
                                                {"--fsdp.recompute=none"},
+                                               {"--fsdp.recompute=except-attention"},
                                                {"--offload.threads=4"}}
-                      : std::vector<Arguments>{{"--offload.state_format=fp32"},
-                                               {"--fsdp.recompute=none", "--offload.threads=4"}});
+                      : std::vector<Arguments>{
+                            {"--offload.state_format=fp32", "--fsdp.recompute=except-attention"},
+                            {"--fsdp.recompute=none", "--offload.threads=4"}});
 }
 
 void expect_rounded_moments_agree(const std::string& golden, Runs runs) {
@@ -133,6 +137,26 @@ TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
                   {"--optimizer.overlap=backward", "--offload.optimizer=nvme", drive}});
 }
 
+// Attention's result is kept for packed documents, several in a micro-batch and several
+// micro-batches in a step, on every tier of activation checkpoints. Norms are summed by unit, so
+// nothing is clipped.
+TEST_P(SameBits, KeptAttentionAgreesWithPackedDocuments) {
+  const std::vector<std::string> packed = {"--train.steps=10", "--train.micro_batch=2",
+                                           "--train.max_grad_norm=0", "--data.packing=true"};
+  const Outcome reference = train("reference", GetParam(), packed);
+  const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
+  for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
+           {"--offload.activations=device"},
+           {"--offload.activations=host", "--fsdp.prefetch=0"},
+           {"--offload.activations=nvme", "--fsdp.units=half", drive}}) {
+    const Outcome kept =
+        train("variant", GetParam(),
+              joined(joined(packed, {"--fsdp.recompute=except-attention"}), variant));
+    EXPECT_EQ(kept.losses, reference.losses) << GetParam() << " " << variant.front();
+    EXPECT_TRUE(kept.state == reference.state) << GetParam() << " " << variant.front();
+  }
+}
+
 // Two runs of one plan have equal bits.
 TEST_P(SameBits, TheSamePlanRepeats) {
   const Arguments two_threads = {"--device.threads=2", "--train.steps=10"};
@@ -179,9 +203,11 @@ TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
              {"--fsdp.units=half", "--fsdp.recompute=none", "--optimizer.overlap=backward"},
              {"--fsdp.units={ groups = [[\"" + last + "\", \"head\"]] }", "--fsdp.prefetch=0",
               "--offload.activations=host"},
-             {"--fsdp.units={ min_parameters = 3000 }", "--offload.state_format=fp32"},
+             {"--fsdp.units={ min_parameters = 3000 }", "--offload.state_format=fp32",
+              "--fsdp.recompute=except-attention"},
+             {"--fsdp.recompute=except-attention"},
              {groups, "--offload.optimizer=nvme", "--offload.parameters=nvme",
-              "--offload.activations=nvme", drive}}) {
+              "--offload.activations=nvme", "--fsdp.recompute=except-attention", drive}}) {
       const Outcome outcome = train("variant", GetParam(), joined(run, variant));
       EXPECT_EQ(outcome.losses, reference.losses) << compute << " " << variant.front();
       EXPECT_TRUE(outcome.state == reference.state) << compute << " " << variant.front();
@@ -221,13 +247,17 @@ TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
         reference, GetParam(), gpu,
         each ? std::vector<Arguments>{{"--offload.state_format=fp32", "--offload.threads=4"},
                                       {"--fsdp.recompute=none"},
+                                      {"--fsdp.recompute=except-attention"},
+                                      {"--fsdp.recompute=except-attention",
+                                       "--offload.activations=host"},
                                       {"--fsdp.prefetch=0"},
                                       {"--fsdp.prefetch=3", "--offload.threads=2"},
                                       {"--offload.optimizer=nvme", drive}}
-             : std::vector<Arguments>{{"--offload.state_format=fp32", "--offload.threads=4",
-                                       "--fsdp.recompute=none", "--fsdp.prefetch=0"},
-                                      {"--fsdp.prefetch=3", "--offload.threads=2",
-                                       "--offload.optimizer=nvme", drive}});
+             : std::vector<Arguments>{
+                   {"--offload.state_format=fp32", "--offload.threads=4", "--fsdp.recompute=none",
+                    "--fsdp.prefetch=0"},
+                   {"--fsdp.prefetch=3", "--offload.threads=2", "--fsdp.recompute=except-attention",
+                    "--offload.optimizer=nvme", drive}});
   }
 }
 

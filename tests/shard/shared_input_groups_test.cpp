@@ -41,6 +41,30 @@ TEST(SharedInputGroups, JoinUnitsThatTensorsPassThrough) {
   EXPECT_EQ(kept_bytes_per_position(model, runs.all().front(), DType::kF32), 8 * 4 + 4 + 2 * 4);
 }
 
+// Results lie behind the inputs, each at a multiple of 16 bytes per position, in the units that
+// backward runs; the rest of the group is as before.
+TEST(SharedInputGroups, KeepResultsOfUnitsThatRunBackward) {
+  ModelSpec model = fakes::make_small_model(3, false);
+  for (size_t u = 0; u < 2; ++u) {
+    for (ParamSpec& parameter : model.units[u].parameters) parameter.frozen = true;
+  }
+  for (const size_t u : {1, 2}) {
+    model.units[u].carry_out.front().elements_per_position = 5;
+    model.units[u].results = {{.elements_per_position = 5},
+                              {.elements_per_position = 3, .wide = true}};
+  }
+  validate_model_spec(model);
+  const SharedInputGroups runs(model, /*keep_results=*/true);
+  EXPECT_FALSE(runs.of(UnitId(1))->results) << "nothing below it is trained";
+  EXPECT_FALSE(runs.of(UnitId(3))->results) << "it has none";
+  const SharedInputGroup run = *runs.of(UnitId(2));
+  EXPECT_TRUE(run.results);
+  EXPECT_EQ(input_bytes_per_position(model, run, DType::kBF16), 5 * 2);
+  EXPECT_EQ(kept_bytes_per_position(model, run, DType::kBF16), 16 + 16 + 3 * 4);
+  EXPECT_EQ(kept_bytes_per_position(model, run, DType::kF32), 32 + 32 + 3 * 4);
+  EXPECT_FALSE(SharedInputGroups(model).of(UnitId(2))->results) << "unless the plan keeps them";
+}
+
 std::string problem(size_t unit, const std::vector<CarryTensorSpec>& carry) {
   ModelSpec model = fakes::make_small_model(2, false);
   model.units[0].carry_out = {{8}, {.elements_per_position = 8, .running = true}};
