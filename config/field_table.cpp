@@ -262,6 +262,10 @@ Section schedule_section() {
                            "in transformers",
             .bounds = between(0, kMaxSteps),
             .unit = "steps"});
+  rows.add("warmup_ratio", KeyType::kReal, &Schedule::warmup_ratio,
+           {.description = "the warm-up as a part of the run's steps, rounded up; 0: warmup_steps "
+                           "counts them",
+            .bounds = between(0, 1)});
   rows.add("min_lr_ratio", KeyType::kReal, &Schedule::min_lr_ratio,
            {.description = "final learning rate as a fraction of optimizer.lr; constant ignores it",
             .bounds = between(0, 1)});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <set>
@@ -278,6 +279,11 @@ RunConfig load_run_config(const std::vector<std::string>& files,
   CheckedConfig checked = check_run_config(files, overrides, options);
   if (!checked.problems.empty()) throw ConfigError(std::move(checked.problems));
   return std::move(checked.config);
+}
+
+int64_t ScheduleSection::warmup_in(int64_t total_steps) const {
+  const double part = std::ceil(warmup_ratio * static_cast<double>(total_steps));
+  return std::min(warmup_ratio > 0.0 ? static_cast<int64_t>(part) : warmup_steps, total_steps);
 }
 
 std::string to_toml(const RunConfig& config) {

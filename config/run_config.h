@@ -142,8 +142,11 @@ struct ScheduleSection {
   enum class Name : uint8_t { kConstant, kLinear, kCosine, kWsd };
   Name name = Name::kCosine;
   int64_t warmup_steps = 0;
+  double warmup_ratio = 0.0;  // the warm-up as a part of the run; 0: warmup_steps
   double min_lr_ratio = 0.1;
   int64_t decay_steps = 0;  // wsd only: length of the final decay
+  // Returns the steps of the warm-up in a run of this length: at most all of them.
+  int64_t warmup_in(int64_t total_steps) const;
   bool operator==(const ScheduleSection&) const = default;
 };
 

@@ -184,11 +184,15 @@ class Rules {
   }
 
   void check_schedule() {
-    if (!usable(
-            {"schedule.name", "schedule.warmup_steps", "schedule.decay_steps", "train.steps"})) {
+    if (!usable({"schedule.name", "schedule.warmup_steps", "schedule.warmup_ratio",
+                 "schedule.decay_steps", "train.steps"})) {
       return;
     }
     const ScheduleSection& schedule = config_.schedule;
+    if (schedule.warmup_ratio > 0.0 && schedule.warmup_steps > 0) {
+      report("schedule.warmup_ratio", "schedule.warmup_steps", "is the length of the warm-up, and",
+             "; leave one of the two out, or set it to 0");
+    }
     const bool wsd = schedule.name == ScheduleSection::Name::kWsd;
     if (wsd && schedule.decay_steps == 0) {
       report("schedule.name", "schedule.decay_steps", "needs a fall at the end, but",
@@ -197,9 +201,12 @@ class Rules {
     const int64_t steps = config_.train.steps;
     if (steps == 0) return;  // the trainer checks it when the data is known
     // The trainer shortens a warm-up that is longer than the run.
-    if (wsd && schedule.decay_steps > steps - schedule.warmup_steps) {
+    if (wsd && schedule.decay_steps > steps - schedule.warmup_in(steps)) {
+      const bool part = schedule.warmup_ratio > 0.0;
       report("schedule.decay_steps", "train.steps",
-             "and " + other("schedule.warmup_steps") + " are together more than", "");
+             "and " + other(part ? "schedule.warmup_ratio" : "schedule.warmup_steps") +
+                 " are together more than",
+             "");
     }
   }
 

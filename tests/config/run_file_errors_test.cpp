@@ -288,6 +288,9 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[train]\nsequences_per_step = 3\nmicro_batch = 4",
        "run.toml:3:15: train.micro_batch = 4 is more than train.sequences_per_step = 3 "
        "(run.toml:2:22)"},
+      {"[schedule]\nwarmup_steps = 10\nwarmup_ratio = 0.1",
+       "run.toml:3:16: schedule.warmup_ratio = 0.1 is the length of the warm-up, and "
+       "schedule.warmup_steps = 10 (run.toml:2:16); leave one of the two out, or set it to 0"},
       {"[schedule]\nname = \"wsd\"",
        "run.toml:2:8: schedule.name = \"wsd\" needs a fall at the end, but schedule.decay_steps = "
        "0 (default): set schedule.decay_steps"},

@@ -123,6 +123,7 @@ const std::map<std::string, Change> kChanges = {
     {"optimizer.overlap", {"backward", {"train.max_grad_norm=0.0"}}},
     {"schedule.name", {"constant"}},
     {"schedule.warmup_steps", {"2"}},
+    {"schedule.warmup_ratio", {"0.5"}},
     {"schedule.min_lr_ratio", {"0.5"}},
     {"schedule.decay_steps", {"2", {"schedule.name=wsd", "schedule.decay_steps=1"}}},
     {"precision.compute", {"bf16"}},

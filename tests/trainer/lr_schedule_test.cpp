@@ -69,6 +69,18 @@ TEST(LrSchedule, ScalesWithThePeak) {
   EXPECT_DOUBLE_EQ(lr_at(schedule, 2e-5, Step(3), 4), 1e-5);
 }
 
+// A warm-up in parts of the run has the steps that transformers' warmup_ratio gives.
+TEST(LrSchedule, WarmsUpForAPartOfTheRun) {
+  const auto steps = [](double ratio, int64_t total) {
+    return ScheduleSection{.warmup_ratio = ratio}.warmup_in(total);
+  };
+  EXPECT_EQ(steps(0.1, 100), 10);
+  EXPECT_EQ(steps(0.03, 101), 4) << "rounded up";
+  EXPECT_EQ(steps(1.0, 7), 7);
+  expect_near(rates({.name = Name::kLinear, .warmup_ratio = 0.25, .min_lr_ratio = 0.0}, 7),
+              {0.0, 0.5, 1.0, 0.8, 0.6, 0.4, 0.2});
+}
+
 // Beyond the end the last rate is kept.
 TEST(LrSchedule, HoldsTheLastRateBeyondTheEnd) {
   for (const Name name : {Name::kLinear, Name::kCosine, Name::kWsd}) {

@@ -32,14 +32,10 @@ double decay(const ScheduleSection& schedule, int64_t warmup, int64_t done, int6
 
 }  // namespace
 
-int64_t warmup_steps_in(const ScheduleSection& schedule, int64_t total_steps) {
-  return std::min(schedule.warmup_steps, total_steps);
-}
-
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps) {
   LONGSHORE_CHECK(step.value >= 1 && total_steps >= 1) << step << " of " << total_steps;
   const int64_t done = std::min(step.value - 1, total_steps);
-  const int64_t warmup = warmup_steps_in(schedule, total_steps);
+  const int64_t warmup = schedule.warmup_in(total_steps);
   if (done < warmup) return peak_lr * ratio(done, warmup);
   const double least = schedule.min_lr_ratio;
   return peak_lr * (decay(schedule, warmup, done, total_steps) * (1.0 - least) + least);

@@ -1,7 +1,7 @@
 // LrSchedule: the learning rate of every step. A pure function; any thread.
 //
-// With s = step - 1 (steps already done), T = total steps, W = warmup_steps but at most T, D =
-// decay_steps and r = min_lr_ratio, the rate is the peak rate times
+// With s = step - 1 (steps already done), T = total steps, W = warmup_steps, or warmup_ratio of T
+// rounded up, but at most T, D = decay_steps and r = min_lr_ratio, the rate is the peak rate times
 //   s < W       s / W                                in every schedule
 //   constant    1
 //   linear      r + (1 - r) * (T - s) / (T - W)
@@ -20,9 +20,6 @@
 #include "config/run_config.h"
 
 namespace longshore {
-
-// Returns the number of warm-up steps: a warm-up longer than the run is as long as the run.
-int64_t warmup_steps_in(const ScheduleSection& schedule, int64_t total_steps);
 
 // Returns the rate of `step` (from 1) in a run of `total_steps` (>= 1).
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps);

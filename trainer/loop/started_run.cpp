@@ -91,10 +91,12 @@ void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool f
     }
     return;
   }
-  if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
-  throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
-                    std::to_string(schedule.warmup_steps + schedule.decay_steps) +
-                    " is more than the run's " + std::to_string(total_steps) +
+  const int64_t warmup =
+      schedule.warmup_ratio > 0.0 ? schedule.warmup_in(total_steps) : schedule.warmup_steps;
+  if (warmup + schedule.decay_steps <= total_steps) return;
+  throw ConfigError("the warm-up and schedule.decay_steps take " +
+                    std::to_string(warmup + schedule.decay_steps) +
+                    " steps, which is more than the run's " + std::to_string(total_steps) +
                     " steps; lower them or raise train.epochs");
 }
 

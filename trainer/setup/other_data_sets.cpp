@@ -227,7 +227,8 @@ class DataSetReader {
            "shows the rows");
     }
     const bool conversations = member_of(set, "formatting") == "sharegpt";
-    if (!conversations) left(place, kWrittenByTemplate);
+    const bool named = file_.contains("template");  // the converter asks for the chat template
+    if (!conversations && !named) left(place, kWrittenByTemplate);
     if (!set.contains("columns") || !set["columns"].is_object()) return;
     const Json& columns = set["columns"];
     for (const auto& [theirs, ours] :

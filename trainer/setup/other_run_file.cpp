@@ -354,12 +354,8 @@ class Converter {
     if (schedule == "constant") return;  // it has no warm-up
     if (steps > 0.0) {
       set("schedule", "warmup_steps", formatted("%.0f", steps));
-    } else if (ratio > 0.0 && steps_ > 0.0) {
-      set("schedule", "warmup_steps", formatted("%.0f", std::ceil(ratio * steps_)));
     } else if (ratio > 0.0) {
-      note("warmup_ratio", "set schedule.warmup_steps to " + formatted("%g", ratio) +
-                               " of the run's steps, which `longshore plan` prints when the data "
-                               "is prepared");
+      set("schedule", "warmup_ratio", real(ratio));
     } else if (!given && &trainer_ == &kAxolotl) {
       note("warmup_steps",
            "without it Axolotl warms up for 3% of the steps, at most 100; set "
