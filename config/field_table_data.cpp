@@ -12,7 +12,8 @@ void add_template_keys(Rows<DataSection>& rows) {
       {.description = "template of the text before a completion: \"plain\" (the prompt, a blank "
                       "line and the context), \"alpaca\", \"chat\" (prompt and completion are "
                       "messages, which the chat template writes), or a text with {prompt} and "
-                      "{context}; \"auto\": alpaca for rows with an instruction, else plain"});
+                      "{context}; \"auto\": for rows with an instruction chat if there is a chat "
+                      "template, alpaca if not; else plain"});
   rows.add(
       "chat_template", KeyType::kPath, &Data::chat_template,
       {.description =

@@ -153,8 +153,11 @@ std::string fill(const std::string& pattern, const std::string& prompt,
 
 }  // namespace
 
-bool by_chat_template(const RowFormatOptions& options) {
-  return options.prompt_template == "chat";
+bool by_chat_template(const RowFormatOptions& options, bool instruction, RowNotes* notes) {
+  const bool by_default =
+      options.prompt_template == "auto" && instruction && options.chat != nullptr;
+  if (by_default && notes != nullptr) ++notes->chat_prompts;
+  return by_default || options.prompt_template == "chat";
 }
 
 std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
@@ -190,7 +193,7 @@ class PromptFormat : public RowFormat {
     if (read.prompt->is_array() && read.completion->is_array()) {
       return read_messages(row, read, notes);
     }
-    if (by_chat_template(options_)) return read_chat(row, read, notes);
+    if (by_chat_template(options_, read.instruction, notes)) return read_chat(row, read, notes);
     note_unread(
         row, {read.prompt_key, read.completion_key, read.context_key, options_.name_of("weight")},
         "", notes);

@@ -33,8 +33,10 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
                                           const RowFormatOptions& options, ChatMask mask,
                                           RowNotes* notes);
 
-// Returns whether the texts of a prompt and its answer become messages of a conversation.
-bool by_chat_template(const RowFormatOptions& options);
+// Returns whether the texts of a prompt and its answer become messages of a conversation: with
+// data.prompt_template = "chat", and with "auto" if there is a chat template and the row has
+// Alpaca's names, which `instruction` says. These rows of "auto" are noted.
+bool by_chat_template(const RowFormatOptions& options, bool instruction, RowNotes* notes);
 
 // Returns the text of a prompt by data.prompt_template, which is none of the chat template.
 // `instruction`: the row has Alpaca's names.

@@ -24,7 +24,7 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
 
 // These are written only if they are not 0. The report is part of the data's fingerprint, so data
 // prepared by earlier versions keep theirs.
-constexpr std::array<Counts, 9> kLaterCounts = {
+constexpr std::array<Counts, 10> kLaterCounts = {
     {{"weightless", &FileReport::weightless},
      {"resampled_rows", &FileReport::resampled_rows},
      {"resampled_tokens", &FileReport::resampled_tokens},
@@ -33,7 +33,8 @@ constexpr std::array<Counts, 9> kLaterCounts = {
      {"unwritten_instructions", &FileReport::unwritten_instructions},
      {"unwritten_texts", &FileReport::unwritten_texts},
      {"unwritten_tools", &FileReport::unwritten_tools},
-     {"special_tokens", &FileReport::special_tokens}}};
+     {"special_tokens", &FileReport::special_tokens},
+     {"chat_prompts", &FileReport::chat_prompts}}};
 
 constexpr std::array<Counts, 5> kUnwritten = {
     {{"calls of tools (tool_calls)", &FileReport::unwritten_calls},
@@ -117,6 +118,12 @@ std::vector<std::string> lines_of(const FileReport& report) {
         " conversations are several samples each, with " + std::to_string(report.resampled_tokens) +
         " tokens more: the chat template writes earlier answers differently when messages follow, "
         "and each answer is trained after the text that the model sees when it generates it");
+  }
+  if (report.chat_prompts > 0) {
+    lines.push_back(report.path + ": the chat template writes " +
+                    std::to_string(report.chat_prompts) +
+                    " rows with an instruction (data.prompt_template = \"auto\"); \"alpaca\" "
+                    "writes them as Alpaca's text");
   }
   if (report.special_tokens > 0) {
     lines.push_back(report.path + ": the rows' own texts spell " +

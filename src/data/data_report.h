@@ -33,6 +33,8 @@ struct FileReport {
   int64_t unwritten_texts = 0;
   int64_t unwritten_tools = 0;
   int64_t special_tokens = 0;  // that the rows' own texts spell
+  int64_t chat_prompts = 0;    // rows with an instruction that data.prompt_template = "auto" writes
+                               // by the chat template
   // Counts of the row members that are not read, by name. Names after the first 32 are counted
   // together.
   std::map<std::string, int64_t> unread;
@@ -49,8 +51,9 @@ struct FileReport {
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
-// Returns log lines: one for the counts, one if conversations became several samples, one if texts
-// spell special tokens, and one if members of rows are not read.
+// Returns log lines: one for the counts, and one each if conversations became several samples, if
+// "auto" wrote instructions by the chat template, if texts spell special tokens, and if members of
+// rows are not read.
 std::vector<std::string> lines_of(const FileReport& report);
 // Returns one warning for each kind of part that the chat template does not write.
 std::vector<std::string> warnings_of(const FileReport& report);

@@ -111,6 +111,7 @@ void add_notes(const RowNotes& other, RowNotes& notes) {
   notes.unwritten.texts += other.unwritten.texts;
   notes.unwritten.tools += other.unwritten.tools;
   notes.special_tokens += other.special_tokens;
+  notes.chat_prompts += other.chat_prompts;
   for (const auto& [name, count] : other.unread) {
     int64_t& noted = notes.unread[name];
     noted = std::max(noted, count);
@@ -223,7 +224,8 @@ class PreferenceFormat : public RowFormat {
       const std::string question = question_of(row);
       if (!question.empty()) return read_columns(row, question, notes);
     }
-    if (by_chat_template(options_) && has(row, prompt_key) && row[prompt_key].is_string()) {
+    const bool as_text = has(row, prompt_key) && row[prompt_key].is_string();
+    if (as_text && by_chat_template(options_, instruction, notes)) {
       return read_columns(joined(row, prompt_key, context_key), prompt_key, notes);
     }
     note_others(row, {prompt_key, context_key}, answers_, notes);
@@ -232,7 +234,7 @@ class PreferenceFormat : public RowFormat {
       answers[side] = row_text(std::move(answers[side]), key, options_, notes);
     }
     if (!has(row, prompt_key) && paired_) {
-      if (by_chat_template(options_)) {
+      if (options_.prompt_template == "chat") {
         throw RowProblem("has no " + prompt_key +
                          ": the prompt is a part of the answers, which data.prompt_template = "
                          "\"chat\" cannot write; give it in a member of its own");

@@ -82,6 +82,7 @@ FileReport report_of(RowNotes& notes) {
   report.unwritten_texts = notes.unwritten.texts;
   report.unwritten_tools = notes.unwritten.tools;
   report.special_tokens = notes.special_tokens;
+  report.chat_prompts = notes.chat_prompts;
   report.unread = std::move(notes.unread);
   return report;
 }

@@ -57,6 +57,7 @@ struct RowNotes {
   ChatNotes unwritten;                    // by the chat template
   std::map<std::string, int64_t> unread;  // members by name, "messages[].name" in messages
   int64_t special_tokens = 0;             // spelled by the row's texts
+  int64_t chat_prompts = 0;               // rows of Alpaca's names that "auto" writes as messages
 };
 
 class RowFormat {

@@ -71,15 +71,20 @@ TEST_F(Pairs, TheCommonBeginningOfTextsIsThePrompt) {
   EXPECT_EQ(scored(R"({"chosen": "q:é", "rejected": "q:è"})"), (Texts{"é</s>", "è</s>"}));
 }
 
-// A prompt in text is written by data.prompt_template, as Alpaca's names ask for without one.
+// A prompt in text is written by data.prompt_template, as Alpaca's names ask for without one: by
+// the chat template, or as Alpaca's text where there is none.
 TEST_F(Pairs, TextsOfPromptsFollowTheirTemplate) {
   options_.data.prompt_template = "<{prompt}|{context}>";
   EXPECT_EQ(scored(R"({"prompt": "q", "context": "c", "chosen": "a", "rejected": "b"})"),
             (Texts{"a</s>", "b</s>"}));
   EXPECT_EQ(prompts_[0], "<q|c>");
   options_.data.prompt_template = "auto";
-  EXPECT_EQ(scored(R"({"instruction": "q", "input": "c", "chosen": "a", "rejected": "b"})"),
-            (Texts{"a</s>", "b</s>"}));
+  const std::string instruction =
+      R"({"instruction": "q", "input": "c", "chosen": "a", "rejected": "b"})";
+  EXPECT_EQ(scored(instruction), (Texts{"a</s>", "b</s>"}));
+  EXPECT_EQ(prompts_[0].find("### Instruction"), std::string::npos);
+  options_.chat = nullptr;
+  EXPECT_EQ(scored(instruction), (Texts{"a</s>", "b</s>"}));
   EXPECT_NE(prompts_[0].find("### Instruction:\nq\n\n### Input:\nc\n\n### Response:\n"),
             std::string::npos);
 }

@@ -203,11 +203,13 @@ TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
             "rows.jsonl:1: chat_template_kwargs: expected an object, found an array");
 }
 
-// Prompt and completion rows train the completion and eos; Alpaca rows are read as such.
+// Prompt and completion rows train the completion and eos; Alpaca rows are read as such where there
+// is no chat template.
 TEST_F(Rows, TrainsCompletionsAndTheirEos) {
   const LoadedData data = load("{\"prompt\": \"ab\", \"completion\": \"cd\"}\n");
   EXPECT_EQ(text_of(tokens_of(data, 0)), "abcd</s>");
   EXPECT_EQ(learned(data, 0), "cd</s>");
+  options_.chat = nullptr;
   const LoadedData alpaca = load(
       "{\"instruction\": \"Do\", \"input\": \"\", \"output\": \"done\"}\n"
       "{\"instruction\": \"Do\", \"input\": \"this\", \"output\": \"done\"}\n");
@@ -268,6 +270,26 @@ TEST_F(Rows, WritesPromptsByTheChatTemplateIfAsked) {
   EXPECT_EQ(tokens_of(pair, 0),
             tokens_of(load(dialog(message("user", "\"q\\ni\"") + "," + kAnswer)), 0));
   EXPECT_EQ(learned(pair, 1), "b</s>");
+}
+
+// Goal: Alpaca's rows of a model with a chat template are conversations without a key, and the
+// report says so; a key that is set wins, and rows of prompts stay texts.
+TEST_F(Rows, WritesInstructionsByTheChatTemplateThatThereIs) {
+  const std::string alpaca = "{\"instruction\": \"q\", \"input\": \"i\", \"output\": \"a\"}\n";
+  const LoadedData chat = load(alpaca);
+  const LoadedData whole =
+      load(dialog(message("user", "\"q\\ni\"") + "," + kAnswer), "conversations.jsonl");
+  EXPECT_EQ(tokens_of(chat, 0), tokens_of(whole, 0));
+  EXPECT_EQ(targets_of(chat, 0), targets_of(whole, 0));
+  EXPECT_EQ(chat.report.files.at(0).chat_prompts, 1);
+  EXPECT_NE(chat.report.lines().at(1).find("chat template writes 1 rows with an instruction"),
+            std::string::npos);
+  const LoadedData prompt = load("{\"prompt\": \"q\", \"completion\": \"a\"}\n", "prompts.jsonl");
+  EXPECT_EQ(text_of(tokens_of(prompt, 0)), "qa</s>");
+  options_.data.prompt_template = "alpaca";
+  const LoadedData asked = load(alpaca);
+  EXPECT_NE(text_of(tokens_of(asked, 0)).find("### Input:\ni\n\n### Response:\na</s>"),
+            std::string::npos);
 }
 
 // A prompt and completion may be lists of messages.

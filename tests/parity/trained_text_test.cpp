@@ -176,6 +176,27 @@ TEST_F(TrainedTextOfARun, HasTheTemplateOfPromptsThatAreMessages) {
   }
 }
 
+// Goal: Alpaca's rows are conversations where there is a chat template, and each command says so. A
+// run that began with their text is refused, with the key that continues it.
+TEST_F(TrainedTextOfARun, HasInstructionsAsConversations) {
+  const std::string row = R"({"instruction": "one", "input": "two", "output": "three"})";
+  write_text_to(path("rows.jsonl"), row + "\n" + row + "\n");
+  const std::string said = "the chat template writes 2 rows with an instruction";
+  const std::string as_text = "--data.prompt_template=alpaca";
+  EXPECT_TRUE(holds(run({"check", "data"}).out, said));
+  const Ended began = run({"train"}, {as_text});
+  ASSERT_EQ(began.exit_code, 0) << began.err;
+  EXPECT_FALSE(holds(began.err, said)) << began.err;
+  const Ended refused = run({"train"}, {"--train.steps=2"});
+  EXPECT_EQ(refused.exit_code, 6);
+  EXPECT_TRUE(holds(refused.err, "data.prompt_template = \"alpaca\" restores that")) << refused.err;
+  EXPECT_EQ(run({"train"}, {"--train.steps=2", as_text}).exit_code, 0);
+  const Ended anew = run({"train"}, {"--checkpoint.resume=never"});
+  ASSERT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_TRUE(holds(anew.err, said)) << anew.err;
+  EXPECT_TRUE(holds(text_in(path("run/hf/chat_template.jinja")), "<|im_start|>"));
+}
+
 // Goal: if no file names end tokens, the export gets one that does; config.json stays unchanged.
 TEST_F(TrainedTextOfARun, NamesItsEndsInAFileOfItsOwn) {
   fs::remove(path("model/generation_config.json"));

@@ -138,6 +138,7 @@ class InputCheck {
       conversations_ = conversations_ || holds_conversations(name_of(format), config_.data);
       for (const InspectedRow& row : rows) {
         if (row.problem.empty()) ends_->take(std::span<const TokenId>(row.labels));
+        conversations_ = conversations_ || row.chat_prompt;
       }
     }
     if (rows.empty()) add(ExitCode::kData, path + ": has no rows");

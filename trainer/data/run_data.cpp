@@ -132,7 +132,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   const PrepareOptions used = preparation.options(paths);
   const std::vector<FileReport>& reports = data.report.files;
   data.conversations = std::ranges::any_of(reports, [&](const FileReport& file) {
-    return holds_conversations(file.format, config.data);
+    return file.chat_prompts > 0 || holds_conversations(file.format, config.data);
   });
   // Prompts, completions and the answers of pairs may be messages too.
   const bool may_be_chat = std::ranges::any_of(reports, [](const FileReport& file) {

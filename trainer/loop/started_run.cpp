@@ -119,9 +119,13 @@ std::string difference_from(const StartedRun& run, const RunProgress& saved,
   const std::string other_model = model_difference(saved, path, *run.setup.source);
   if (!other_model.empty()) return other_model;
   if (saved.data.fingerprint != run.data.fingerprint() || saved.seed != run.ledger.progress.seed) {
+    const bool by_default = run.data.data().report.total().chat_prompts > 0;
     return path +
            ": the training data, its tokens or run.seed changed since; restore them, or start over "
-           "with checkpoint.resume = \"never\"";
+           "with checkpoint.resume = \"never\"" +
+           (by_default ? "; the chat template writes rows with an instruction now, as Longshore "
+                         "did not at first: data.prompt_template = \"alpaca\" restores that"
+                       : "");
   }
   return {};
 }

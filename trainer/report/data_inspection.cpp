@@ -81,17 +81,19 @@ void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
 // Adds one InspectedRow for each sample of a row, or one with the row's problem. `judged`: the row
 // has one answer with a label.
 void read_row(const InspectedRow& place, bool judged,
-              const std::function<std::vector<Document>()>& read, const Tokenizer* tokenizer,
-              std::vector<InspectedRow>& inspected) {
+              const std::function<std::vector<Document>(RowNotes*)>& read,
+              const Tokenizer* tokenizer, std::vector<InspectedRow>& inspected) {
   const size_t before = inspected.size();
   try {
-    std::vector<Document> documents = read();
+    RowNotes notes;
+    std::vector<Document> documents = read(&notes);
     if (documents.empty()) inspected.emplace_back(place).problem = "left out: its weight is 0";
     for (size_t i = 0; i < documents.size(); ++i) {
       InspectedRow& row = inspected.emplace_back(place);
       row.sample = static_cast<int64_t>(i);
       row.samples = static_cast<int64_t>(documents.size());
       if (judged) row.label = documents[i].desirable;
+      row.chat_prompt = notes.chat_prompts > 0;
       show(std::move(documents[i]), tokenizer, row);
     }
   } catch (const RowProblem& problem) {
@@ -114,8 +116,8 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
         const auto format = make_row_format(DataSection::Format::kText, rows);
         read_row(
             {.row = number, .place = path}, /*judged=*/false,
-            [&] { return std::vector{read_text(read_text_file(path), rows)}; }, options.tokenizer,
-            inspected);
+            [&](RowNotes*) { return std::vector{read_text(read_text_file(path), rows)}; },
+            options.tokenizer, inspected);
       }
       ++number;
       continue;
@@ -134,7 +136,9 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
              .pair = format->gives_pairs(),
              .place = path + ":" + std::to_string(line.number)},
             format->gives_answers() && !format->gives_pairs(),
-            [&] { return format->read_row(parse_row(line.text, line.too_long, line.ended)); },
+            [&](RowNotes* notes) {
+              return format->read_row(parse_row(line.text, line.too_long, line.ended), notes);
+            },
             options.tokenizer, inspected);
       }
       ++number;

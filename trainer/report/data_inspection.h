@@ -20,6 +20,7 @@ struct InspectedRow {
   int64_t sample = 0, samples = 1;  // one conversation may give several samples
   bool pair = false;                // sample 0 is the chosen answer's, sample 1 the rejected one's
   std::optional<bool> label = {};   // of a row with one judged answer: whether it is desirable
+  bool chat_prompt = false;         // "auto" wrote its instruction by the chat template
   std::string place;
   std::string text{};
   std::vector<TokenId> ids{};
