@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "base/texts.h"
 #include "offload/forecast/rate_fields.h"
@@ -76,12 +77,6 @@ const char* remedy_of(Lane lane) {
   return "";
 }
 
-std::string change_text(const std::vector<KeyChange>& changes) {
-  std::vector<std::string> parts;
-  for (const KeyChange& change : changes) parts.push_back(change.key + " = " + change.value);
-  return joined(parts);
-}
-
 std::string difference(const char* what, Bytes bytes) {
   if (bytes == 0) return "";
   return std::string(", ") + what + " " + format_bytes(std::abs(bytes)) +
@@ -99,8 +94,9 @@ std::string time_text(const PlanScreen& screen) {
     return text + "  not known, because these rates are missing: " + joined(run.step.unknown) +
            "; `" + kMeasure + " RUN.toml` measures what a run needs\n";
   }
+  const double speed = run.step.tokens_per_second;
   text += "  a step takes about " + rounded_seconds(run.step.seconds) + ": " +
-          count_text(run.step.tokens_per_second) + " tokens/s\n";
+          (speed < 1e4 ? number(speed, "%.0f") : count_text(speed)) + " tokens/s\n";
   if (run.first_step()) {
     text += "  the first step starts after about " + rounded_seconds(*run.first_step()) +
             " (reading the model " + rounded_seconds(*run.read_model) + ", preparing host memory " +
@@ -156,6 +152,18 @@ std::string better_text(const PlanScreen& screen) {
   }
   if (text.empty()) text = "  no single key makes a step shorter without changing results\n";
   return "better\n" + text + "  `longshore plan --search` tries several keys together\n";
+}
+
+// Returns the indices of the points that are worth a line, in ascending order.
+std::set<size_t> shown_points(const std::vector<PlanPoint>& points) {
+  constexpr size_t kMostPoints = 6;
+  std::set<size_t> shown;
+  for (const auto figure : {&PlanPoint::device, &PlanPoint::host, &PlanPoint::drives}) {
+    const auto least = std::ranges::min_element(points, {}, figure);
+    if (least != points.end()) shown.insert(static_cast<size_t>(least - points.begin()));
+  }
+  for (size_t i = 0; i < points.size() && shown.size() < kMostPoints; ++i) shown.insert(i);
+  return shown;
 }
 
 std::string memory_line(const std::string& name, const std::vector<PlanLine>& lines) {
@@ -292,15 +300,22 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
   return text + "`--bytes` shows all allocations, `--schedule` the operations of a step\n";
 }
 
+std::string change_text(const std::vector<KeyChange>& changes) {
+  std::vector<std::string> parts;
+  for (const KeyChange& change : changes) parts.push_back(change.key + " = " + change.value);
+  return joined(parts);
+}
+
 std::string format_points(const std::vector<PlanPoint>& points) {
-  if (points.empty()) return "no plan fits, or a rate is missing\n";
-  std::string text = "      step        device          host    drives, a step   keys\n";
-  for (const PlanPoint& point : points) {
+  std::string text = "        step        device          host    drives, a step   keys\n";
+  for (const size_t i : shown_points(points)) {
+    const PlanPoint& point = points[i];
     const auto column = [](const std::string& value, size_t width) {
       return value.size() < width ? std::string(width - value.size(), ' ') + value : value;
     };
-    text += column(rounded_seconds(point.seconds), 10) + column(format_bytes(point.device), 14) +
-            column(format_bytes(point.host), 14) + column(format_bytes(point.drives), 18) + "   " +
+    text += column(std::to_string(i + 1), 2) + column(rounded_seconds(point.seconds), 10) +
+            column(format_bytes(point.device), 14) + column(format_bytes(point.host), 14) +
+            column(format_bytes(point.drives), 18) + "   " +
             (point.changes.empty() ? "as in the run file" : change_text(point.changes)) + "\n";
   }
   return text;

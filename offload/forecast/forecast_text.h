@@ -27,7 +27,10 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
 
 // Formats a duration such as "3 h 24 min", "12.3 s" or "81 ms".
 std::string rounded_seconds(double seconds);
-// Lists the points of a search by speed, with their costs and changed keys.
+// Formats changes such as "fsdp.prefetch = 2, train.micro_batch = 4".
+std::string change_text(const std::vector<KeyChange>& changes);
+// Lists points of a search by speed, with their numbers, costs and changed keys: of many only the
+// fastest and those that take least of each memory.
 std::string format_points(const std::vector<PlanPoint>& points);
 
 // Return JSON; unknown values are null.

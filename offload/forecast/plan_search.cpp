@@ -1,6 +1,7 @@
 #include "offload/forecast/plan_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -83,6 +84,15 @@ SearchAxis state_axis(const PlanInputs& inputs) {
   return axis;
 }
 
+// Parameters follow the state to drives, so alone this change gives no plan.
+SearchAxis parameter_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  if (inputs.nvme.directories.empty() || inputs.nvme.state || inputs.frozen_files) return axis;
+  axis.push_back(
+      {"offload.parameters", "\"nvme\"", [](PlanInputs& to) { to.nvme.parameters = true; }});
+  return axis;
+}
+
 SearchAxis prefetch_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
   for (int64_t ahead = 0; ahead <= kMostPrefetch; ++ahead) {
@@ -153,9 +163,22 @@ bool same_figures(const PlanPoint& a, const PlanPoint& b) {
   return a.seconds == b.seconds && a.device == b.device && a.host == b.host && a.drives == b.drives;
 }
 
+// Returns the bytes by which a plan that does not fit exceeds the limits of all tiers.
+Bytes missing_of(const TierPlan& plan) {
+  const auto over = [](const PlanAccount& account, Bytes there) {
+    Bytes bytes = std::max<Bytes>(0, account.total - account.limit);
+    if (!account.limit_auto && there > 0) bytes += std::max<Bytes>(0, account.limit - there);
+    return bytes;
+  };
+  const Bytes missing = over(plan.device, plan.device.memory) + over(plan.host, plan.host.machine) +
+                        plan.drives.missing;
+  return std::max<Bytes>(1, missing);
+}
+
+// Of equally fast plans the one that writes least to drives comes first.
 bool faster(const PlanPoint& a, const PlanPoint& b) {
-  return std::tuple(a.seconds, a.device + a.host + a.drives, a.changes.size(), a.choice) <
-         std::tuple(b.seconds, b.device + b.host + b.drives, b.changes.size(), b.choice);
+  return std::tuple(a.seconds, a.drives, a.device + a.host, a.changes.size(), a.choice) <
+         std::tuple(b.seconds, b.drives, b.device + b.host, b.changes.size(), b.choice);
 }
 
 }  // namespace
@@ -164,7 +187,7 @@ std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope&
   std::vector<SearchAxis> axes = {recompute_axis(inputs), activation_axis(inputs),
                                   prefetch_axis(inputs),  micro_batch_axis(inputs),
                                   unit_axis(inputs),      state_axis(inputs),
-                                  gather_axis(inputs)};
+                                  gather_axis(inputs),    parameter_axis(inputs)};
   if (scope.formats) axes.push_back(format_axis(inputs));
   return axes;
 }
@@ -177,33 +200,70 @@ PlanSearch::PlanSearch(PlanInputs inputs, const Machine& machine, std::vector<Se
       forecast_(std::move(forecast)) {}
 
 const PlanPoint* PlanSearch::at(const std::vector<size_t>& choice) {
-  auto known = known_.find(choice);
-  if (known == known_.end()) known = known_.emplace(choice, draft(choice)).first;
-  return known->second ? &*known->second : nullptr;
+  const PlanDraft& draft = drafted(choice);
+  return draft.point ? &*draft.point : nullptr;
 }
 
-std::optional<PlanPoint> PlanSearch::draft(const std::vector<size_t>& choice) const {
-  PlanPoint point{.choice = choice, .changes = {}};
-  PlanInputs inputs = inputs_;
+const PlanDraft& PlanSearch::drafted(const std::vector<size_t>& choice) {
+  auto known = known_.find(choice);
+  if (known == known_.end()) known = known_.emplace(choice, draft(choice)).first;
+  return known->second;
+}
+
+std::vector<KeyChange> PlanSearch::changes_of(const std::vector<size_t>& choice) const {
+  std::vector<KeyChange> changes;
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
-    if (choice[axis] == 0) continue;
-    point.changes.push_back(axes_[axis][choice[axis]]);
-    point.changes.back().apply(inputs);
+    if (choice[axis] > 0) changes.push_back(axes_[axis][choice[axis]]);
   }
-  if (inputs.gather == GatherMode::kHost && !why_not_on_host(inputs).empty()) return std::nullopt;
+  return changes;
+}
+
+PlanInputs PlanSearch::inputs_of(const std::vector<size_t>& choice) const {
+  PlanInputs inputs = inputs_;
+  for (const KeyChange& change : changes_of(choice)) change.apply(inputs);
+  return inputs;
+}
+
+PlanDraft PlanSearch::draft(const std::vector<size_t>& choice) const {
+  const PlanDraft impossible{.missing = std::numeric_limits<Bytes>::max()};
+  const PlanInputs inputs = inputs_of(choice);
+  if (inputs.gather == GatherMode::kHost && !why_not_on_host(inputs).empty()) return impossible;
+  if (inputs.nvme.parameters && !inputs.nvme.state) return impossible;
   try {
     const TierPlan plan = draft_tier_plan(inputs, machine_);
-    if (!plan.fits()) return std::nullopt;
+    if (!plan.fits()) return {.missing = missing_of(plan)};
     const StepForecast forecast = forecast_(inputs, plan);
-    if (!forecast.known()) return std::nullopt;
-    point.seconds = forecast.seconds;
-    point.device = plan.device.total;
-    point.host = plan.host.total;
-    point.drives = plan.step.traffic.nvme_written;
-    return point;
+    if (!forecast.known()) return {.unknown = forecast.unknown};
+    return {.point = PlanPoint{.choice = choice,
+                               .changes = changes_of(choice),
+                               .seconds = forecast.seconds,
+                               .device = plan.device.total,
+                               .host = plan.host.total,
+                               .drives = plan.step.traffic.nvme_written}};
   } catch (const DoesNotFitError&) {
-    return std::nullopt;
+    return impossible;
   }
+}
+
+SearchFailure PlanSearch::failure() const {
+  SearchFailure failure;
+  const std::vector<size_t>* nearest = nullptr;
+  Bytes least = 0;
+  for (const auto& [choice, draft] : known_) {
+    for (const std::string& rate : draft.unknown) {
+      if (std::ranges::find(failure.unknown, rate) == failure.unknown.end()) {
+        failure.unknown.push_back(rate);
+      }
+    }
+    if (nearest != nullptr && draft.missing >= least) continue;
+    nearest = &choice;
+    least = draft.missing;
+  }
+  const std::vector<size_t> choice =
+      nearest == nullptr ? std::vector<size_t>(axes_.size(), 0) : *nearest;
+  failure.nearest = inputs_of(choice);
+  failure.changes = changes_of(choice);
+  return failure;
 }
 
 std::vector<PlanPoint> PlanSearch::one_change() {
@@ -221,14 +281,17 @@ std::vector<PlanPoint> PlanSearch::one_change() {
   return points;
 }
 
-// Steepest descent over single changes, then over pairs, until neither helps.
+// Steepest descent over single changes, then over pairs, until neither helps. Of plans that do not
+// fit the one that lacks less is better.
 void PlanSearch::improve(std::vector<size_t> choice, const Better& better) {
   for (bool pairs = false;;) {
     std::vector<size_t> best = choice;
     const auto try_one = [&](const std::vector<size_t>& other) {
-      const PlanPoint* point = at(other);
-      const PlanPoint* so_far = at(best);
-      if (point != nullptr && (so_far == nullptr || better(*point, *so_far))) best = other;
+      const PlanDraft& draft = drafted(other);
+      const PlanDraft& so_far = drafted(best);
+      const bool nearer = draft.point ? !so_far.point || better(*draft.point, *so_far.point)
+                                      : !so_far.point && draft.missing < so_far.missing;
+      if (nearer) best = other;
     };
     for (size_t a = 0; a < axes_.size(); ++a) {
       for (size_t i = 0; i < axes_[a].size(); ++i) {
@@ -266,15 +329,16 @@ std::vector<PlanPoint> PlanSearch::frontier() {
   std::vector<std::vector<size_t>> starts = {run};
   for (const auto figure : {&PlanPoint::device, &PlanPoint::host, &PlanPoint::drives}) {
     const PlanPoint* least = nullptr;
-    for (const auto& [choice, point] : known_) {
+    for (const auto& [choice, draft] : known_) {
+      const std::optional<PlanPoint>& point = draft.point;
       if (point && (least == nullptr || less_of(figure)(*point, *least))) least = &*point;
     }
     if (least != nullptr) starts.push_back(least->choice);
   }
   for (const std::vector<size_t>& start : starts) improve(start, faster);
   std::vector<PlanPoint> points;
-  for (const auto& [choice, point] : known_) {
-    if (point) points.push_back(*point);
+  for (const auto& [choice, draft] : known_) {
+    if (draft.point) points.push_back(*draft.point);
   }
   std::ranges::sort(points, faster);
   std::vector<PlanPoint> frontier;

@@ -26,6 +26,8 @@ using SearchAxis = std::vector<KeyChange>;
 
 struct SearchScope {
   bool formats = false;  // also narrower state formats: they change results
+  // A directory on the machine's drive, for runs that name none in offload.nvme; empty: none.
+  std::string drive = {};
 };
 std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope& scope);
 
@@ -35,6 +37,21 @@ struct PlanPoint {
   std::vector<KeyChange> changes;  // relative to the run's own values
   double seconds = 0.0;
   Bytes device = 0, host = 0, drives = 0;  // of one rank; drives: written by a step
+};
+
+// A plan that was drafted: its point, or why it is none.
+struct PlanDraft {
+  std::optional<PlanPoint> point = {};
+  Bytes missing = 0;                      // over the limits of all tiers; 0: it fits
+  std::vector<std::string> unknown = {};  // the rates that its time needs
+};
+
+// The reason why a search found no point.
+struct SearchFailure {
+  std::vector<std::string> unknown = {};  // rates that plans that fit lack; empty: no plan fits
+  // The plan that exceeds the limits least, and its differences from the run's own.
+  PlanInputs nearest;
+  std::vector<KeyChange> changes = {};
 };
 
 class PlanSearch {
@@ -49,21 +66,26 @@ class PlanSearch {
   const PlanPoint* at(const std::vector<size_t>& choice);
   // Returns the run's plan and all plans that differ in one key, the fastest first.
   std::vector<PlanPoint> one_change();
-  // Changes one or two keys at a time while a memory shrinks, then, from several plans, while a
-  // step gets faster. Returns the points that no other one beats, the fastest first.
+  // Changes one or two keys at a time while less is missing or a memory shrinks, then, from several
+  // plans, while a step gets faster. Returns the points that no other one beats, the fastest first.
   std::vector<PlanPoint> frontier();
   size_t plans_drafted() const { return known_.size(); }
+  // Call it after frontier() if that is empty.
+  SearchFailure failure() const;
 
  private:
   using Better = std::function<bool(const PlanPoint&, const PlanPoint&)>;
   void improve(std::vector<size_t> choice, const Better& better);
-  std::optional<PlanPoint> draft(const std::vector<size_t>& choice) const;
+  const PlanDraft& drafted(const std::vector<size_t>& choice);
+  PlanDraft draft(const std::vector<size_t>& choice) const;
+  std::vector<KeyChange> changes_of(const std::vector<size_t>& choice) const;
+  PlanInputs inputs_of(const std::vector<size_t>& choice) const;
 
   PlanInputs inputs_;
   Machine machine_;
   std::vector<SearchAxis> axes_;
   Forecast forecast_;
-  std::map<std::vector<size_t>, std::optional<PlanPoint>> known_;
+  std::map<std::vector<size_t>, PlanDraft> known_;
 };
 
 }  // namespace longshore

@@ -51,6 +51,7 @@ DrivePlan plan_drives(const PlanSizes& sizes, const StepPlan& step) {
   const PlanInputs& inputs = sizes.inputs();
   const int32_t ranks = inputs.ranks_per_node;
   DrivePlan plan;
+  if (!inputs.nvme.used()) return plan;
   plan.tier = inputs.nvme;
   if (plan.tier.state) {
     const NvmeStoreOptions options =

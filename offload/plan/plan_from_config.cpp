@@ -67,12 +67,11 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.nvme.state = config.offload.optimizer == OffloadSection::Optimizer::kNvme;
   inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
   inputs.nvme.inputs = config.offload.activations == OffloadSection::Activations::kNvme;
-  if (inputs.nvme.used()) {
-    inputs.nvme.directories = config.offload.nvme;
-    inputs.nvme.rated_writes = config.offload.nvme_tbw;
-    inputs.nvme.versions = static_cast<int>(config.offload.nvme_versions);
-    inputs.nvme.checkpoint_steps = config.checkpoint.every_steps;
-  }
+  // A plan that uses no drives ignores these; a search tries the directories.
+  inputs.nvme.directories = config.offload.nvme;
+  inputs.nvme.rated_writes = config.offload.nvme_tbw;
+  inputs.nvme.versions = static_cast<int>(config.offload.nvme_versions);
+  inputs.nvme.checkpoint_steps = config.checkpoint.every_steps;
   inputs.steps = config.train.steps;
   inputs.sequences_per_step = config.train.sequences_per_step;
   inputs.micro_batch = config.train.micro_batch.value_or(1);

@@ -22,7 +22,7 @@
 
 namespace longshore {
 
-// The disk tier of a run; unused without directories.
+// The disk tier of a run. Its directories may be named and unused.
 struct NvmeTier {
   std::vector<std::string> directories;  // one per drive
   // The contents: master and moments; parameters, only with these; activation checkpoints.

@@ -409,6 +409,80 @@ TEST(PlanSearch, TakesLargerMicroBatchesWhereTheyComputeFaster) {
   EXPECT_EQ(micro_batch_of_fastest({{50, {0.3, 0.9}}}), 1);
 }
 
+PlanSearch search_of(const Case& one) {
+  return {one.inputs, one.machine, search_axes(one.inputs, {}),
+          [&one](const PlanInputs&, const TierPlan& plan) {
+            return forecast_step(plan, one.model, one.forecast, one.rates);
+          }};
+}
+
+// Goal: where only drives make room, it is enough that the run file names a directory on one.
+TEST(PlanSearch, FindsThePlanWithDrivesByItself) {
+  Case one{.model = fakes::make_small_model(12, false)};
+  for (const bool parameters : {false, true}) {
+    PlanInputs on_drives = one.inputs;
+    on_drives.nvme.directories = {"/drive"};
+    on_drives.nvme.state = true;
+    on_drives.nvme.parameters = parameters;
+    Case small = one;
+    small.inputs.host_cap = draft_tier_plan(on_drives, one.machine).host.total;
+    EXPECT_TRUE(search_of(small).frontier().empty());
+    small.inputs.nvme.directories = {"/drive"};
+    const std::vector<PlanPoint> points = search_of(small).frontier();
+    ASSERT_FALSE(points.empty()) << parameters;
+    for (const PlanPoint& point : points) {
+      PlanInputs inputs = small.inputs;
+      for (const KeyChange& change : point.changes) change.apply(inputs);
+      EXPECT_TRUE(inputs.nvme.state);
+    }
+  }
+}
+
+// Goal: a search that finds nothing knows the plan that lacks least, and reaches it where it fits.
+TEST(PlanSearch, KnowsTheNearestPlanWhereNothingFits) {
+  Case one;
+  const auto device = [&one](const PlanInputs& inputs) {
+    return draft_tier_plan(inputs, one.machine).device.total;
+  };
+  one.inputs.prefetch = 3;
+  one.inputs.device_cap = 1;
+  PlanSearch search = search_of(one);
+  EXPECT_TRUE(search.frontier().empty());
+  const SearchFailure failure = search.failure();
+  EXPECT_TRUE(failure.unknown.empty());
+  EXPECT_GE(failure.changes.size(), 2u);
+  EXPECT_LT(device(failure.nearest), device(one.inputs));
+  one.inputs.device_cap = device(failure.nearest);
+  EXPECT_FALSE(search_of(one).frontier().empty());
+}
+
+// Plans that fit and have no time name the rates that are missing.
+TEST(PlanSearch, NamesTheRatesThatPlansLack) {
+  Case one;
+  one.rates.updates.clear();
+  PlanSearch search = search_of(one);
+  EXPECT_TRUE(search.frontier().empty());
+  EXPECT_EQ(search.failure().unknown, one.step().unknown);
+}
+
+// Of many plans the fastest and the smallest are shown, with the numbers of their files.
+TEST(PlanSearch, ShowsFewPlans) {
+  std::vector<PlanPoint> points;
+  for (int i = 0; i < 20; ++i) {
+    points.push_back({.choice = {},
+                      .changes = {},
+                      .seconds = 1.0 + i,
+                      .device = (i == 17 ? 1 : 2) * kGiB,
+                      .host = (i == 18 ? 1 : 2) * kGiB,
+                      .drives = 0});
+  }
+  const std::string text = format_points(points);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 7) << text;
+  for (const char* line : {"\n 1 ", "\n 2 ", "\n18 ", "\n19 "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << " in:\n" << text;
+  }
+}
+
 // Goal: the plan's text answers a new user's questions.
 TEST(PlanScreen, AnswersTheQuestionsInWords) {
   const Case one;

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/texts.h"
+#include "config/toml_document.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/command.h"
@@ -136,26 +137,72 @@ void save_points(const PlanOptions& options, int64_t micro_batch,
   }
 }
 
-int run_search(const PlanOptions& options, const MeasuredRun& setup, PlanForecast& forecast) {
-  PlanSearch search = forecast.search(options.scope);
-  const std::vector<PlanPoint> points = search.frontier();
-  if (options.json) {
-    print_json(points_to_json(points));
-  } else if (!points.empty()) {
-    print_out("%s%zu plans were compared; no other plan is better in every column than one shown\n",
-              format_points(points).c_str(), search.plans_drafted());
+// Returns a directory for plans with the drive of a described machine, if the run file names none.
+std::string assumed_drive(const RunConfig& config,
+                          const std::optional<DescribedMachine>& described) {
+  if (!config.offload.nvme.empty() || !described || described->rates.drives.empty()) return {};
+  const std::string& directory = described->rates.drives.front().directory;
+  return directory == "*" ? "nvme" : directory;
+}
+
+// Adds the directory to the points that use the drive. Returns whether one does.
+bool name_drive(const std::string& directory, std::vector<PlanPoint>& points) {
+  bool named = false;
+  for (PlanPoint& point : points) {
+    const bool used = std::ranges::any_of(
+        point.changes, [](const KeyChange& change) { return change.value == "\"nvme\""; });
+    if (!used) continue;
+    point.changes.push_back({"offload.nvme", "[" + quote_toml(directory) + "]", {}});
+    named = true;
   }
-  if (!options.save.empty()) save_points(options, setup.inputs.micro_batch, points);
-  if (!points.empty()) return 0;
-  if (!forecast.known()) {
+  return named;
+}
+
+[[noreturn]] void refuse_search(const PlanOptions& options, const MeasuredRun& setup,
+                                const PlanForecast& forecast, const PlanSearch& search) {
+  const SearchFailure failure = search.failure();
+  if (!failure.unknown.empty() && !forecast.known()) {
     throw DoesNotFitError(
         "the rates of this machine are unknown, so no plan has a time: measure them with "
         "`longshore check machine --rates`, or name a machine with --machine");
   }
-  throw DoesNotFitError("none of the " + std::to_string(search.plans_drafted()) +
-                        " plans fits; `longshore plan` without --search names keys that help. "
-                        "--formats also searches optimizer states of fewer bytes, and "
-                        "offload.nvme with offload.optimizer = \"nvme\" plans with drives");
+  if (!failure.unknown.empty()) {
+    throw DoesNotFitError(
+        "plans fit, but have no time without these rates: " + joined(failure.unknown) +
+        (options.machine.empty()
+             ? "; `longshore check machine --rates` measures them"
+             : "; `longshore check machine --rates --save FILE` measures them on "
+               "that machine, and --machine reads the file"));
+  }
+  std::string text = "none of the " + std::to_string(search.plans_drafted()) + " plans fits. ";
+  text += failure.changes.empty() ? "The run's own plan is the nearest."
+                                  : "The nearest has " + change_text(failure.changes) + ".";
+  text += "\n" + explain_misfit(failure.nearest, setup.machine);
+  if (!options.scope.formats) {
+    text += "\n--formats also searches offload.state_format, which changes results";
+  }
+  throw DoesNotFitError(text);
+}
+
+int run_search(const PlanOptions& given, const MeasuredRun& setup,
+               const std::optional<DescribedMachine>& described, PlanForecast& forecast) {
+  PlanOptions options = given;
+  const std::string drive = options.scope.drive = assumed_drive(setup.config, described);
+  PlanSearch search = forecast.search(options.scope);
+  std::vector<PlanPoint> points = search.frontier();
+  const bool on_drive = !drive.empty() && name_drive(drive, points);
+  if (options.json) {
+    print_json(points_to_json(points));
+  } else if (!points.empty()) {
+    print_out(
+        "%s%s%zu plans were compared; of %zu no other is better in every column (--save, --json)\n",
+        format_points(points).c_str(),
+        on_drive ? "offload.nvme: put the directory on a fast drive of the machine\n" : "",
+        search.plans_drafted(), points.size());
+  }
+  if (!options.save.empty()) save_points(options, setup.inputs.micro_batch, points);
+  if (points.empty()) refuse_search(options, setup, forecast, search);
+  return 0;
 }
 
 int print_schedules(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
@@ -189,7 +236,7 @@ int run_plan(const PlanOptions& given) {
   const MeasuredRun setup(OpenedRun(read_run(options.run, options.assumed)));
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
-  if (options.search) return run_search(options, setup, forecast);
+  if (options.search) return run_search(options, setup, described, forecast);
   if (options.schedule || !options.svg.empty()) {
     return print_schedules(options, setup, plan, forecast);
   }

@@ -151,7 +151,12 @@ std::vector<double> PlanForecast::operations(const TierPlan& plan) {
 }
 
 PlanSearch PlanForecast::search(const SearchScope& scope) {
-  return {setup_->inputs, setup_->machine, search_axes(setup_->inputs, scope),
+  PlanInputs inputs = setup_->inputs;
+  if (inputs.nvme.directories.empty() && !scope.drive.empty()) {
+    inputs.nvme.directories = {scope.drive};
+  }
+  std::vector<SearchAxis> axes = search_axes(inputs, scope);
+  return {std::move(inputs), setup_->machine, std::move(axes),
           [this](const PlanInputs& inputs, const TierPlan& plan) { return step(inputs, plan); }};
 }
 
