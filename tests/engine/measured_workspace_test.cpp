@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <iostream>
 #include <random>
 
@@ -424,6 +426,32 @@ TEST(MeasuredWorkspace, RunsModulesOnTheShapesThatTheyTake) {
     EXPECT_GE(costs[1].backward, (64 + 8 + positions * 4) * 4);
     EXPECT_GT(costs[1].saved, 0);
   }
+}
+
+// Goal: a unit that takes long is named while it runs, so that a plan of a large model is not
+// silent.
+TEST(MeasuredWorkspace, NamesAUnitThatTakesLong) {
+  std::promise<void> said;
+  const std::shared_future<void> heard = said.get_future().share();
+  ModuleModel model;
+  torch::nn::Embedding table(7, 4);
+  model.add_unit("table", table.ptr(),
+                 [table, heard](const Carry&, const MicroBatch& batch) mutable {
+                   heard.wait_for(std::chrono::minutes(1));
+                   return Carry{table(batch.tokens)};
+                 },
+                 {{4}});
+  torch::nn::Linear scores(4, 7);
+  model.add_loss("scores", scores.ptr(),
+                 [scores](const Carry& in, const MicroBatch&) mutable { return scores(in[0]); });
+  std::vector<std::string> named;
+  const MeasuredWorkspace measured(model, {.run = {2, 2}, .on_slow = [&](const std::string& unit) {
+                                             if (named.empty()) said.set_value();
+                                             named.push_back(unit);
+                                           }});
+  ASSERT_FALSE(named.empty());
+  EXPECT_EQ(named.front(), "table");
+  EXPECT_EQ(measured.units_run(), 2);
 }
 
 class WorkspaceCover : public testing::TestWithParam<uint64_t> {};

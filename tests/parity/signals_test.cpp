@@ -50,6 +50,7 @@ TEST(Signals, ThatAskToStopSaveTheRunAndSaySo) {
     const std::string output = run.output();
     EXPECT_NE(output.find("then the run is saved"), std::string::npos) << output;
     EXPECT_NE(output.find("saved at step " + last.dump()), std::string::npos) << output;
+    EXPECT_NE(output.find("; the last loss is "), std::string::npos) << output;
     const Json status = run_json(run);
     EXPECT_EQ(status.at("status"), "stopped");
     EXPECT_EQ(status.at("step"), last);

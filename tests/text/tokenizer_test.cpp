@@ -4,12 +4,14 @@
 #include <algorithm>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/random.h"
 #include "tests/fakes/test_files.h"
+#include "tests/trainer/temporary_directory.h"
 
 namespace longshore {
 namespace {
@@ -104,6 +106,22 @@ TEST(Tokenizer, RefusesTextsThatReplacementsMakeTooLong) {
     EXPECT_THROW(tokenizer.encode(std::string(letters, 'a'), SpecialTokens::kNone), DataError);
     EXPECT_THROW(tokenizer.encode_with_spans(std::string(letters, 'a'), SpecialTokens::kNone),
                  DataError);
+  }
+}
+
+// A clone without git lfs has a pointer in the tokenizer's place, which is named.
+TEST(Tokenizer, NamesAPointerOfGitLfs) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.file("tokenizer.json"))
+      << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+  try {
+    Tokenizer::load(directory.path());
+    FAIL() << "it was read";
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              directory.file("tokenizer.json") +
+                  ": a Git LFS pointer, not the file itself; run git lfs "
+                  "pull");
   }
 }
 

@@ -1,6 +1,9 @@
 // The run file that `init` writes. Goal: it loads, fits and gives a reason for each value; an
 // existing file is never overwritten.
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -265,6 +268,28 @@ TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
   EXPECT_TRUE(has(ended.err, "--data is missing")) << ended.err;
 }
 
+// Goal: on a terminal a wrong path is said at once, and asked for again.
+TEST_F(Init, AsksAgainForAPathThatIsWrong) {
+  int terminal = -1;
+  const pid_t process = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(process, 0);
+  if (process == 0) ::_exit(run_command_line({"init", file_}));
+  const std::string answers = "nowhere\n" + model_ + "\nmissing.jsonl\n\x04";
+  ASSERT_EQ(::write(terminal, answers.data(), answers.size()), std::ssize(answers));
+  std::string said;
+  char piece[512];
+  for (ssize_t got = 0; (got = ::read(terminal, piece, sizeof piece)) > 0;) {
+    said.append(piece, static_cast<size_t>(got));
+  }
+  int status = 0;
+  ::waitpid(process, &status, 0);
+  ::close(terminal);
+  EXPECT_EQ(WEXITSTATUS(status), 2) << "the answers end";
+  EXPECT_TRUE(has(said, "nowhere: no such directory")) << said;
+  EXPECT_TRUE(has(said, "missing.jsonl: no such file")) << said;
+  EXPECT_TRUE(has(said, "no answer for --data")) << said;
+}
+
 // Goal: the plan that init finds for a goal agrees with `plan`, on a described machine.
 TEST_F(Init, SearchesForWhatTheGoalAsks) {
   const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
@@ -296,6 +321,25 @@ TEST_F(Init, SearchesForWhatTheGoalAsks) {
   EXPECT_LT(memory(smallest), memory(small));
   EXPECT_LT(memory(smallest), memory(fastest));
   EXPECT_TRUE(has(read(directory_.file("fastest.toml")), "found by a search")) << "says why";
+}
+
+// A search that finds nothing says which memory is short and what would help, or which rates the
+// machine's description lacks.
+TEST_F(Init, SearchSaysWhyItFoundNothing) {
+  const auto search = [this](const std::string& machine, const std::string& more) {
+    return run_command({"plan", model_, "--search", "--machine", machine, more});
+  };
+  const Ended none = search("rtx-4090", "--offload.host_memory=1MiB");
+  EXPECT_EQ(none.exit_code, 3);
+  for (const char* part : {"none of the ", "host memory: the plan needs ", " too little",
+                           "what would help:", "--formats also searches"}) {
+    EXPECT_TRUE(has(none.err, part)) << part << " in:\n" << none.err;
+  }
+  const std::string bare = directory_.file("bare.toml");
+  std::ofstream(bare) << "version = 1\n[host]\nmemory = \"64GiB\"\n[rates]\ndram = 50.0\n";
+  const Ended rates = search(bare, "--data.max_tokens=64");
+  EXPECT_EQ(rates.exit_code, 3);
+  EXPECT_TRUE(has(rates.err, "plans fit, but have no time without these rates: ")) << rates.err;
 }
 
 // A run file without a length can be planned.

@@ -33,13 +33,15 @@ inline constexpr std::array<OldCommand, 9> kOldCommands = {{
 }};
 
 // The commands of other programs for what a command does here; suggested, never run.
-inline constexpr std::array<OldCommand, 14> kOtherPrograms = {{
+inline constexpr std::array<OldCommand, 16> kOtherPrograms = {{
     {"finetune", "train"},
     {"fine-tune", "train"},
     {"sft", "train"},
     {"dpo", "train"},
     {"fit", "train"},
     {"resume", "train"},
+    {"checkpoint", "ckpt"},
+    {"checkpoints", "ckpt"},
     {"chat", "generate --chat"},
     {"inference", "generate"},
     {"merge", "export --merged"},

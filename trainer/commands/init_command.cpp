@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 
 #include "base/errors.h"
@@ -13,6 +14,7 @@
 #include "base/texts.h"
 #include "config/toml_document.h"
 #include "data/row_block.h"
+#include "hf/hub_cache.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/commands/json_output.h"
@@ -41,18 +43,38 @@ struct InitOptions {
   bool json = false;
 };
 
-// Asks the user on the terminal and returns the answer; ConfigError without a terminal.
-std::string ask(const std::string& option, const std::string& question) {
+// Asks on the terminal until `check`, which throws what is wrong, accepts the answer, and returns
+// it. ConfigError without a terminal.
+std::string ask(const std::string& option, const std::string& question,
+                const std::function<void(const std::string&)>& check) {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) {
     throw ConfigError("init: " + option + " is missing, and there is no terminal to ask on; " +
                       question);
   }
-  std::string answer;
-  while (answer.empty()) {
+  for (std::string answer;;) {
     std::cerr << question << ": " << std::flush;
     if (!std::getline(std::cin, answer)) throw ConfigError("init: no answer for " + option);
+    if (answer.empty()) continue;
+    try {
+      check(answer);
+      return answer;
+    } catch (const Error& error) {
+      log_error(error.what());
+    }
   }
-  return answer;
+}
+
+void check_model(const std::string& answer) {
+  open_hub_directory(answer, "a model is a Hugging Face directory");
+}
+
+void check_data(const std::string& answer) {
+  DataSection data;
+  data.train = {answer};
+  for (const std::string& path : with_data_files(data).train) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) throw ConfigError(path + ": no such file");
+  }
 }
 
 struct NamedGoal {
@@ -344,9 +366,9 @@ int run_init(const InitOptions& given) {
   const NamedText* recipe = recipe_of(options);
   if (recipe != nullptr && options.model.empty()) options.model = model_of(*recipe);
   if (options.model.empty()) {
-    options.model = ask("--model", "model directory, or hub id in the local cache");
+    options.model = ask("--model", "model directory, or hub id in the local cache", check_model);
   }
-  if (options.data.empty()) options.data = {ask("--data", "training file")};
+  if (options.data.empty()) options.data = {ask("--data", "training file", check_data)};
   RunConfig config;
   config.run.dir = options.run_directory.empty() ? "runs/" + fs::path(options.file).stem().string()
                                                  : options.run_directory;

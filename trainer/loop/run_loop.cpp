@@ -204,6 +204,8 @@ void RunLoop::evaluate_now() {
                               .policy = means_of_policy(result),
                               .distill_kl = mean_kl(result.distill),
                               .sets = sets});
+    // The last step stays on the terminal.
+    if (out_of_patience()) reporter.finish_display();
     reporter.clear_display();
     const std::string text = formatted("step %lld  eval loss %.4f  ",
                                        static_cast<long long>(step().value), result.loss) +
@@ -290,6 +292,7 @@ int RunLoop::stop() {
     return static_cast<int>(ExitCode::kFailure);
   }
   if (run_.ranks().first()) {
+    if (steps_run_ > 0) log_info(trained_text());
     log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
              "; the same command resumes from here");
   }
@@ -302,7 +305,7 @@ int RunLoop::finish() {
   if (!run_.ledger.is_saved()) save();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
-  say_end();
+  if (steps_run_ > 0) log_info(trained_text() + "; checkpoint: " + run_.ledger.saved_path());
   if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) {
     const std::string saved =
         "; " + run_.ledger.what_is_saved() + "; the same command exports it again";
@@ -319,12 +322,10 @@ int RunLoop::finish() {
   return 0;
 }
 
-void RunLoop::say_end() const {
-  if (steps_run_ == 0) return;
-  log_info(formatted("trained %lld steps in %s; the last loss is %.4f; checkpoint: %s",
-                     static_cast<long long>(steps_run_),
-                     format_duration(seconds_since(begun_)).c_str(), last_loss_,
-                     run_.ledger.saved_path().c_str()));
+std::string RunLoop::trained_text() const {
+  return formatted("trained %lld steps in %s; the last loss is %.4f",
+                   static_cast<long long>(steps_run_),
+                   format_duration(seconds_since(begun_)).c_str(), last_loss_);
 }
 
 // Exports the last step's checkpoint, which holds all ranks' parts, without communication.

@@ -36,8 +36,8 @@ class RunLoop {
   void save();
   int stop();
   int finish();
-  // Says how long this process trained, the last loss, and where the checkpoint is. On rank 0.
-  void say_end() const;
+  // Returns how many steps this process trained, how long that took, and the last loss.
+  std::string trained_text() const;
   void export_model();
   bool record_failed();
   void warn_of_events();

@@ -46,6 +46,12 @@ ProbeOptions probe_options(const MeasuredRun& run) {
                                              (run.elsewhere ? 1 : inputs.ranks_per_node));
   options.cache = cache_directory(run.config) + "/workspace";
   options.program = build_id() + "\n" + here.cpu_model;
+  if (!run.ranks || run.ranks->first()) {
+    options.on_slow = [](const std::string& unit) {
+      log_info("measuring the memory of unit " + unit +
+               ": it runs once, and later plans read the result from the cache");
+    };
+  }
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <thread>
@@ -37,18 +38,24 @@ std::string device_name(const ProbeDevice& device) {
   return "gpu\n" + gpus.at(static_cast<size_t>(device.gpu)).name;
 }
 
+constexpr std::chrono::seconds kSlow{2};
+
 // Runs work on a new thread with the process's compute threads. LibTorch's helpers end with it.
-void on_own_thread(const std::function<void()>& work) {
-  std::exception_ptr failure;
+// Calls `slow` if the work takes longer than kSlow.
+void on_own_thread(const std::function<void()>& work, const std::function<void()>& slow) {
+  std::promise<void> done;
+  std::future<void> result = done.get_future();
   std::thread thread([&] {
     try {
       work();
+      done.set_value();
     } catch (...) {
-      failure = std::current_exception();
+      done.set_exception(std::current_exception());
     }
   });
+  if (result.wait_for(kSlow) == std::future_status::timeout) slow();
   thread.join();
-  if (failure) std::rethrow_exception(failure);
+  result.get();
 }
 
 // Returns all of a GPU's memory; 0 for the CPU, whose runs have a limit from the caller.
@@ -154,10 +161,13 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
   // LibTorch's memory counter covers the whole process.
   static Mutex one_at_a_time;
   const MutexLock lock(one_at_a_time);
-  on_own_thread([&] {
+  const auto run = [&] {
     std::optional<SkippedProducts> skipped;
     if (options_.elsewhere) skipped.emplace();
     distinct.samples = samples_of(alone, options_.device, inputs);
+  };
+  on_own_thread(run, [&] {
+    if (options_.on_slow) options_.on_slow(model.spec().unit(distinct.unit).name);
   });
   units_run_ += 1;
   // Other users of the GPU's memory may leave, so samples that are too large are not cached.

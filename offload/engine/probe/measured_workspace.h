@@ -3,6 +3,7 @@
 // run. Made by one thread before the plan; a value afterwards.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct ProbeOptions {
   // The directory for measurements and the identity of this program; empty: no cache.
   std::string cache = {};
   std::string program = {};
+  // Called with the unit's name when its run has taken two seconds, on the caller's thread.
+  std::function<void(const std::string&)> on_slow = {};
 };
 
 class MeasuredWorkspace {
