@@ -465,8 +465,12 @@ void note_unread(const Json& object, const std::vector<std::string>& read,
 }
 
 bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer) {
-  const std::optional<TokenId> bos = tokenizer.bos();
-  return bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos;
+  if (ids.size() < 2 || ids[0] != ids[1]) return false;
+  if (ids[0] == tokenizer.bos()) return true;
+  // The tokenizer may add a token that no configuration names.
+  const std::vector<TokenId> added = tokenizer.encode("a", SpecialTokens::kAdd);
+  const std::vector<TokenId> plain = tokenizer.encode("a", SpecialTokens::kNone);
+  return added.size() > plain.size() && added[0] == ids[0] && plain[0] != ids[0];
 }
 
 std::string row_text(std::string text, const std::string& place, const RowFormatOptions& options,

@@ -145,20 +145,24 @@ TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
             "[{\"name\": \"f\", \"parameters\": {}}]<user>q<assistant>a");
 }
 
-// A text that was rendered before has the begin token, and the tokenizer adds one: one is trained.
+// A text that was rendered before has the begin token, and the tokenizer adds one, which a
+// configuration may not name: one is trained.
 TEST_F(Rows, ATextThatWasRenderedBeforeBeginsOnce) {
   const TrainedTokenizer trained =
       byte_tokenizer({.bos_token = "<s>", .eos_token = "</s>", .bos_starts_text = true});
-  const Tokenizer begins = Tokenizer::from_files(
-      {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
-      "begins");
-  options_.tokenizer = &begins;
   options_.model_vocabulary_size = 258;
-  const Ids plain = tokens_of(load("{\"text\": \"ab\"}"), 0);
-  ASSERT_EQ(std::count(plain.begin(), plain.end(), *begins.bos()), 1);
-  for (const char* row : {"{\"text\": \"<s>ab\"}", "{\"prompt\": \"a\", \"completion\": \"b\"}",
-                          "{\"prompt\": \"<s>a\", \"completion\": \"b\"}"}) {
-    EXPECT_EQ(tokens_of(load(row), 0), plain) << row;
+  for (const std::string& config :
+       {trained.tokenizer_config_json, std::string("{\"eos_token\": \"</s>\"}")}) {
+    const Tokenizer begins = Tokenizer::from_files(
+        {.tokenizer = trained.tokenizer_json, .tokenizer_config = config}, "begins");
+    options_.tokenizer = &begins;
+    options_.cache += "+";
+    const Ids plain = tokens_of(load("{\"text\": \"ab\"}"), 0);
+    ASSERT_EQ(std::count(plain.begin(), plain.end(), *begins.id_of("<s>")), 1);
+    for (const char* row : {"{\"text\": \"<s>ab\"}", "{\"prompt\": \"a\", \"completion\": \"b\"}",
+                            "{\"prompt\": \"<s>a\", \"completion\": \"b\"}"}) {
+      EXPECT_EQ(tokens_of(load(row), 0), plain) << row;
+    }
   }
 }
 
@@ -281,15 +285,11 @@ TEST_F(Rows, WritesInstructionsByTheChatTemplateThatThereIs) {
       load(dialog(message("user", "\"q\\ni\"") + "," + kAnswer), "conversations.jsonl");
   EXPECT_EQ(tokens_of(chat, 0), tokens_of(whole, 0));
   EXPECT_EQ(targets_of(chat, 0), targets_of(whole, 0));
-  EXPECT_EQ(chat.report.files.at(0).chat_prompts, 1);
-  EXPECT_NE(chat.report.lines().at(1).find("chat template writes 1 rows with an instruction"),
-            std::string::npos);
-  const LoadedData prompt = load("{\"prompt\": \"q\", \"completion\": \"a\"}\n", "prompts.jsonl");
-  EXPECT_EQ(text_of(tokens_of(prompt, 0)), "qa</s>");
+  const std::string said = "chat template writes 1 rows with an instruction";
+  EXPECT_NE(chat.report.lines().at(1).find(said), std::string::npos);
+  EXPECT_EQ(text_of(tokens_of(load("{\"prompt\": \"q\", \"completion\": \"a\"}"), 0)), "qa</s>");
   options_.data.prompt_template = "alpaca";
-  const LoadedData asked = load(alpaca);
-  EXPECT_NE(text_of(tokens_of(asked, 0)).find("### Input:\ni\n\n### Response:\na</s>"),
-            std::string::npos);
+  EXPECT_NE(text_of(tokens_of(load(alpaca), 0)).find("### Input:\ni\n\n"), std::string::npos);
 }
 
 // A prompt and completion may be lists of messages.
