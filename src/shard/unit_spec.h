@@ -97,8 +97,8 @@ struct UnitSpec {
   // in the unit's parameter list.
   std::vector<ParamRef> tied;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
-  // What a plan may keep of the unit's forward beside its activation checkpoint, so that backward
-  // need not compute it again: attention's result. Empty for the last unit.
+  // A plan may keep these results of the unit's forward beside its activation checkpoint, so that
+  // backward need not compute them again: those of attention. Empty for the last unit.
   std::vector<CarryTensorSpec> results = {};
   // If false, only forward reads parameter values (a row lookup), and backward does not fetch them.
   // Such a unit has its own backward and uses no tied parameters.

@@ -165,7 +165,7 @@ TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   const auto units = static_cast<double>(one.model.units.size());
   const double measured = 350 * (0.001 * (units - 1) + 0.003 * units);
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9);
-  // What backward need not compute again takes the machine's rate of attention.
+  // Attention that backward need not compute again takes the machine's rate.
   for (size_t u = 1; u <= 3; ++u) one.model.units[u].results = {{.elements_per_position = 64}};
   one.inputs.keep_results = true;
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9) << "a machine without this rate";
