@@ -75,7 +75,7 @@ struct PlanInputs {
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;
-  // Set: the run could read its frozen parameters from the model's files.
+  // Set: the run could read its frozen parameters from the model's files, packed or not.
   std::shared_ptr<const FrozenFiles> model_files;
   // Set: frozen parameters are read from the model's files and are in no tier. Excludes nvme.state.
   std::shared_ptr<const FrozenFiles> frozen_files;

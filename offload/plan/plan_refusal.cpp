@@ -80,6 +80,10 @@ void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
 // Adds the move of frozen parameters to the model's files, or of the state, or of state and
 // parameters, to drives. A frozen model in its own files leaves only small state.
 void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
+  if (inputs.model_files && inputs.keep_frozen) {
+    levers.push_back({"offload.parameters", "\"host\"", "\"files\"",
+                      [](PlanInputs& other) { other.keep_frozen = false; }});
+  }
   if (inputs.frozen_files) return;
   if (inputs.model_files && !inputs.nvme.state) {
     levers.push_back({"offload.parameters", "\"host\"", "\"files\"", [](PlanInputs& other) {

@@ -1,6 +1,6 @@
 // PackedFormat: how a frozen matrix is stored in fewer bits than its values have in the compute
-// dtype. Tiers, slots and transfers hold the packed bytes; kernels/nf4.h and kernels/fp8.h unpack
-// them on the device. Pure functions; any thread.
+// dtype. Tiers, slots and transfers hold the packed bytes; kernels/nf4.h, kernels/fp8.h and
+// kernels/mxfp4.h unpack them on the device. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,12 @@
 namespace longshore {
 
 enum class PackedFormat : uint8_t {
-  kNf4,  // base/nf4.h
-  kFp8,  // base/fp8.h
+  kNf4,    // base/nf4.h
+  kFp8,    // base/fp8.h
+  kMxfp4,  // base/mxfp4.h; only of models that are published in it
 };
 
-// Returns the name in the run file.
+// Returns the name in the run file; of kMxfp4 that in config.json.
 std::string_view name_of(PackedFormat format);
 
 // Fills the span with the values from `begin` on, in row-major order.
@@ -27,7 +28,8 @@ using ReadValues = std::function<void(int64_t begin, std::span<float> out)>;
 // `shape` is [rows, columns], each at least 1.
 Bytes packed_bytes(PackedFormat format, std::span<const int64_t> shape);
 
-// Packs the finite values of a matrix, which `read` gives in pieces; `packed` has packed_bytes.
+// Packs the finite values of a matrix, which `read` gives in pieces, in another format than kMxfp4;
+// `packed` has packed_bytes.
 void encode_packed(PackedFormat format, std::span<const int64_t> shape, const ReadValues& read,
                    std::span<std::byte> packed);
 

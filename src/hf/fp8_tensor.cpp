@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kBlock = Fp8Layout::kBlock;
 constexpr int64_t kPieceElements = int64_t{1} << 18;
+// 448 times such a scale is finite in bf16.
+constexpr float kGreatestSafeScale = 7e35F;
+constexpr uint8_t kNoNumber = 0x7F;                     // with either sign
 constexpr int64_t kMaxBlockColumns = int64_t{1} << 16;  // the scales of a row are held at once
 
 Fp8Layout matrix_of(const std::vector<int64_t>& shape) {
@@ -30,6 +33,10 @@ std::vector<int64_t> scales_shape(const std::vector<int64_t>& shape) {
 bool holds_scales(TensorDType dtype) {
   return dtype == TensorDType::kF32 || dtype == TensorDType::kBF16 || dtype == TensorDType::kU8 ||
          dtype == TensorDType::kF8E8M0;
+}
+
+void read_cached(const PackedTensor::Part& part, Bytes begin, std::span<std::byte> out) {
+  part.file->read(*part.tensor, begin, out);
 }
 
 float power_of(uint8_t exponent) {
@@ -68,24 +75,23 @@ Fp8Tensor::Fp8Tensor(Part codes, Part scales)
   values_.bytes = codes.tensor->bytes * width_of(TensorDType::kBF16);
 }
 
-// Reads the scales of one row of blocks, which counts over all matrices.
-void Fp8Tensor::read_scales(int64_t block_row, std::span<float> out) const {
-  const int64_t first = block_row * matrix_.block_columns();
-  const auto read = [&](auto value, const auto& to_float) {
+// Reads scales from the `first` on, which counts over all matrices.
+void Fp8Tensor::read_scales(int64_t first, std::span<float> out, const ReadPart& read_part) const {
+  const auto read_as = [&](auto value, const auto& to_float) {
     std::vector<decltype(value)> stored(out.size());
-    scales_.file->read(*scales_.tensor, first * static_cast<int64_t>(sizeof(value)),
-                       std::as_writable_bytes(std::span(stored)));
+    read_part(scales_, first * static_cast<int64_t>(sizeof(value)),
+              std::as_writable_bytes(std::span(stored)));
     std::ranges::transform(stored, out.begin(), to_float);
   };
   switch (scales_.tensor->dtype) {
     case TensorDType::kF32:
-      read(float{}, [](float scale) { return scale; });
+      read_as(float{}, [](float scale) { return scale; });
       return;
     case TensorDType::kBF16:
-      read(uint16_t{}, bf16_to_float);
+      read_as(uint16_t{}, bf16_to_float);
       return;
     default:
-      read(uint8_t{}, power_of);
+      read_as(uint8_t{}, power_of);
   }
 }
 
@@ -103,7 +109,10 @@ void Fp8Tensor::read(int64_t begin, std::span<float> out) const {
       const int64_t at = begin + static_cast<int64_t>(done);
       const int64_t row = at / columns, column = at % columns;
       const int64_t block_row = row / rows * matrix_.block_rows() + row % rows / kBlock;
-      if (block_row != held) read_scales(held = block_row, scales);
+      if (block_row != held) {
+        held = block_row;
+        read_scales(block_row * matrix_.block_columns(), scales, read_cached);
+      }
       const int64_t left = std::min(kBlock - column % kBlock, columns - column);
       const size_t count = std::min(static_cast<size_t>(left), piece.size() - done);
       decode_fp8_block(piece.subspan(done, count), scales[static_cast<size_t>(column / kBlock)],
@@ -116,28 +125,59 @@ void Fp8Tensor::read(int64_t begin, std::span<float> out) const {
   }
 }
 
-void Fp8Tensor::read_packed(std::span<std::byte> packed) const {
-  LONGSHORE_CHECK(values_.shape.size() == 2 && static_cast<Bytes>(packed.size()) == matrix_.bytes())
-      << values_.name << " in " << packed.size() << " bytes";
-  std::ranges::fill(packed, std::byte{0});
-  const auto bytes_of = [&](Bytes begin, Bytes count) {
-    return packed.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+void Fp8Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                            const ReadPart& read_part) const {
+  const Bytes end = begin + static_cast<Bytes>(out.size());
+  LONGSHORE_CHECK(begin >= 0 && end <= matrix_.bytes())
+      << values_.name << ": bytes from " << begin << " to " << end;
+  std::ranges::fill(out, std::byte{0});
+  const auto overlap = [&](Bytes first, Bytes last, const auto& fill) {
+    first = std::max(first, begin);
+    last = std::min(last, end);
+    if (first >= last) return;
+    fill(first, out.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)));
   };
-  std::vector<float> scales(static_cast<size_t>(matrix_.block_columns()));
-  for (int64_t row = 0; row < matrix_.block_rows(); ++row) {
-    read_scales(row, scales);
-    const Bytes width = matrix_.scales_bytes() / matrix_.block_rows();
-    std::ranges::copy(std::as_bytes(std::span(scales)), bytes_of(row * width, width).begin());
-  }
-  codes_.file->read(*codes_.tensor, 0, bytes_of(matrix_.codes_begin(), matrix_.elements()));
+  overlap(0, matrix_.scales_bytes(), [&](Bytes first, std::span<std::byte> bytes) {
+    read_packed_scales(matrix, first, bytes, read_part);
+  });
+  const Bytes codes = matrix_.codes_begin();
+  overlap(codes, codes + matrix_.elements(), [&](Bytes first, std::span<std::byte> bytes) {
+    read_packed_codes(matrix, first - codes, bytes, read_part);
+  });
+}
+
+// A range may begin and end inside of a scale.
+void Fp8Tensor::read_packed_scales(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                                   const ReadPart& read_part) const {
+  constexpr Bytes kWidth = sizeof(float);
+  const int64_t first = begin / kWidth;
+  const int64_t last = (begin + static_cast<Bytes>(out.size()) + kWidth - 1) / kWidth;
+  std::vector<float> scales(static_cast<size_t>(last - first));
+  read_scales(matrix * (matrix_.scales_bytes() / kWidth) + first, scales, read_part);
+  std::ranges::copy(std::as_bytes(std::span(scales))
+                        .subspan(static_cast<size_t>(begin - first * kWidth), out.size()),
+                    out.begin());
+  if (std::ranges::all_of(scales,
+                          [](float scale) { return std::fabs(scale) < kGreatestSafeScale; }))
+    return;
+  // Reading its values finds those of them that are not finite.
   std::vector<float> values(
       static_cast<size_t>(std::min<int64_t>(kPieceElements, matrix_.elements())));
-  for (int64_t begin = 0; begin < matrix_.elements(); begin += kPieceElements) {
-    const std::span<float> piece = std::span(values).first(
-        static_cast<size_t>(std::min(kPieceElements, matrix_.elements() - begin)));
-    decode_fp8(matrix_, packed, begin, piece);
-    check_finite(begin, piece);
+  for (int64_t done = 0; done < matrix_.elements(); done += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, matrix_.elements() - done);
+    read(matrix * matrix_.elements() + done, std::span(values).first(static_cast<size_t>(count)));
   }
+}
+
+void Fp8Tensor::read_packed_codes(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                                  const ReadPart& read_part) const {
+  const int64_t first = matrix * matrix_.elements() + begin;
+  read_part(codes_, first, out);
+  const auto bad = std::ranges::find_if(
+      out, [](std::byte code) { return (static_cast<uint8_t>(code) & kNoNumber) == kNoNumber; });
+  if (bad == out.end()) return;
+  float value = 0.0F;
+  read(first + (bad - out.begin()), std::span(&value, 1));
 }
 
 void Fp8Tensor::check_finite(int64_t begin, std::span<const float> values) const {

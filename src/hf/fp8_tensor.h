@@ -28,11 +28,16 @@ class Fp8Tensor final : public PackedTensor {
   Fp8Tensor(Part codes, Part scales);
 
   void read(int64_t begin, std::span<float> out) const override;
-  // Reads a single matrix as base/fp8.h packs it. Throws DataError for a value that is not finite.
-  void read_packed(std::span<std::byte> packed) const;
+  PackedFormat format() const override { return PackedFormat::kFp8; }
+  void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                   const ReadPart& read_part) const override;
 
  private:
-  void read_scales(int64_t block_row, std::span<float> out) const;
+  void read_scales(int64_t first, std::span<float> out, const ReadPart& read_part) const;
+  void read_packed_scales(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                          const ReadPart& read_part) const;
+  void read_packed_codes(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                         const ReadPart& read_part) const;
   void check_finite(int64_t begin, std::span<const float> values) const;
 
   Part codes_, scales_;

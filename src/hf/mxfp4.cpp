@@ -11,27 +11,12 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kGroupValues = 32;
-constexpr int64_t kGroupBytes = 16;
+constexpr int64_t kGroupValues = Mxfp4Layout::kGroup;
+constexpr int64_t kGroupBytes = Mxfp4Layout::kGroupBytes;
 constexpr Bytes kPieceBytes = kMiB;
 constexpr int64_t kMaxGroups = kPieceBytes / kGroupBytes;  // a row must fit in one piece
-constexpr int64_t kTileRows = 16;                          // a cache line of fp32 values
 // 6 x 2^(252 - 127) is finite, 4 x 2^(253 - 127) is not.
 constexpr uint8_t kGreatestSafeScale = 252;
-
-constexpr std::array<float, 16> kValues = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
-                                           -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
-
-const std::array<float, 256>& scale_values() {
-  static const std::array<float, 256> table = [] {
-    std::array<float, 256> powers{};
-    for (size_t i = 0; i < powers.size(); ++i) {
-      powers[i] = std::ldexp(1.0F, static_cast<int>(i) - 127);
-    }
-    return powers;
-  }();
-  return table;
-}
 
 std::string shape_mismatch(const TensorInfo& blocks, const TensorInfo& scales) {
   const std::vector<int64_t>& shape = blocks.shape;
@@ -94,26 +79,12 @@ class Mxfp4Tensor::Piece {
                                std::as_writable_bytes(std::span(scales_).first(groups)));
   }
 
-  // Decodes elements [begin, begin + out.size()) of the expert that lie in these rows. It works in
-  // tiles of rows, so that input and output both stay in the L1 cache.
+  // Decodes elements [begin, begin + out.size()) of the expert that lie in these rows.
   void decode(int64_t begin, std::span<float> out) const {
-    const std::array<float, 256>& powers = scale_values();
-    const int64_t all = tensor_.rows_, end = begin + static_cast<int64_t>(out.size());
-    for (int64_t tile = first_; tile < first_ + rows_; tile += kTileRows) {
-      const int64_t last = std::min(tile + kTileRows, first_ + rows_);
-      for (int64_t column = begin / all; column * all < end; ++column) {
-        const int64_t from = std::max(tile, begin - column * all);
-        const int64_t to = std::min(last, end - column * all);
-        for (int64_t row = from; row < to; ++row) {
-          const int64_t at = (row - first_) * tensor_.groups_ + column / kGroupValues;
-          const uint8_t pair =
-              blocks_[static_cast<size_t>(at * kGroupBytes + column % kGroupValues / 2)];
-          const uint8_t value = column % 2 == 0 ? pair & 15 : pair >> 4;
-          out[static_cast<size_t>(column * all + row - begin)] =
-              kValues[value] * powers[scales_[static_cast<size_t>(at)]];
-        }
-      }
-    }
+    decode_mxfp4(
+        tensor_.layout(),
+        {.first = first_, .count = rows_, .blocks = blocks_.data(), .scales = scales_.data()},
+        begin, out);
   }
 
   uint8_t greatest_scale() const {
@@ -153,6 +124,37 @@ void Mxfp4Tensor::read(int64_t begin, std::span<float> out) const {
     read_expert(expert, inside, out.first(count));
     out = out.subspan(count);
     begin += static_cast<int64_t>(count);
+  }
+}
+
+void Mxfp4Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                              const ReadPart& read_part) const {
+  const Bytes scales = layout().scales_begin(), scales_end = scales + layout().scales_bytes();
+  const Bytes end = begin + static_cast<Bytes>(out.size());
+  LONGSHORE_CHECK(begin >= 0 && end <= layout().bytes())
+      << values_.name << ": bytes from " << begin << " to " << end;
+  std::ranges::fill(out, std::byte{0});
+  if (begin < scales) {
+    const Bytes count = std::min(end, scales) - begin;
+    read_part(blocks_, matrix * scales + begin, out.first(static_cast<size_t>(count)));
+  }
+  const Bytes first = std::max(begin, scales), last = std::min(end, scales_end);
+  if (first >= last) return;
+  const std::span<std::byte> part =
+      out.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first));
+  read_part(scales_, matrix * layout().scales_bytes() + first - scales, part);
+  for (size_t i = 0; i < part.size(); ++i) {
+    if (static_cast<uint8_t>(part[i]) <= kGreatestSafeScale) continue;
+    check_group(matrix, first - scales + static_cast<int64_t>(i));
+  }
+}
+
+// Reads the values of a group, which counts in its expert; that finds those that are not finite.
+void Mxfp4Tensor::check_group(int64_t expert, int64_t group) const {
+  const int64_t row = group / groups_, input = group % groups_ * kGroupValues;
+  for (int64_t i = input; i < input + kGroupValues; ++i) {
+    float value = 0.0F;
+    read_expert(expert, i * rows_ + row, std::span(&value, 1));
   }
 }
 

@@ -1,5 +1,5 @@
-// Mxfp4: expert matrices in gpt_oss's format: 4-bit values in groups of 32 with a shared exponent,
-// stored as two tensors for one bf16 parameter. The files hold
+// Mxfp4Tensor: expert matrices in MXFP4 (base/mxfp4.h), stored as two tensors for one bf16
+// parameter. The files hold
 //
 //   <name>_blocks  U8 [experts, rows, groups, 16]  two values per byte, the lower half first
 //   <name>_scales  U8 [experts, rows, groups]      the exponent, plus 127
@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/mxfp4.h"
 #include "hf/packed_tensor.h"
 
 namespace longshore {
@@ -28,9 +29,15 @@ class Mxfp4Tensor final : public PackedTensor {
   Mxfp4Tensor(Part blocks, Part scales);
 
   void read(int64_t begin, std::span<float> out) const override;
+  PackedFormat format() const override { return PackedFormat::kMxfp4; }
+  void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                   const ReadPart& read_part) const override;
 
  private:
   class Piece;
+  // Returns the layout of an expert.
+  Mxfp4Layout layout() const { return {values_.shape[1], values_.shape[2]}; }
+  void check_group(int64_t expert, int64_t group) const;
   void read_expert(int64_t expert, int64_t begin, std::span<float> out) const;
   void check_finite(int64_t begin, std::span<const float> out) const;
 

@@ -3,9 +3,12 @@
 // bounded piece.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
+#include "base/packed_format.h"
 #include "hf/safetensors_reader.h"
 
 namespace longshore {
@@ -25,6 +28,15 @@ class PackedTensor {
   // Reads elements [begin, begin + out.size()) in row-major order, exactly. Throws DataError for a
   // value that is not finite.
   virtual void read(int64_t begin, std::span<float> out) const = 0;
+
+  // Fills the span with bytes of a part's tensor from `begin` on.
+  using ReadPart = std::function<void(const Part& part, Bytes begin, std::span<std::byte> out)>;
+  // Returns the format in which the files hold the values.
+  virtual PackedFormat format() const = 0;
+  // Reads bytes [begin, begin + out.size()) of one matrix of a stack as base/packed_format.h packs
+  // it. Throws DataError for a value that is not finite.
+  virtual void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
+                           const ReadPart& read_part) const = 0;
 
  protected:
   TensorInfo values_;

@@ -4,6 +4,7 @@
 #include "kernels/flat_copy.h"
 #include "kernels/fp8.h"
 #include "kernels/gradient.h"
+#include "kernels/mxfp4.h"
 #include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -36,6 +37,9 @@ void swiglu_backward_cuda(DType, int64_t, const void*, void*, void*, CUstream_st
   refuse();
 }
 void unpack_fp8_cuda(DType, int64_t, int64_t, const void*, void*, CUstream_st*) {
+  refuse();
+}
+void unpack_mxfp4_cuda(DType, int64_t, int64_t, const void*, void*, CUstream_st*) {
   refuse();
 }
 void unpack_nf4_cuda(DType, int64_t, const void*, void*, CUstream_st*) {

@@ -2,11 +2,15 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
+#include "base/mxfp4.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/fp8.h"
+#include "kernels/mxfp4.h"
 #include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -126,30 +130,61 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
   }
 }
 
-void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values) {
-  const void* const bytes = operand(packed, values);
+namespace {
+
+void unpack_on_gpu(PackedFormat format, const void* packed, const at::Tensor& values) {
   const DType dtype = dtype_of(values);
-  LONGSHORE_CHECK(values.is_contiguous() &&
-                  packed.numel() * packed.element_size() >= packed_bytes(format, values.sizes()));
-  const int64_t count = values.numel(), rows = values.size(0), columns = values.size(1);
-  const bool nf4 = format == PackedFormat::kNf4;
+  const int64_t rows = values.size(0), columns = values.size(1);
   void* const out = values.mutable_data_ptr();
-  if (on_gpu(values)) {
-    if (nf4) {
-      kernels::unpack_nf4_cuda(dtype, count, bytes, out, stream_of(values));
-    } else {
-      kernels::unpack_fp8_cuda(dtype, rows, columns, bytes, out, stream_of(values));
-    }
+  switch (format) {
+    case PackedFormat::kNf4:
+      kernels::unpack_nf4_cuda(dtype, values.numel(), packed, out, stream_of(values));
+      return;
+    case PackedFormat::kFp8:
+      kernels::unpack_fp8_cuda(dtype, rows, columns, packed, out, stream_of(values));
+      return;
+    case PackedFormat::kMxfp4:
+      kernels::unpack_mxfp4_cuda(dtype, rows, columns, packed, out, stream_of(values));
+  }
+}
+
+void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& values) {
+  const DType dtype = dtype_of(values);
+  const int64_t rows = values.size(0), columns = values.size(1);
+  void* const out = values.mutable_data_ptr();
+  constexpr int64_t kGrain = int64_t{1} << 16;
+  if (format == PackedFormat::kMxfp4) {
+    constexpr int64_t kGroup = Mxfp4Layout::kGroup;
+    const int64_t grain = std::max<int64_t>(1, kGrain / (kGroup * columns));
+    at::parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
+      kernels::unpack_mxfp4_cpu(dtype, rows, columns, packed, begin, end, out);
+    });
     return;
   }
-  constexpr int64_t kGrain = int64_t{1} << 16;
-  at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
-    if (nf4) {
-      kernels::unpack_nf4_cpu(dtype, count, bytes, begin, end, out);
+  at::parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    if (format == PackedFormat::kNf4) {
+      kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {
-      kernels::unpack_fp8_cpu(dtype, rows, columns, bytes, begin, end, out);
+      kernels::unpack_fp8_cpu(dtype, rows, columns, packed, begin, end, out);
     }
   });
+}
+
+}  // namespace
+
+void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values) {
+  if (values.dim() == 3) {
+    for (int64_t i = 0; i < values.size(0); ++i) unpack(format, packed[i], values[i]);
+    return;
+  }
+  const void* const bytes = operand(packed, values);
+  LONGSHORE_CHECK(values.is_contiguous() &&
+                  packed.numel() * packed.element_size() >= packed_bytes(format, values.sizes()));
+  if (on_gpu(values)) {
+    unpack_on_gpu(format, bytes, values);
+  } else {
+    unpack_on_cpu(format, bytes, values);
+  }
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,

@@ -26,8 +26,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 // Overwrites gate and up with their gradients.
 void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up);
 
-// Writes the values of a packed matrix to contiguous `values` [rows, columns]. `packed` is
-// contiguous, of the same dtype, and holds the packed bytes.
+// Writes the values of a packed matrix to contiguous `values` [rows, columns], or those of stacked
+// matrices, each a row of `packed`, to [count, rows, columns]. `packed` is contiguous, of the same
+// dtype, and holds the packed bytes.
 void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values);
 
 // Returns the losses, fp32 [rows], of logits [rows, vocabulary] and targets int64 [rows]. With

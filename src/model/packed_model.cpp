@@ -1,27 +1,42 @@
 #include "model/packed_model.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "model/fused_ops.h"
+#include "shard/flat_layout.h"
 
 namespace longshore {
 namespace {
 
-// Unpacked matrices are aligned as in a slot, in elements.
-constexpr int64_t kAlignment = 256;
+// Kernels write lots of 16 bytes, and unpacked matrices of experts lie end to end.
+constexpr int64_t kLotElements = 8;
 
 bool is_packed(const ParamSpec& parameter, const Packing& packing) {
   if (packing.only && !packing.only->contains(parameter.name)) return false;
-  return parameter.frozen && !parameter.adapter && !parameter.stacked &&
-         parameter.whole_rows == 0 && parameter.shape.size() == 2;
+  if (!parameter.frozen || parameter.adapter || parameter.routes) return false;
+  const std::vector<int64_t>& shape = parameter.shape;
+  if (parameter.stacked) return shape.size() == 3 && shape[1] * shape[2] % kLotElements == 0;
+  const bool for_experts = packing.format == PackedFormat::kMxfp4;
+  return !for_experts && parameter.whole_rows == 0 && shape.size() == 2;
 }
 
+// The experts of a stacked parameter are packed one by one, each as bitsandbytes packs a linear
+// layer: so any group of experts can be a unit, and files with single experts give the same values.
+// transformers 5.23 leaves fused experts in bf16. bitsandbytes' replace_parameter_4bit packs such a
+// tensor as a whole, in blocks of 64 in its order in memory: these have the same codes if an
+// expert's values are a multiple of 64. Its scales are fp32 unless compress_statistics asks for
+// codes, and then their mean and groups are those of all experts.
 ParamSpec packed(ParamSpec parameter, const Packing& packing) {
   const Bytes width = width_of(packing.compute);
   parameter.unpacked = parameter.shape;
-  parameter.shape = {align_up(packed_bytes(packing.format, parameter.unpacked), width) / width};
+  const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
+  const int64_t elements = align_up(packed_bytes(packing.format, matrix), width) / width;
+  parameter.shape = {elements};
+  if (parameter.stacked)
+    parameter.shape = {parameter.unpacked[0], align_up(elements, kBlockElements)};
   return parameter;
 }
 
@@ -32,7 +47,7 @@ class PackedUnit : public Unit {
       : unit_(unit), format_(format) {
     for (const ParamSpec& parameter : spec.parameters) {
       matrices_.push_back({.shape = parameter.unpacked, .begin = total_});
-      if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kAlignment);
+      if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kBlockElements);
     }
   }
 

@@ -26,8 +26,8 @@ struct Packing {
 };
 
 // Returns the specification with the matrices packed that a PackedModel packs: frozen ones of
-// blocks, of linear layers. A packed one has its name, and as many elements of the compute dtype as
-// hold it.
+// blocks, of linear layers and experts. A packed one has its name, and as many elements of the
+// compute dtype as hold it; stacked experts, a row of them for each.
 ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing);
 
 class PackedModel : public Model {

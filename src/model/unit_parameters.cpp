@@ -62,6 +62,12 @@ class UnitBuilder {
     if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
   }
 
+  void router(int64_t experts, int64_t in) {
+    const size_t place = parameters_.size();
+    matrix(Module::kRouter, experts, in, false);
+    parameters_[place].spec.routes = true;
+  }
+
   // Adds a table of tokens or positions; the head's is a matrix whose rows are outputs.
   void table(Module module, int64_t rows) {
     add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
@@ -350,7 +356,7 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const int64_t hidden = arch.hidden, width = moe.width, outer = arch.experts_hidden();
   const int64_t inner = arch.gated ? 2 * width : width;
   if (moe.beside) builder.filled(Module::kRouterScale, {hidden}, {.kind = InitSpec::Kind::kOnes});
-  builder.matrix(Module::kRouter, moe.experts, hidden, false);
+  builder.router(moe.experts, hidden);
   if (moe.beside) {
     builder.filled(Module::kRouterExpertScale, {moe.experts}, {.kind = InitSpec::Kind::kOnes});
   }

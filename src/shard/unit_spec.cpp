@@ -29,7 +29,10 @@ int64_t ParamSpec::values() const {
 
 ParamSpec ParamSpec::whole() const {
   ParamSpec all = *this;
-  if (whole_rows > 0) all.shape.front() = whole_rows;
+  if (whole_rows > 0) {
+    all.shape.front() = whole_rows;
+    if (!unpacked.empty()) all.unpacked.front() = whole_rows;
+  }
   all.first_row = all.whole_rows = 0;
   return all;
 }

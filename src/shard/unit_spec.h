@@ -42,10 +42,12 @@ struct ParamSpec {
   // Each value is two elements of bf16 that hold its fp32 bits (store_in_halves). All tiers, slots
   // and gathers move them as they move other elements; the views of a unit are fp32.
   bool in_halves = false;
+  bool routes = false;   // a router's matrix, which is small and never packed
   double dropout = 0.0;  // the share of the matrix's inputs that training drops
   InitSpec init;
   // The shape of the values, if `shape` counts elements of the compute dtype that hold them packed
-  // (model/packed_model.h); empty: the values are stored as they are.
+  // (model/packed_model.h), in stacked parameters those of each row; empty: the values are stored
+  // as they are.
   std::vector<int64_t> unpacked = {};
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece

@@ -12,6 +12,7 @@
 #include "hf/weight_loader.h"
 #include "tests/fakes/test_files.h"
 #include "tests/hf/hf_fixtures.h"
+#include "tests/hf/packed_bytes.h"
 
 namespace longshore {
 namespace {
@@ -82,15 +83,7 @@ TEST(Fp8Tensor, AnyRangeGivesTheValuesOfTheWhole) {
       const auto at = whole.begin() + static_cast<int64_t>(begin);
       ASSERT_EQ(bits_of(part), bits_of({at, at + static_cast<int64_t>(part.size())})) << name;
     }
-    if (ref.tensor->shape.size() > 2) continue;
-    const Fp8Layout layout(ref.tensor->shape[0], ref.tensor->shape[1]);
-    std::vector<std::byte> packed(static_cast<size_t>(layout.bytes()));
-    const auto* const tensor = dynamic_cast<const Fp8Tensor*>(ref.packed);
-    ASSERT_NE(tensor, nullptr) << name;
-    tensor->read_packed(packed);
-    std::vector<float> values(whole.size());
-    decode_fp8(layout, packed, 0, values);
-    EXPECT_EQ(bits_of(values), bits_of(whole)) << name;
+    expect_packed_values(ref, whole);
   }
 }
 
@@ -146,8 +139,8 @@ TEST_F(Fp8Files, ACodeThatIsNoNumberIsNamed) {
   const std::vector<std::string> parts = {"tensor 'w': row 1, column 3 is not finite"};
   expect_parts(error_of<DataError>([&] { read_elements(model.find("w"), 1, first); }), parts);
   std::vector<std::byte> packed(static_cast<size_t>(Fp8Layout(3, 4).bytes()));
-  const auto* const tensor = dynamic_cast<const Fp8Tensor*>(model.find("w").packed);
-  expect_parts(error_of<DataError>([&] { tensor->read_packed(packed); }), parts);
+  const PackedTensor* const tensor = model.find("w").packed;
+  expect_parts(error_of<DataError>([&] { tensor->read_packed(0, 0, packed, read_part); }), parts);
 }
 
 // Other kinds of fp8 are refused by what makes them others.

@@ -14,6 +14,7 @@
 #include "hf/weight_loader.h"
 #include "tests/fakes/test_files.h"
 #include "tests/hf/hf_fixtures.h"
+#include "tests/hf/packed_bytes.h"
 
 namespace longshore {
 namespace {
@@ -74,6 +75,7 @@ TEST(Mxfp4, AnyRangeGivesTheValuesOfTheWhole) {
       ASSERT_EQ(bits_of(part), bits_of({at, at + static_cast<int64_t>(part.size())}))
           << name << " " << begin;
     }
+    expect_packed_values(directory.find(name), whole);
   }
 }
 
@@ -171,6 +173,10 @@ TEST_F(Mxfp4Files, AScaleThatIsTooLargeIsNamed) {
   read_elements(ref, 0, first);
   EXPECT_EQ(first, std::vector<float>(32 * 3, 6.0F));
   expect_parts(error_of<DataError>([&] { read_elements(ref, 32 * 3, first); }),
+               {"model.safetensors: tensor 'w_scales'", "expert 1, row 1", "too large"});
+  std::vector<std::byte> packed(static_cast<size_t>(Mxfp4Layout(32, 3).bytes()));
+  ref.packed->read_packed(0, 0, packed, read_part);
+  expect_parts(error_of<DataError>([&] { ref.packed->read_packed(1, 0, packed, read_part); }),
                {"model.safetensors: tensor 'w_scales'", "expert 1, row 1", "too large"});
 }
 

@@ -180,5 +180,19 @@ TEST(FrozenPlan, IsProposedWhereHostMemoryIsTooSmall) {
   EXPECT_FALSE(proposes(inputs, "\"files\""));
 }
 
+// A packed model that the files hold in the same form can stay there; one that is packed while it
+// is loaded cannot.
+TEST(FrozenPlan, IsProposedForModelsThatArePackedAsPublished) {
+  const ModelSpec model = model_with_base();
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.frozen_files = std::make_shared<const FrozenFiles>();
+  inputs.keep_frozen = true;
+  inputs.host_cap = draft_tier_plan(inputs, made_up_machine()).host.total - 1;
+  const std::string change = "offload.parameters = \"files\" (now \"host\") saves";
+  EXPECT_EQ(explain_misfit(inputs, made_up_machine()).find(change), std::string::npos);
+  inputs.model_files = inputs.frozen_files;
+  EXPECT_NE(explain_misfit(inputs, made_up_machine()).find(change), std::string::npos);
+}
+
 }  // namespace
 }  // namespace longshore

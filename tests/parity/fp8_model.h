@@ -16,14 +16,26 @@
 
 namespace longshore {
 
-// Routers are not packed, as in published models.
+// Returns whether a tensor is a matrix of a block, or those of its experts. Routers are not packed,
+// as in published models.
 inline bool is_packed_matrix(const std::string& name, const std::vector<int64_t>& shape) {
-  return shape.size() == 2 && name.starts_with("model.layers.") &&
-         !name.ends_with(".mlp.gate.weight");
+  if (!name.starts_with("model.layers.") || name.ends_with("_bias")) return false;
+  if (name.ends_with(".gate.weight") || name.ends_with(".router.weight")) return false;
+  return shape.size() == 2 || (shape.size() == 3 && name.find(".experts.") != name.npos);
+}
+
+// Calls use(shape, values) for the matrix, or for that of each expert.
+template <typename Use>
+void for_matrices(const std::vector<int64_t>& shape, std::vector<float>& values, const Use& use) {
+  const std::span<const int64_t> matrix = std::span(shape).last(2);
+  const auto count = static_cast<size_t>(matrix[0] * matrix[1]);
+  for (size_t begin = 0; begin < values.size(); begin += count) {
+    use(matrix, std::span(values).subspan(begin, count));
+  }
 }
 
 inline std::vector<std::byte> packed_matrix(PackedFormat format, std::span<const int64_t> shape,
-                                            const std::vector<float>& values) {
+                                            std::span<const float> values) {
   std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format, shape)));
   encode_packed(
       format, shape,
@@ -48,15 +60,19 @@ inline void write_in_fp8(EditedModel& model) {
       add({name, TensorDType::kF32, shape}, std::as_bytes(std::span(values)));
       continue;
     }
-    const Fp8Layout layout(shape[0], shape[1]);
-    const std::vector<std::byte> bytes = packed_matrix(PackedFormat::kFp8, shape, values);
-    const auto part = [&](Bytes begin, Bytes count) {
-      return std::span(bytes).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-    };
-    add({name, TensorDType::kF8E4M3, shape}, part(layout.codes_begin(), layout.elements()));
-    add({name + "_scale_inv", TensorDType::kF32, {layout.block_rows(), layout.block_columns()}},
-        part(0, layout.scales_bytes()));
-    decode_fp8(layout, bytes, 0, values);
+    std::vector<std::byte> codes, scales;
+    for_matrices(shape, values, [&](std::span<const int64_t> matrix, std::span<float> of_one) {
+      const Fp8Layout layout(matrix[0], matrix[1]);
+      const std::vector<std::byte> bytes = packed_matrix(PackedFormat::kFp8, matrix, of_one);
+      const auto begin = bytes.begin() + layout.codes_begin();
+      codes.insert(codes.end(), begin, begin + layout.elements());
+      scales.insert(scales.end(), bytes.begin(), bytes.begin() + layout.scales_bytes());
+      decode_fp8(layout, bytes, 0, of_one);
+    });
+    std::vector<int64_t> blocks = shape;
+    for (int64_t& size : std::span(blocks).last(2)) size = (size + 127) / 128;
+    add({name, TensorDType::kF8E4M3, shape}, codes);
+    add({name + "_scale_inv", TensorDType::kF32, blocks}, scales);
   }
   SafetensorsWriter writer(model.directory() + "/model.safetensors", tensors, {{"format", "pt"}});
   for (const std::vector<std::byte>& bytes : contents) writer.append(bytes);

@@ -5,6 +5,7 @@
 #include "tests/fakes/command_run.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/fp8_model.h"
+#include "tests/parity/partly_resident.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -45,7 +46,11 @@ TEST_P(Fp8Model, GivesAdaptersTheBitsOfItsBf16Values) {
   RunDriver reference("fp8-values");
   ASSERT_EQ(reference.train(adapters_over(values_)), 0);
   for (const Arguments& variant :
-       std::vector<Arguments>{{}, {"--fsdp.recompute=none", "--fsdp.prefetch=3"}}) {
+       std::vector<Arguments>{{},
+                              {"--fsdp.recompute=none", "--fsdp.prefetch=3"},
+                              {"--fsdp.units={ rows = 100000 }"},
+                              {"--offload.parameters=files"},
+                              {"--offload.parameters=files", "--fsdp.units=half"}}) {
     RunDriver packed("fp8");
     ASSERT_EQ(packed.train(joined(adapters_over(model_), variant)), 0);
     EXPECT_EQ(packed.steps("loss"), reference.steps("loss"));
@@ -53,11 +58,12 @@ TEST_P(Fp8Model, GivesAdaptersTheBitsOfItsBf16Values) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Fp8Model, testing::Values("llama", "deepseek_v3"),
+INSTANTIATE_TEST_SUITE_P(Families, Fp8Model,
+                         testing::Values("llama", "deepseek_v3", "qwen3_moe-fused"),
                          golden_test_name);
 
-// Codes and scales take half of the memory, the merged model is bf16 and says nothing of fp8, and
-// tiers that only hold what the files hold are refused.
+// Codes and scales take half of the memory, also where they are read from the files as planned. The
+// merged model is bf16 and says nothing of fp8. Without adapters the files are not read in a step.
 TEST(Fp8Base, IsSmallAndMergesToBf16) {
   EditedModel model("llama"), values("llama", "-values");
   write_in_fp8(model);
@@ -68,7 +74,7 @@ TEST(Fp8Base, IsSmallAndMergesToBf16) {
                   {"--model.path=\"" + of.directory() + "\"", "--adapter.kind=lora",
                    "--train.steps=2", "--precision.compute=bf16"});
   };
-  RunDriver run("fp8"), refused("fp8-refused"), reference("fp8-values");
+  RunDriver run("fp8"), files("fp8-files"), refused("fp8-refused"), reference("fp8-values");
   ASSERT_EQ(run.train(adapters(model)), 0);
   ASSERT_EQ(reference.train(adapters(values)), 0);
   // Copies to the device have the packed bytes.
@@ -79,8 +85,16 @@ TEST(Fp8Base, IsSmallAndMergesToBf16) {
       run_command({"export", run.directory() + "/config.toml", "--to", to, "--merged"}).exit_code,
       0);
   EXPECT_FALSE(read_json_file(to + "/config.json", {}).contains("quantization_config"));
+  ASSERT_EQ(files.train(partly_resident(run, adapters(model))), 0);
+  EXPECT_TRUE(files.state() == run.state());
+  const int64_t planned = files.plan(1).at("step").at("files_read_bytes").get<int64_t>();
+  EXPECT_GT(planned, 0);
+  EXPECT_EQ(files.metrics("step").back().at("bytes").at("file_read"), planned);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(refused.train(joined(adapters(model), {"--offload.parameters=files"})), 2);
+  EXPECT_EQ(
+      refused.train(joined(adapters(model), {"--offload.parameters=files", "--adapter.kind=none",
+                                             "--train.freeze=[\"model.layers.*\"]"})),
+      2);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("stores weights in fp8"),
             std::string::npos);
 }

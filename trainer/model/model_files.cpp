@@ -52,8 +52,8 @@ void read_converted(const ModelDirectory::TensorRef& ref, const DirectReader& re
 }
 
 // Reads values that the files hold in fewer bits; these reads leave their pages in the cache.
-void read_packed(const PackedTensor& tensor, int64_t begin, DType compute,
-                 std::span<std::byte> out) {
+void read_unpacked(const PackedTensor& tensor, int64_t begin, DType compute,
+                   std::span<std::byte> out) {
   const auto width = static_cast<size_t>(width_of(compute));
   std::vector<float> values(std::min(out.size() / width, static_cast<size_t>(kConvertElements)));
   while (!out.empty()) {
@@ -75,31 +75,52 @@ ModelFiles::ModelFiles(const ModelDirectory& directory, const WeightLoader* weig
   }
 }
 
+template <typename Read>
+void ModelFiles::reading(const std::string& name, const Read& read) const {
+  try {
+    read();
+  } catch (const IoError& error) {
+    throw DataError(place_of(name) + ": cannot be read: " + error.what() +
+                    "; restore the file, and start the run again from its last checkpoint");
+  }
+}
+
+void ModelFiles::check_unchanged(const std::string& name, const SafetensorsFile& file) const {
+  if (file.unchanged()) return;
+  throw DataError(place_of(name) +
+                  ": the file changed since the run opened it, and a frozen model must stay as it "
+                  "is; restore it, and start the run again from its last checkpoint");
+}
+
 Bytes ModelFiles::read(const std::string& name, int64_t begin, DType compute,
                        std::span<std::byte> out) const {
   const ModelDirectory::TensorRef ref = weights_->at(name);
   const SafetensorsFile& file = ref.file->file;
   const DirectReader& reader = readers_.at(&file);
   const DType stored = weights_->stored_dtype(name);
-  try {
+  reading(name, [&] {
     if (ref.packed != nullptr) {
-      read_packed(*ref.packed, begin, compute, out);
+      read_unpacked(*ref.packed, begin, compute, out);
     } else if (stored == compute) {
       file.read(*ref.tensor, begin * width_of(stored), out, reader);
     } else {
       read_converted(ref, reader, stored, begin, compute, out);
     }
-    // The values count only if the file is still the one that was opened.
-    if (!file.unchanged()) {
-      throw DataError(place_of(name) +
-                      ": the file changed since the run opened it, and a frozen model must stay as "
-                      "it is; restore it, and start the run again from its last checkpoint");
-    }
-  } catch (const IoError& error) {
-    throw DataError(place_of(name) + ": cannot be read: " + error.what() +
-                    "; restore the file, and start the run again from its last checkpoint");
-  }
+    check_unchanged(name, file);
+  });
   return static_cast<Bytes>(out.size()) / width_of(compute) * width_of(stored);
+}
+
+void ModelFiles::read_packed(const std::string& name, int64_t matrix, Bytes begin,
+                             std::span<std::byte> out) const {
+  reading(name, [&] {
+    weights_->at(name).packed->read_packed(
+        matrix, begin, out,
+        [&](const PackedTensor::Part& part, Bytes first, std::span<std::byte> bytes) {
+          part.file->read(*part.tensor, first, bytes, readers_.at(part.file));
+          check_unchanged(name, *part.file);
+        });
+  });
 }
 
 std::string ModelFiles::place_of(const std::string& name) const {

@@ -25,8 +25,18 @@ class ModelFiles final : public FrozenSource {
   Bytes read(const std::string& name, int64_t begin, DType compute,
              std::span<std::byte> out) const override;
   std::string place_of(const std::string& name) const override;
+  // Reads bytes of a matrix as base/packed_format.h packs it, from a parameter whose files hold it
+  // so. A stacked parameter has a matrix for each expert.
+  void read_packed(const std::string& name, int64_t matrix, Bytes begin,
+                   std::span<std::byte> out) const;
 
  private:
+  // Runs `read`, which reads the parameter; turns its IoErrors into DataErrors.
+  template <typename Read>
+  void reading(const std::string& name, const Read& read) const;
+  // Throws if the file is not the one that was opened, so that what was read does not count.
+  void check_unchanged(const std::string& name, const SafetensorsFile& file) const;
+
   const WeightLoader* weights_;
   std::map<const SafetensorsFile*, DirectReader> readers_;
 };

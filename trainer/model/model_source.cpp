@@ -146,18 +146,10 @@ struct CutModel {
 
 // Throws for models whose matrices cannot be packed.
 void check_packable(const ArchSpec& arch, const ModelDirectory& directory, PackedFormat format) {
-  const std::string start =
-      "adapter.base = \"" + std::string(name_of(format)) + "\": " + directory.path();
-  if (arch.moe.experts > 0) {
-    throw ConfigError(start +
-                      " has experts, whose matrices are not packed; set adapter.base = "
-                      "\"published\"");
-  }
-  if (arch.transposed_weights) {
-    throw ConfigError(start +
-                      " stores its matrices transposed, and those are not packed; set "
-                      "adapter.base = \"published\"");
-  }
+  if (!arch.transposed_weights) return;
+  throw ConfigError("adapter.base = \"" + std::string(name_of(format)) + "\": " + directory.path() +
+                    " stores its matrices transposed, and those are not packed; set "
+                    "adapter.base = \"published\"");
 }
 
 }  // namespace
@@ -214,10 +206,11 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
 }
 
-// A base in fp8 stays so wherever packed matrices can be; elsewhere it is read as the bf16 values
-// that it stands for.
+// A base in fp8 or MXFP4 stays so wherever packed matrices can be; elsewhere it is read as the bf16
+// values that it stands for.
 void ModelSource::choose_packing(const RunConfig& config) {
   using Base = AdapterSection::Base;
+  using Parameters = OffloadSection::Parameters;
   if (config.adapter.packs()) {
     const bool nf4 = config.adapter.base == Base::kNf4;
     packing_ =
@@ -225,9 +218,8 @@ void ModelSource::choose_packing(const RunConfig& config) {
     check_packable(arch_, *directory_, packing_->format);
     return;
   }
-  const bool stays = config.adapter.on() && !random_ &&
-                     directory_->quantisation() == Quantisation::kFp8 &&
-                     config.offload.parameters == OffloadSection::Parameters::kHost &&
+  const bool stays = config.adapter.on() && !random_ && directory_->quantised() &&
+                     config.offload.parameters != Parameters::kNvme &&
                      config.offload.optimizer != OffloadSection::Optimizer::kNvme &&
                      config.fsdp.gather != GatherMode::kHost;
   if (!stays) return;
@@ -235,8 +227,11 @@ void ModelSource::choose_packing(const RunConfig& config) {
   for (const ModelDirectory::TensorRef& ref : directory_->tensors()) {
     if (ref.packed != nullptr) stored.insert(ref.tensor->name);
   }
-  if (stored.empty()) return;  // a directory without weights
-  packing_ = Packing{.format = PackedFormat::kFp8, .compute = compute_, .only = std::move(stored)};
+  const bool fp8 = directory_->quantisation() == Quantisation::kFp8;
+  packing_ =
+      Packing{.format = fp8 ? PackedFormat::kFp8 : PackedFormat::kMxfp4, .compute = compute_};
+  // A plan without weights counts all that the format can hold.
+  if (!stored.empty()) packing_->only = std::move(stored);
 }
 
 // Reads the settings of the run file, or of the adapter that the run starts from, and adds the
@@ -471,7 +466,9 @@ std::map<std::string, DType> ModelSource::frozen_dtypes() const {
   std::map<std::string, DType> dtypes;
   if (!loader_) return dtypes;
   for (const ParamSpec& parameter : whole_.whole_parameters()) {
-    if (parameter.frozen) dtypes.emplace(parameter.name, loader_->stored_dtype(parameter.name));
+    if (!parameter.frozen) continue;
+    const DType stored = loader_->stored_dtype(parameter.name);
+    dtypes.emplace(parameter.name, packs(parameter.name) ? compute_ : stored);
   }
   return dtypes;
 }

@@ -70,7 +70,7 @@ class ModelSource {
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Returns whether frozen matrices are packed (adapter.base).
+  // Returns whether frozen matrices are packed (adapter.base, or the model's own files).
   bool packs() const { return packing_.has_value(); }
   // Returns whether this parameter is packed.
   bool packs(const std::string& name) const { return packed_ && packed_->has(name); }
@@ -80,7 +80,8 @@ class ModelSource {
     if (packed_) return &*packed_;
     return files_ ? &*files_ : nullptr;
   }
-  // Returns the dtype in which the files store each frozen parameter, by name.
+  // Returns the dtype in which the files store each frozen parameter, by name; of a packed one the
+  // dtype whose elements hold it.
   std::map<std::string, DType> frozen_dtypes() const;
   // Reads values [begin, begin + out.size()) of a parameter at the start; those of packed ones as
   // the model computes with them. The values of a new

@@ -5,74 +5,112 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "hf/fp8_tensor.h"
 
 namespace longshore {
+namespace {
 
-PackedFiles::PackedFiles(const ModelSpec& model, PackedFormat format, const FrozenSource* files,
+// Calls read(matrix, begin inside it, part of `out`) for the matrices that a range lies in. Each
+// has `length` items, and `out` holds `width` entries for an item.
+template <typename T, typename Read>
+void for_matrices(int64_t begin, int64_t length, size_t width, std::span<T> out, const Read& read) {
+  while (!out.empty()) {
+    const int64_t inside = begin % length;
+    const size_t count = std::min(out.size(), static_cast<size_t>(length - inside) * width);
+    read(begin / length, inside, out.first(count));
+    out = out.subspan(count);
+    begin += length - inside;
+  }
+}
+
+}  // namespace
+
+PackedFiles::PackedFiles(const ModelSpec& model, PackedFormat format, const ModelFiles* files,
                          const WeightLoader* weights)
     : format_(format), files_(files), weights_(weights) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      if (!parameter.unpacked.empty()) shapes_.emplace(parameter.name, parameter.unpacked);
+      if (parameter.unpacked.empty()) continue;
+      const PackedTensor* const stored = weights_->at(parameter.name).packed;
+      parameters_.emplace(
+          parameter.name,
+          Parameter{.shape = {parameter.unpacked.end() - 2, parameter.unpacked.end()},
+                    .elements = parameter.shape.back(),
+                    .published = stored != nullptr && stored->format() == format_});
     }
   }
 }
 
-std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const std::string& name) const {
+std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const MatrixId& id) const {
   const MutexLock lock(mutex_);
-  const auto found = std::ranges::find(
-      kept_, name, [](const auto& kept) -> const std::string& { return kept.first; });
+  const auto found =
+      std::ranges::find(kept_, id, [](const auto& kept) -> const MatrixId& { return kept.first; });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);
   } else {
-    kept_.emplace_front(name, std::make_shared<Packed>());
+    kept_.emplace_front(id, std::make_shared<Packed>());
     if (kept_.size() > kKept) kept_.pop_back();
   }
   return kept_.front().second;
 }
 
-std::span<const std::byte> PackedFiles::bytes_of(const std::string& name, Packed& packed) const {
+std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& packed) const {
   if (!packed.bytes.empty()) return packed.bytes;
-  const std::vector<int64_t>& shape = shapes_.at(name);
-  std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format_, shape)));
-  const auto* const stored = dynamic_cast<const Fp8Tensor*>(weights_->at(name).packed);
+  const auto& [name, matrix] = id;
+  const Parameter& parameter = parameters_.at(name);
+  std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format_, parameter.shape)));
   const auto read_finite = [&](int64_t begin, std::span<float> out) {
-    weights_->read_parameter(name, begin, out);
+    weights_->read_parameter(name, matrix * parameter.values() + begin, out);
     if (!std::ranges::all_of(out, [](float value) { return std::isfinite(value); })) {
       throw DataError(place_of(name) +
                       ": has values that are not finite (NaN or infinite), "
                       "which cannot be packed; copy the model again from an intact source");
     }
   };
-  if (stored != nullptr && format_ == PackedFormat::kFp8) {
-    stored->read_packed(bytes);
-  } else {
-    encode_packed(format_, shape, read_finite, bytes);
-  }
+  encode_packed(format_, parameter.shape, read_finite, bytes);
   packed.bytes = std::move(bytes);
   return packed.bytes;
+}
+
+void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::byte> out) const {
+  const Parameter& parameter = parameters_.at(id.first);
+  const Bytes left = std::max<Bytes>(packed_bytes(format_, parameter.shape) - begin, 0);
+  const std::span<std::byte> part = out.first(std::min(out.size(), static_cast<size_t>(left)));
+  std::ranges::fill(out.subspan(part.size()), std::byte{0});
+  if (part.empty()) return;
+  if (parameter.published) {
+    files_->read_packed(id.first, id.second, begin, part);
+    return;
+  }
+  const std::shared_ptr<Packed> packed = entry(id);
+  const MutexLock lock(packed->packing);
+  const std::span<const std::byte> bytes = bytes_of(id, *packed);
+  std::ranges::copy(bytes.subspan(static_cast<size_t>(begin), part.size()), part.begin());
 }
 
 Bytes PackedFiles::read(const std::string& name, int64_t begin, DType compute,
                         std::span<std::byte> out) const {
   if (!has(name)) return files_->read(name, begin, compute, out);
-  const std::shared_ptr<Packed> packed = entry(name);
-  const MutexLock lock(packed->packing);
-  const std::span<const std::byte> bytes = bytes_of(name, *packed);
-  const auto first = static_cast<size_t>(begin * width_of(compute));
-  LONGSHORE_CHECK(first <= bytes.size()) << name;
-  // The last element may end behind the packed bytes.
-  const size_t count = std::min(out.size(), bytes.size() - first);
-  std::ranges::copy(bytes.subspan(first, count), out.begin());
-  std::ranges::fill(out.subspan(count), std::byte{0});
+  const Bytes width = width_of(compute);
+  for_matrices(begin, parameters_.at(name).elements, static_cast<size_t>(width), out,
+               [&](int64_t matrix, int64_t inside, std::span<std::byte> part) {
+                 read_matrix({name, matrix}, inside * width, part);
+               });
   return static_cast<Bytes>(out.size());
 }
 
 void PackedFiles::read_values(const std::string& name, int64_t begin, std::span<float> out) const {
-  const std::shared_ptr<Packed> packed = entry(name);
-  const MutexLock lock(packed->packing);
-  decode_packed(format_, shapes_.at(name), bytes_of(name, *packed), begin, out);
+  const Parameter& parameter = parameters_.at(name);
+  if (parameter.published) {
+    weights_->read_parameter(name, begin, out);
+    return;
+  }
+  for_matrices(begin, parameter.values(), 1, out,
+               [&](int64_t matrix, int64_t inside, std::span<float> part) {
+                 const MatrixId id{name, matrix};
+                 const std::shared_ptr<Packed> packed = entry(id);
+                 const MutexLock lock(packed->packing);
+                 decode_packed(format_, parameter.shape, bytes_of(id, *packed), inside, part);
+               });
 }
 
 }  // namespace longshore

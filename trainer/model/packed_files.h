@@ -1,8 +1,8 @@
-// PackedFiles: the frozen parameters of a run whose frozen matrices are packed (adapter.base). A
-// matrix is read from the model's files and packed as a whole, so that neither ranks nor tiers
-// change its scales; one that the files hold in the same format is taken as it is. ModelSource owns
-// it. Any thread may read; at most
-// kKept packed matrices are held.
+// PackedFiles: the frozen parameters of a run whose frozen matrices are packed: in adapter.base, or
+// in the format of the model's own files. In another format a matrix is read from the files and
+// packed as a whole, so that neither ranks nor tiers change its scales. Experts of a stacked
+// parameter are matrices of their own. ModelSource owns it. Any thread may read; at most kKept
+// matrices that were packed here are held.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -18,43 +19,54 @@
 #include "hf/weight_loader.h"
 #include "shard/frozen_source.h"
 #include "shard/unit_spec.h"
+#include "trainer/model/model_files.h"
 
 namespace longshore {
 
 class PackedFiles final : public FrozenSource {
  public:
-  // `model` has the parameters packed in `format`; `files` reads the other ones, and `weights` the
-  // values. These two must outlive this.
-  PackedFiles(const ModelSpec& model, PackedFormat format, const FrozenSource* files,
+  // `model` has the parameters packed in `format`; `files` reads the other ones and what is packed
+  // already, and `weights` the values. These two must outlive this.
+  PackedFiles(const ModelSpec& model, PackedFormat format, const ModelFiles* files,
               const WeightLoader* weights);
 
   Bytes read(const std::string& name, int64_t begin, DType compute,
              std::span<std::byte> out) const override;
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
-  bool has(const std::string& name) const { return shapes_.contains(name); }
+  bool has(const std::string& name) const { return parameters_.contains(name); }
   // Reads values of a packed parameter as the model computes with them in fp32.
   void read_values(const std::string& name, int64_t begin, std::span<float> out) const;
 
  private:
   static constexpr size_t kKept = 2;
+  // The matrices of a packed parameter: one, or one for each expert.
+  struct Parameter {
+    std::vector<int64_t> shape;  // of the values of a matrix
+    int64_t elements = 0;        // of the compute dtype that hold a matrix
+    bool published = false;      // the files hold it in this format
+    int64_t values() const { return shape[0] * shape[1]; }
+  };
+  using MatrixId = std::pair<std::string, int64_t>;  // the parameter and the expert
   // One packed matrix; `packing` is held while its bytes are made.
   struct Packed {
     Mutex packing;
     std::vector<std::byte> bytes LONGSHORE_GUARDED_BY(packing);
   };
 
-  std::shared_ptr<Packed> entry(const std::string& name) const;
-  std::span<const std::byte> bytes_of(const std::string& name, Packed& packed) const
+  std::shared_ptr<Packed> entry(const MatrixId& id) const;
+  std::span<const std::byte> bytes_of(const MatrixId& id, Packed& packed) const
       LONGSHORE_REQUIRES(packed.packing);
+  // Reads bytes of a packed matrix; those behind its last are zero.
+  void read_matrix(const MatrixId& id, Bytes begin, std::span<std::byte> out) const;
 
   PackedFormat format_;
-  const FrozenSource* files_;
+  const ModelFiles* files_;
   const WeightLoader* weights_;
-  std::map<std::string, std::vector<int64_t>> shapes_;  // of the values of packed parameters
+  std::map<std::string, Parameter> parameters_;
   mutable Mutex mutex_;
   // The latest first.
-  mutable std::list<std::pair<std::string, std::shared_ptr<Packed>>> kept_
+  mutable std::list<std::pair<MatrixId, std::shared_ptr<Packed>>> kept_
       LONGSHORE_GUARDED_BY(mutex_);
 };
 

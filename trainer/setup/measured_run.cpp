@@ -348,7 +348,8 @@ TierPlan MeasuredRun::plan_for_inference() const {
   if (inputs.frozen_files && !inputs.keep_frozen) {
     // Generation runs a pass for each token, so a model that fits in memory is read only once.
     PlanInputs in_memory = without_drives;
-    in_memory.frozen_files = nullptr;
+    in_memory.keep_frozen = source->packs();
+    if (!source->packs()) in_memory.frozen_files = nullptr;
     const TierPlan plan = draft_tier_plan(in_memory, machine);
     if (plan.fits()) return plan;
   }

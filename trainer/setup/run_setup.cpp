@@ -64,11 +64,11 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
 void check_files(const RunConfig& config, const ModelSource& source) {
   if (config.offload.parameters != OffloadSection::Parameters::kFiles) return;
   const std::string start = "offload.parameters = \"files\": " + source.directory().path();
-  if (source.directory().quantised()) {
+  if (source.directory().quantised() && !source.packs()) {
     throw ConfigError(start + " stores weights in " +
                       std::string(name_of(source.directory().quantisation())) +
-                      ", which only loading can convert; set offload.parameters = \"host\" or "
-                      "\"nvme\"");
+                      ", and only adapters read these while they train (adapter.kind); set "
+                      "offload.parameters = \"host\" or \"nvme\"");
   }
   if (std::ranges::none_of(source.whole().units, &UnitSpec::has_frozen)) {
     throw ConfigError(start + ": no parameter is frozen; set offload.parameters = \"host\"");
@@ -197,7 +197,10 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   }
   if (source->packs()) {
     inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
-    inputs.keep_frozen = true;
+    inputs.keep_frozen = config.offload.parameters == OffloadSection::Parameters::kHost;
+    // Only what is packed as published could stay in the files instead.
+    const bool movable = inputs.keep_frozen && !config.adapter.packs();
+    inputs.model_files = movable ? inputs.frozen_files : nullptr;
   }
   choose_gather(config, ranks ? &ranks->groups() : nullptr, inputs);
   look_for_gpu_room(*this);

@@ -1,0 +1,186 @@
+// Packed experts: a unit over packed matrices has the bits of the unit over their values, whole and
+// in groups, and each expert's matrix is packed by itself.
+#include "model/packed_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/json.h"
+#include "base/mxfp4.h"
+#include "model/families.h"
+#include "model/model_spec.h"
+#include "model/random_init.h"
+#include "tests/model/plain_runner.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kTokens = 9;
+
+ArchSpec preset(const std::string& name) {
+  const std::string text = init_preset_config(name, {.vocabulary = 97, .eos_token = 3});
+  return read_arch_spec(Json::parse(text), name);
+}
+
+ModelSpec frozen_spec(const ArchSpec& arch) {
+  ModelSpec spec = make_model_spec(arch, {});
+  for (UnitSpec& unit : spec.units) {
+    for (ParamSpec& parameter : unit.parameters) parameter.frozen = true;
+  }
+  return spec;
+}
+
+// Packs random values, or makes random bytes of a format that is only read.
+void fill(PackedFormat format, std::span<const int64_t> shape, std::span<std::byte> packed) {
+  const at::Tensor random = at::randn({shape[0] * shape[1]}) * 0.2;
+  if (format != PackedFormat::kMxfp4) {
+    encode_packed(
+        format, shape,
+        [&random](int64_t begin, std::span<float> out) {
+          std::copy_n(random.const_data_ptr<float>() + begin, out.size(), out.begin());
+        },
+        packed);
+    return;
+  }
+  const Mxfp4Layout layout(shape[0], shape[1]);
+  const at::Tensor bytes = at::randint(256, {layout.bytes()}, at::kByte);
+  bytes.narrow(0, layout.scales_begin(), layout.scales_bytes()).remainder_(8).add_(118);
+  std::memcpy(packed.data(), bytes.const_data_ptr(), packed.size());
+}
+
+// The parameters of a unit, packed and as the values that these stand for.
+struct Both {
+  std::vector<at::Tensor> packed, values;
+};
+
+void add_packed(const ParamSpec& parameter, PackedFormat format, at::ScalarType type, Both& both) {
+  const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
+  const at::Tensor packed = at::zeros(parameter.shape, type);
+  const at::Tensor values = at::empty(parameter.unpacked, at::kFloat);
+  const auto count = static_cast<size_t>(matrix[0] * matrix[1]);
+  const auto row = static_cast<size_t>(parameter.shape.back()) * packed.element_size();
+  for (size_t i = 0; i < static_cast<size_t>(values.numel()) / count; ++i) {
+    const std::span<std::byte> bytes(static_cast<std::byte*>(packed.mutable_data_ptr()) + i * row,
+                                     static_cast<size_t>(packed_bytes(format, matrix)));
+    fill(format, matrix, bytes);
+    decode_packed(format, matrix, bytes, 0, {values.mutable_data_ptr<float>() + i * count, count});
+  }
+  both.packed.push_back(packed);
+  both.values.push_back(values.to(type));
+}
+
+Both parameters_of(const UnitSpec& unit, PackedFormat format, at::ScalarType type) {
+  Both both;
+  for (const ParamSpec& parameter : unit.parameters) {
+    if (!parameter.unpacked.empty()) {
+      add_packed(parameter, format, type, both);
+      continue;
+    }
+    both.packed.push_back((at::randn(parameter.shape) * 0.2).to(type));
+    both.values.push_back(both.packed.back());
+  }
+  return both;
+}
+
+// Returns the outputs of units one after the other, then the gradients of their inputs.
+std::vector<Carry> run(const Model& model, const std::vector<UnitId>& units,
+                       const std::vector<std::vector<at::Tensor>>& parameters,
+                       const at::Tensor& h) {
+  std::vector<Carry> all = {{h}};
+  for (size_t i = 0; i < units.size(); ++i) {
+    all.push_back(model.unit(units[i]).forward(parameters[i], all.back(), {}));
+  }
+  Carry grad = {at::ones_like(h)};
+  std::map<std::string, at::Tensor> sums;
+  for (size_t i = units.size(); i-- > 0;) {
+    NamedSink sink(model.spec(), units[i], sums);
+    grad = model.unit(units[i]).backward(parameters[i], all[i], {}, grad, sink);
+    all.push_back(grad);
+  }
+  return all;
+}
+
+void expect_bits_of_values(const std::string& name, PackedFormat format, DType compute,
+                           const UnitCut& cut) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(7);
+  const ArchSpec arch = preset(name);
+  const DecoderModel plain(arch, frozen_spec(arch), cut);
+  const PackedModel packed(&plain, {.format = format, .compute = compute});
+  const at::ScalarType type = compute == DType::kF32 ? at::kFloat : at::kBFloat16;
+  std::vector<UnitId> units;
+  std::vector<std::vector<at::Tensor>> of_packed, of_values;
+  for (const UnitSpec& unit : packed.spec().units) {
+    if (!unit.name.starts_with("block.0.experts")) continue;
+    Both both = parameters_of(unit, format, type);
+    units.push_back(unit.id);
+    of_packed.push_back(std::move(both.packed));
+    of_values.push_back(std::move(both.values));
+  }
+  EXPECT_EQ(units.size() > 1, !cut.grouped.empty()) << name;
+  const at::Tensor h = at::randn({kTokens, arch.hidden}).to(type);
+  const std::vector<Carry> got = run(packed, units, of_packed, h);
+  const std::vector<Carry> expected = run(plain, units, of_values, h);
+  ASSERT_EQ(got.size(), 1 + 2 * units.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].size(), expected[i].size());
+    for (size_t j = 0; j < got[i].size(); ++j) {
+      EXPECT_TRUE(at::equal(got[i][j], expected[i][j])) << name << name_of(format) << i << " " << j;
+    }
+  }
+}
+
+// Single experts and stacked ones, in the files' order and transposed, in every format.
+TEST(PackedModel, GivesExpertsTheBitsOfTheUnpackedValues) {
+  const UnitCut halves{.halves = {0}}, groups{.halves = {0}, .grouped = {0}, .experts = 4};
+  for (const UnitCut& cut : {halves, groups}) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const std::string name : {"tiny-qwen3-moe", "tiny-gpt-oss"}) {
+        expect_bits_of_values(name, PackedFormat::kNf4, compute, cut);
+        expect_bits_of_values(name, PackedFormat::kFp8, compute, cut);
+      }
+      expect_bits_of_values("tiny-gpt-oss", PackedFormat::kMxfp4, compute, cut);
+    }
+  }
+}
+
+// Routers, biases and norms stay as they are. A group of experts is rows of the whole parameter,
+// each with the bytes of one matrix.
+TEST(PackedModel, PacksTheMatricesOfExpertsOneByOne) {
+  const ArchSpec arch = preset("tiny-gpt-oss");
+  const ModelSpec whole =
+      pack_model_spec(frozen_spec(arch), {.format = PackedFormat::kNf4, .compute = DType::kBF16});
+  for (const ParamSpec& parameter : whole.units.at(1).parameters) {
+    const bool attention = parameter.name.ends_with("_proj.weight");
+    const bool experts =
+        parameter.name.ends_with("_up_proj") || parameter.name.ends_with("down_proj");
+    EXPECT_EQ(!parameter.unpacked.empty(), attention || experts) << parameter.name;
+    if (!experts) continue;
+    const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
+    EXPECT_EQ(parameter.shape.at(0), arch.moe.experts);
+    const Bytes bytes = 2 * parameter.shape.at(1);
+    EXPECT_GE(bytes, packed_bytes(PackedFormat::kNf4, matrix));
+    EXPECT_LT(bytes, packed_bytes(PackedFormat::kNf4, matrix) + 512) << "padding";
+  }
+  const DecoderModel grouped(arch, frozen_spec(arch),
+                             {.halves = {0}, .grouped = {0}, .experts = 4});
+  const PackedModel pieces(&grouped, {.format = PackedFormat::kNf4, .compute = DType::kBF16});
+  int64_t cut = 0;
+  for (const UnitSpec& unit : pieces.spec().units) {
+    for (const ParamSpec& piece : unit.parameters) {
+      if (piece.whole_rows == 0 || piece.unpacked.empty()) continue;
+      const auto found =
+          std::ranges::find(whole.units.at(1).parameters, piece.name, &ParamSpec::name);
+      ASSERT_NE(found, whole.units.at(1).parameters.end()) << piece.name;
+      EXPECT_EQ(piece.whole(), *found);
+      EXPECT_EQ(piece.first_element(), piece.first_row * piece.shape.at(1));
+      ++cut;
+    }
+  }
+  EXPECT_GE(cut, 4);
+}
+
+}  // namespace
+}  // namespace longshore
