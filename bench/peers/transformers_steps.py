@@ -170,8 +170,8 @@ def main():
                   + " ".join(f"{s:.2f}" for s in result["seconds"]), flush=True)
     median = {name: statistics.median(values) for name, values in medians.items()}
     print(f"{options.family} {options.compute} recompute {options.recompute}"
-          f"{' lora' if options.adapter else ''}, {options.rows} rows of {options.tokens}: longshore "
-          f"{median['longshore']:.2f} s, transformers {median['transformers']:.2f} s, "
+          f"{' lora' if options.adapter else ''}, {options.rows} rows of {options.tokens}: "
+          f"longshore {median['longshore']:.2f} s, transformers {median['transformers']:.2f} s, "
           f"{median['transformers'] / median['longshore']:.2f} times as fast; first losses "
           f"{first['longshore']:.6f} {first['transformers']:.6f}")
 

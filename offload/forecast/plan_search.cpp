@@ -175,7 +175,7 @@ Bytes missing_of(const TierPlan& plan) {
   return std::max<Bytes>(1, missing);
 }
 
-// Of equally fast plans the one that writes least to drives comes first.
+// The one of two equally fast plans that writes less to drives comes first.
 bool faster(const PlanPoint& a, const PlanPoint& b) {
   return std::tuple(a.seconds, a.drives, a.device + a.host, a.changes.size(), a.choice) <
          std::tuple(b.seconds, b.drives, b.device + b.host, b.changes.size(), b.choice);

@@ -64,6 +64,18 @@ class Draw {
   std::mt19937_64 generator_;
 };
 
+void draw_gemma4(Draw& draw, int64_t head_dim, Json& config) {
+  config["hidden_size_per_layer_input"] = draw.one_of<int64_t>({0, 0, 64});
+  config["vocab_size_per_layer_input"] = config["vocab_size"];
+  config["layer_types"] = {"full_attention"};
+  config["global_head_dim"] = 2 * head_dim;
+  config["attention_k_eq_v"] = draw.between(0, 1) == 1;
+  if (draw.between(0, 1) == 0) return;
+  config["num_hidden_layers"] = 2;
+  config["layer_types"] = {"full_attention", "full_attention"};
+  config["num_kv_shared_layers"] = 1;
+}
+
 // Returns a random config.json with `hidden` up to 4096, in the family's own names.
 Json draw_config(Draw& draw) {
   const auto family = draw.one_of<std::string>(
@@ -102,18 +114,7 @@ Json draw_config(Draw& draw) {
     config["linear_num_value_heads"] = heads;
     config["linear_key_head_dim"] = config["linear_value_head_dim"] = head_dim;
   }
-  if (family == "gemma4_text") {
-    config["hidden_size_per_layer_input"] = draw.one_of<int64_t>({0, 0, 64});
-    config["vocab_size_per_layer_input"] = vocabulary;
-    config["layer_types"] = {"full_attention"};
-    config["global_head_dim"] = 2 * head_dim;
-    config["attention_k_eq_v"] = draw.between(0, 1) == 1;
-    if (draw.between(0, 1) == 1) {
-      config["num_hidden_layers"] = 2;
-      config["layer_types"] = {"full_attention", "full_attention"};
-      config["num_kv_shared_layers"] = 1;
-    }
-  }
+  if (family == "gemma4_text") draw_gemma4(draw, head_dim, config);
   if (family == "lfm2") {
     config["head_dim"] = nullptr;
     config["layer_types"] = {draw.between(0, 3) > 0 ? "conv" : "full_attention"};

@@ -37,16 +37,22 @@ ArchSpec with_targets(ArchSpec arch, std::vector<std::string> targets) {
 }
 
 // Returns the adapted modules of one block of the model.
-std::vector<std::string> adapted_in(const ArchSpec& arch, size_t block) {
+std::vector<std::string> adapted_in(const ArchSpec& arch, const std::string& unit) {
   std::vector<std::string> names;
   const ModelSpec model = make_model_spec(arch, {});
-  for (const ParamSpec& parameter : model.units.at(block + 1).parameters) {
+  const auto found = std::ranges::find(model.units, unit, &UnitSpec::name);
+  if (found == model.units.end()) return {"no unit " + unit};
+  for (const ParamSpec& parameter : found->parameters) {
     const std::string end = ".lora_A.weight";
     if (parameter.name.ends_with(end)) {
       names.push_back(parameter.name.substr(0, parameter.name.size() - end.size()));
     }
   }
   return names;
+}
+
+std::vector<std::string> adapted_in(const ArchSpec& arch, size_t block) {
+  return adapted_in(arch, "block." + std::to_string(block));
 }
 
 // Targets are words, ends of names, or globs of whole names; a layer's number is a whole part.
@@ -131,7 +137,7 @@ TEST(Adapter, LayersThatShareKeysHaveFewerTargets) {
   ArchSpec with_inputs = arch;
   with_inputs.layer_input = 4, with_inputs.layer_input_rows = 32;
   EXPECT_EQ(adapted_in(with_targets(with_inputs, {"all-linear"}), 6).size(), 7u);
-  EXPECT_EQ(adapted_in(with_targets(with_inputs, {"all-linear"}), kNoLayer).size(), 1u);
+  EXPECT_EQ(adapted_in(with_targets(with_inputs, {"all-linear"}), "layer_inputs").size(), 1u);
   EXPECT_EQ(adapted_in(with_targets(with_inputs, {"per_layer_input_gate"}), 6).size(), 1u);
   EXPECT_THROW(with_targets(with_inputs, {"embed_tokens_per_layer"}), ConfigError);
 }

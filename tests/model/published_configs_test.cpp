@@ -69,7 +69,8 @@ const Published kGptOss_20B = {
     20'914'757'184, 24};
 
 const Published kNemotron3Nano_30B_A3B = {
-    R"({"architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    R"({"architectures": ["NemotronHForCausalLM"], "attention_bias": false,
+        "attention_dropout": 0.0,
         "bos_token_id": 1, "chunk_size": 128, "conv_kernel": 4, "eos_token_id": 2, "expand": 2,
         "head_dim": 128, "hidden_dropout": 0.0, "hidden_size": 2688,
         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",

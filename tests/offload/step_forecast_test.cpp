@@ -465,7 +465,7 @@ TEST(PlanSearch, NamesTheRatesThatPlansLack) {
   EXPECT_EQ(search.failure().unknown, one.step().unknown);
 }
 
-// Of many plans the fastest and the smallest are shown, with the numbers of their files.
+// A search shows the fastest and the smallest of many plans, with the numbers of their files.
 TEST(PlanSearch, ShowsFewPlans) {
   std::vector<PlanPoint> points;
   for (int i = 0; i < 20; ++i) {
