@@ -120,6 +120,12 @@ void TokenFile::read_index() {
     const bool right = end_of(d) > begin_of(d) && end_of(d) <= header_.tokens;
     if (!right || (d == 0 && row_goes_on(d))) refuse("document " + std::to_string(d) + " is wrong");
   }
+  // A search for a document's targets needs them in the order of their tokens.
+  for (size_t i = 0; i < others_.size(); ++i) {
+    const bool right =
+        others_[i].token < header_.tokens && (i == 0 || others_[i - 1].token < others_[i].token);
+    if (!right) refuse("target " + std::to_string(i) + " of those that are no next token is wrong");
+  }
 }
 
 template <typename T>
