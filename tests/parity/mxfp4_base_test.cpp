@@ -38,7 +38,7 @@ void write_values(const std::string& to) {
 
 class Mxfp4Base : public testing::Test {
  protected:
-  Mxfp4Base() : values_(scratch_directory("mxfp4-values")) { write_values(values_); }
+  Mxfp4Base() : values_(scratch_directory("mxfp4-unpacked")) { write_values(values_); }
   ~Mxfp4Base() override { std::filesystem::remove_all(values_); }
 
   static Arguments adapters_over(const std::string& directory, const Arguments& more = {}) {
