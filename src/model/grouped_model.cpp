@@ -32,8 +32,9 @@ class Chain {
  public:
   struct Member {
     const Unit* unit = nullptr;
-    std::vector<int32_t> parameters;  // indices into the group's parameters
-    size_t results = 0;               // UnitSpec::results of the member
+    std::vector<int32_t> parameters;       // indices into the group's parameters
+    size_t results = 0;                    // UnitSpec::results of the member
+    std::vector<CarryTensorSpec> in = {};  // its input
   };
 
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
@@ -173,7 +174,12 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
     const at::AutoGradMode grad_mode(true);
     out = member.unit->forward(own, leaves, recomputed);
   }
-  return autograd_backward(own, leaves, out, gradient, /*want_grad_in=*/true, member_sink);
+  Carry grads = autograd_backward(own, leaves, out, gradient, /*want_grad_in=*/true, member_sink);
+  // Several members add to these, as several units do to a carry's.
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (member.in.at(i).wide_gradient && grads[i].defined()) grads[i] = grads[i].to(at::kFloat);
+  }
+  return grads;
 }
 
 class GroupedUnit : public Unit {
@@ -295,7 +301,9 @@ GroupedModel::GroupedModel(const Model* model, const std::vector<std::vector<Uni
     for (UnitId member : std::span(members).first(members.size() - (last ? 1 : 0))) {
       chain.push_back({&model->unit(member),
                        places_of(model->spec(), member, spec_, spec_.units[i]),
-                       model->spec().unit(member).results.size()});
+                       model->spec().unit(member).results.size(),
+                       member.value > 0 ? model->spec().unit(UnitId(member.value - 1)).carry_out
+                                        : std::vector<CarryTensorSpec>()});
     }
     if (last) {
       loss_ = std::make_unique<GroupedLoss>(

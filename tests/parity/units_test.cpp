@@ -61,6 +61,19 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
   }
 }
 
+// Goal: the layers that read one layer's keys and values add their gradients in fp32 inside of a
+// unit too. Here layer 1 gives them to layers 3 and 5.
+TEST(Units, ReadersOfSharedKeysInOneUnitGiveTheSameBits) {
+  const Arguments bf16 = {"--precision.compute=bf16", "--train.max_grad_norm=0"};
+  const Outcome expected = train("gemma4_text-shared", bf16);
+  const Outcome grouped =
+      train("gemma4_text-shared",
+            joined(bf16, {"--fsdp.units={ groups = [[\"block.1\", \"block.2\", \"block.3\", "
+                          "\"block.4\", \"block.5\"]] }"}));
+  EXPECT_EQ(grouped.losses, expected.losses);
+  EXPECT_TRUE(grouped.state == expected.state);
+}
+
 // Goal: halves of blocks change no bit, with every tier and update rule, on one rank and two.
 TEST(Units, HalvesGiveTheSameBitsEverywhere) {
   const Arguments same = joined(RunDriver::golden_arguments("llama-tied"),
