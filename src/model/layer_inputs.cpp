@@ -52,12 +52,13 @@ LayerInputsUnit::LayerInputsUnit(const ArchSpec& arch)
       norm_(arch.norm),
       eps_(arch.norm_eps),
       scale_(1.0 / std::sqrt(static_cast<double>(arch.hidden))),
-      transposed_(arch.transposed_weights) {}
+      transposed_(arch.transposed_weights),
+      drops_(arch.adapter.dropout > 0.0) {}
 
 std::string LayerInputsUnit::signature() const {
   const bool adapted = index_.index(Module::kInputProjection, ParameterRole::kLoraA) >= 0;
   return std::string("layer inputs ") + std::to_string(static_cast<int>(norm_)) +
-         (adapted ? " lora" : "");
+         (adapted ? " lora" : "") + (adapted && drops_ ? " dropout" : "");
 }
 
 Carry LayerInputsUnit::forward(UnitParameters parameters, const Carry& in,

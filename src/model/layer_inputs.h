@@ -56,7 +56,7 @@ class LayerInputsUnit : public Unit {
   NormKind norm_;
   double eps_;
   double scale_;  // of the projection
-  bool transposed_;
+  bool transposed_, drops_;
 };
 
 }  // namespace longshore
