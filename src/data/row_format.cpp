@@ -470,7 +470,7 @@ bool begins_twice(std::span<const TokenId> ids, const Tokenizer& tokenizer) {
   // The tokenizer may add a token that no configuration names.
   const std::vector<TokenId> added = tokenizer.encode("a", SpecialTokens::kAdd);
   const std::vector<TokenId> plain = tokenizer.encode("a", SpecialTokens::kNone);
-  return added.size() > plain.size() && added[0] == ids[0] && plain[0] != ids[0];
+  return added.size() > plain.size() && added[0] == ids[0] && (plain.empty() || plain[0] != ids[0]);
 }
 
 std::string row_text(std::string text, const std::string& place, const RowFormatOptions& options,
