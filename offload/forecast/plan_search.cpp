@@ -62,6 +62,11 @@ SearchAxis activation_axis(const PlanInputs& inputs) {
 // is possible, and both directions if drives are configured. One that is in files needs no drives.
 SearchAxis state_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
+  // A base that is packed as published can stay in its files.
+  if (inputs.model_files && inputs.keep_frozen) {
+    axis.push_back(
+        {"offload.parameters", "\"files\"", [](PlanInputs& to) { to.keep_frozen = false; }});
+  }
   if (inputs.model_files && !inputs.nvme.state && !inputs.keep_frozen) {
     axis.push_back({"offload.parameters", inputs.frozen_files ? "\"host\"" : "\"files\"",
                     [files = inputs.frozen_files ? nullptr : inputs.model_files](PlanInputs& to) {
