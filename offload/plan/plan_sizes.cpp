@@ -115,7 +115,8 @@ Bytes PlanSizes::file_bytes(size_t unit) const {
     const ParamSpec& parameter =
         model_.units[unit].parameters[static_cast<size_t>(piece.parameter)];
     const auto stored = inputs_.frozen_files->find(parameter.name);
-    const DType dtype = stored == inputs_.frozen_files->end() ? DType::kBF16 : stored->second;
+    const DType unknown = parameter.unpacked.empty() ? DType::kBF16 : inputs_.state.compute;
+    const DType dtype = stored == inputs_.frozen_files->end() ? unknown : stored->second;
     sum += plan_product({piece.elements / (parameter.in_halves ? kHalves : 1), width_of(dtype)});
   }
   return sum;
