@@ -58,8 +58,19 @@ std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& pac
   const auto& [name, matrix] = id;
   const Parameter& parameter = parameters_.at(name);
   std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format_, parameter.shape)));
+  // Files in another packed format may hold the transpose, of which each piece would read all.
+  std::vector<float> whole;
+  if (weights_->at(name).packed != nullptr) {
+    whole.resize(static_cast<size_t>(parameter.values()));
+    weights_->read_parameter(name, matrix * parameter.values(), whole);
+  }
   const auto read_finite = [&](int64_t begin, std::span<float> out) {
-    weights_->read_parameter(name, matrix * parameter.values() + begin, out);
+    if (whole.empty()) {
+      weights_->read_parameter(name, matrix * parameter.values() + begin, out);
+    } else {
+      std::ranges::copy(std::span(whole).subspan(static_cast<size_t>(begin), out.size()),
+                        out.begin());
+    }
     if (!std::ranges::all_of(out, [](float value) { return std::isfinite(value); })) {
       throw DataError(place_of(name) +
                       ": has values that are not finite (NaN or infinite), "

@@ -1,8 +1,8 @@
 // PackedFiles: the frozen parameters of a run whose frozen matrices are packed: in adapter.base, or
 // in the format of the model's own files. In another format a matrix is read from the files and
 // packed as a whole, so that neither ranks nor tiers change its scales. Experts of a stacked
-// parameter are matrices of their own. ModelSource owns it. Any thread may read; at most kKept
-// matrices that were packed here are held.
+// parameter are matrices of their own. ModelSource owns it. Any thread may read; kKept matrices
+// that were packed here are held, and one more by each thread that reads.
 #pragma once
 
 #include <cstddef>
