@@ -134,22 +134,27 @@ at::Tensor AttentionMixer::plain_normed(const at::Tensor& x, NormKind kind) cons
 at::Tensor AttentionMixer::forward(UnitParameters parameters, const at::Tensor& x,
                                    const NormWeights& norm, const MicroBatch& batch,
                                    Values values) const {
-  KeysValues own;
-  return forward_sharing(parameters, x, norm, batch, values, own);
+  return mix(parameters, x, norm, batch, values, nullptr);
 }
 
 at::Tensor AttentionMixer::forward_sharing(UnitParameters parameters, const at::Tensor& x,
                                            const NormWeights& norm, const MicroBatch& batch,
                                            Values values, KeysValues& shared) const {
+  return mix(parameters, x, norm, batch, values, &shared);
+}
+
+at::Tensor AttentionMixer::mix(UnitParameters parameters, const at::Tensor& x,
+                               const NormWeights& norm, const MicroBatch& batch, Values values,
+                               KeysValues* shared) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   if (layer_.keys_of >= 0) {
-    qkv.insert(qkv.end(), {shared.keys, shared.values});
+    qkv.insert(qkv.end(), {shared->keys, shared->values});
   } else {
     if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
     qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
     qkv[2] = clipped(qkv[2]);
-    shared = {qkv[1], qkv[2]};
+    if (shared != nullptr) *shared = {qkv[1], qkv[2]};
   }
   if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
   const AttentionShape shape{.heads = arch_.heads,

@@ -23,6 +23,9 @@ class AttentionMixer final : public Mixer {
                              KeysValues& shared) const override;
 
  private:
+  // Returns forward's result; a null `shared` is a layer that shares no keys and values.
+  at::Tensor mix(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
+                 const MicroBatch& batch, Values values, KeysValues* shared) const;
   const RopeSpec& rope_spec() const { return layer_.local_rope ? arch_.local_rope : arch_.rope; }
   // Returns query, key and value, and the gate of the output if the family has one. A layer that
   // reads another's keys and values has the query alone.

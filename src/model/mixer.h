@@ -37,7 +37,7 @@ class Mixer {
                              const NormWeights& norm, const MicroBatch& batch,
                              Values values) const = 0;
   // Returns the same in a layer that shares keys and values: `shared` are those that it reads
-  // (LayerSpec::keys_of), or becomes its own.
+  // (LayerSpec::keys_of), or becomes its own. Other layers release theirs as early as they can.
   virtual at::Tensor forward_sharing(UnitParameters parameters, const at::Tensor& x,
                                      const NormWeights& norm, const MicroBatch& batch,
                                      Values values, KeysValues& shared) const;
