@@ -129,17 +129,19 @@ class Chain {
   Carry backward(UnitParameters parameters, std::vector<Carry> inputs, const MicroBatch& batch,
                  Carry gradient, GradientSink& sink) const {
     for (size_t i = members_.size(); i-- > 0; inputs.pop_back()) {
-      gradient = member_backward(members_[i], parameters, inputs.back(), batch_of(i, batch),
+      MicroBatch own;
+      gradient = member_backward(members_[i], parameters, inputs.back(), batch_of(i, batch, own),
                                  gradient, sink);
     }
     return gradient;
   }
 
  private:
-  // Returns the batch with the results of that member alone.
-  MicroBatch batch_of(size_t member, const MicroBatch& batch) const {
-    MicroBatch own = batch;
-    if (batch.results.places.empty()) return own;
+  // Returns the batch itself if it keeps no results, else `own`, a copy with the results of that
+  // member alone.
+  const MicroBatch& batch_of(size_t member, const MicroBatch& batch, MicroBatch& own) const {
+    if (batch.results.places.empty()) return batch;
+    own = batch;
     size_t first = 0;
     for (size_t i = 0; i < member; ++i) first += members_[i].results;
     const auto begin = batch.results.places.begin() + static_cast<int64_t>(first);
@@ -148,8 +150,9 @@ class Chain {
   }
   Carry forward_of(size_t member, UnitParameters parameters, const Carry& in,
                    const MicroBatch& batch) const {
+    MicroBatch own;
     return members_[member].unit->forward(pick(parameters, members_[member].parameters), in,
-                                          batch_of(member, batch));
+                                          batch_of(member, batch, own));
   }
   static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                                const MicroBatch& batch, const Carry& gradient, GradientSink& sink);
