@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "model/block_carry.h"
 #include "model/decoder_units.h"
@@ -27,10 +28,7 @@ Carry InputTableUnit::forward(UnitParameters parameters, const Carry& in,
   const auto [inside, local] = find_rows(batch.tokens, rows_);
   at::Tensor part = at::index_select(parameters[0], 0, local);
   part.mul_(embedding_scale_for(scale_, /*rounded=*/true, part));
-  const at::Tensor mask = inside.unsqueeze(1);
-  part = rows_.begins() ? part.masked_fill_(at::logical_not(mask), 0.0)
-                        : at::where(mask, part, in.at(kLayerInputs));
-  return {in.at(0), part};
+  return {in.at(0), joined_rows(std::move(part), inside, rows_, in, kLayerInputs)};
 }
 
 Carry InputTableUnit::backward(UnitParameters, const Carry&, const MicroBatch& batch,
@@ -38,10 +36,8 @@ Carry InputTableUnit::backward(UnitParameters, const Carry&, const MicroBatch& b
   const at::Tensor& grad = grad_out.at(kLayerInputs);
   if (sink.wants(0)) {
     const auto [inside, local] = find_rows(batch.tokens, rows_);
-    at::Tensor values = grad * embedding_scale_for(scale_, /*rounded=*/true, grad);
-    // Tokens of other pieces map to row 0, so their values are zeroed.
-    values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
-    sink.add_rows(0, local, values);
+    add_rows_inside(grad * embedding_scale_for(scale_, /*rounded=*/true, grad), inside, local,
+                    sink);
   }
   if (rows_.begins()) return {grad_out.at(0)};
   return {grad_out.at(0), grad};

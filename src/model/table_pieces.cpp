@@ -59,6 +59,19 @@ std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRo
   return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
 }
 
+at::Tensor joined_rows(at::Tensor values, const at::Tensor& inside, const TableRows& rows,
+                       const Carry& in, size_t place) {
+  const at::Tensor mask = inside.unsqueeze(1);
+  return rows.begins() ? values.masked_fill_(at::logical_not(mask), 0.0)
+                       : at::where(mask, values, in.at(place));
+}
+
+void add_rows_inside(at::Tensor values, const at::Tensor& inside, const at::Tensor& local,
+                     GradientSink& sink) {
+  values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
+  sink.add_rows(0, local, values);
+}
+
 EmbeddingPiece::EmbeddingPiece(const ArchSpec& arch, const TableRows& rows)
     : rows_(rows),
       scale_(arch.embedding_scale),
@@ -78,8 +91,7 @@ Carry EmbeddingPiece::forward(UnitParameters parameters, const Carry& in,
   at::Tensor x = at::index_select(parameters[0], 0, local);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   if (norm_eps_) x = normed_rows(x, *norm_eps_);
-  const at::Tensor mask = inside.unsqueeze(1);
-  x = rows_.begins() ? x.masked_fill_(at::logical_not(mask), 0.0) : at::where(mask, x, in.at(0));
+  x = joined_rows(std::move(x), inside, rows_, in, 0);
   if (learned_positions_) x.add_(at::index_select(parameters[1], 0, batch.positions));
   return {x};
 }
@@ -97,9 +109,7 @@ Carry EmbeddingPiece::backward(UnitParameters parameters, const Carry&, const Mi
       values =
           scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
     }
-    // Tokens of other pieces map to row 0, so their values are zeroed.
-    values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
-    sink.add_rows(0, local, values);
+    add_rows_inside(std::move(values), inside, local, sink);
   }
   if (learned_positions_ && sink.wants(1)) sink.add_rows(1, batch.positions, grad);
   if (rows_.begins()) return {};

@@ -29,6 +29,14 @@ namespace longshore {
 
 // Returns whether each id is among the rows, [N] bool, and its row, 0 if it is not.
 std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows);
+// Returns the looked-up `values` [N, width] where `inside`; elsewhere what earlier pieces have put
+// there, which the carry `in` has at `place`, and zeros in the first piece. May overwrite `values`.
+at::Tensor joined_rows(at::Tensor values, const at::Tensor& inside, const TableRows& rows,
+                       const Carry& in, size_t place);
+// Adds the gradients `values` [N, width] to rows `local` of the unit's first parameter. Tokens of
+// other pieces map to row 0, so their values are zeroed in place.
+void add_rows_inside(at::Tensor values, const at::Tensor& inside, const at::Tensor& local,
+                     GradientSink& sink);
 
 // Adds the rows of its tokens to the carry; other positions stay. The last piece adds learned
 // positions. Each row belongs to one piece, so the bits equal those of the whole embedding.
