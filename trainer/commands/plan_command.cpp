@@ -185,13 +185,13 @@ bool name_drive(const std::string& directory, std::vector<PlanPoint>& points) {
   throw DoesNotFitError(text);
 }
 
-int run_search(const PlanOptions& given, const MeasuredRun& setup,
+int run_search(const PlanOptions& options, const MeasuredRun& setup,
                const std::optional<DescribedMachine>& described, PlanForecast& forecast) {
-  PlanOptions options = given;
-  const std::string drive = options.scope.drive = assumed_drive(setup.config, described);
-  PlanSearch search = forecast.search(options.scope);
+  SearchScope scope = options.scope;
+  scope.drive = assumed_drive(setup.config, described);
+  PlanSearch search = forecast.search(scope);
   std::vector<PlanPoint> points = search.frontier();
-  const bool on_drive = !drive.empty() && name_drive(drive, points);
+  const bool on_drive = !scope.drive.empty() && name_drive(scope.drive, points);
   if (options.json) {
     print_json(points_to_json(points));
   } else if (!points.empty()) {
