@@ -18,12 +18,9 @@ Geometry geometry_of(const NvmeTier& tier) {
 // Adds files that a step of each of the node's ranks writes `written` bytes to. Writes are striped
 // in proportion to the files' sizes.
 void add_files(DrivePlan& plan, const StripeMap& map, Bytes written, int32_t ranks) {
-  const auto drives = static_cast<size_t>(map.drives());
-  plan.files.resize(drives);
-  plan.step_writes.resize(drives);
   Bytes files = 0;
   for (int i = 0; i < map.drives(); ++i) files += map.file_bytes(i);
-  for (size_t i = 0; i < drives; ++i) {
+  for (size_t i = 0; i < plan.files.size(); ++i) {
     const Bytes file = map.file_bytes(static_cast<int>(i));
     plan.files[i] += file;
     const double share = static_cast<double>(file) / static_cast<double>(files);
@@ -53,6 +50,8 @@ DrivePlan plan_drives(const PlanSizes& sizes, const StepPlan& step) {
   DrivePlan plan;
   if (!inputs.nvme.used()) return plan;
   plan.tier = inputs.nvme;
+  plan.files.resize(plan.tier.directories.size());
+  plan.step_writes.resize(plan.tier.directories.size());
   if (plan.tier.state) {
     const NvmeStoreOptions options =
         nvme_options(plan.tier, inputs.state, inputs.topology, Rank(0), {});
