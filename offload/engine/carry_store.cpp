@@ -76,6 +76,7 @@ CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::De
       }
     }
   }
+  lay_out_residents();
   for (const SharedInputGroup& run : runs_.all()) {
     lay_out(run);
     tags_[place(run.first, 0).data()] = kNobody;
@@ -94,7 +95,7 @@ void CarryStore::lay_out(const SharedInputGroup& run) {
         if (now && is_kept(tensors[i])) {
           offset = end;
           end += tensors[i].bytes_per_position(dtype_, CarryUse::kValue);
-        } else if (now && tensors[i].passes) {
+        } else if (now && tensors[i].passes && !tensors[i].resident) {
           offset = offsets_[static_cast<size_t>(unit) - 1]
                        .at(static_cast<size_t>(*tensors[i].passes))
                        .value;
@@ -112,6 +113,28 @@ void CarryStore::lay_out(const SharedInputGroup& run) {
   LONGSHORE_CHECK(end == kept_bytes_per_position(*spec_, run, dtype_)) << end;
 }
 
+// As lay_out: fp32 tensors first.
+void CarryStore::lay_out_residents() {
+  Bytes end = 0;
+  for (const bool fp32 : {true, false}) {
+    for (size_t unit = 1; unit < offsets_.size(); ++unit) {
+      for (size_t i = 0; i < offsets_[unit].size(); ++i) {
+        const CarryTensorSpec& tensor = spec_->units[unit - 1].carry_out[i];
+        const bool now = (tensor.dtype(dtype_, CarryUse::kValue) == DType::kF32) == fp32;
+        if (!now || !tensor.resident) continue;
+        Bytes& offset = offsets_[unit][i].value;
+        if (tensor.passes) {
+          offset = offsets_[unit - 1].at(static_cast<size_t>(*tensor.passes)).value;
+        } else {
+          offset = end;
+          end += tensor.bytes_per_position(dtype_, CarryUse::kValue);
+        }
+      }
+    }
+  }
+  LONGSHORE_CHECK(end == resident_bytes_per_position(*spec_, dtype_)) << end;
+}
+
 const std::vector<CarryTensorSpec>& CarryStore::specs(UnitId unit) const {
   return spec_->unit(UnitId(unit.value - 1)).carry_out;
 }
@@ -121,6 +144,13 @@ std::span<std::byte> CarryStore::place(UnitId unit, int32_t micro_batch) const {
   if (run == nullptr) return {};
   return memory_.inputs.at(static_cast<size_t>(run->first.value - 1))
       .at(static_cast<size_t>(micro_batch));
+}
+
+std::span<std::byte> CarryStore::memory_of(UnitId unit, const CarryTensorSpec& tensor,
+                                           int32_t micro_batch) const {
+  if (tensor.running) return memory_.gradients.at(static_cast<size_t>(micro_batch));
+  if (tensor.resident) return memory_.residents.at(static_cast<size_t>(micro_batch));
+  return place(unit, micro_batch);
 }
 
 std::atomic<int32_t>* CarryStore::tag(UnitId unit) const {
@@ -146,10 +176,7 @@ at::Tensor CarryStore::view(const CarryTensorSpec& tensor, CarryUse use,
 at::Tensor CarryStore::value(UnitId unit, size_t tensor, int32_t micro_batch,
                              int64_t positions) const {
   const CarryTensorSpec& spec = specs(unit)[tensor];
-  const std::span<std::byte> memory = spec.running
-                                          ? memory_.gradients.at(static_cast<size_t>(micro_batch))
-                                          : place(unit, micro_batch);
-  return view(spec, CarryUse::kValue, memory,
+  return view(spec, CarryUse::kValue, memory_of(unit, spec, micro_batch),
               offsets_[static_cast<size_t>(unit.value)][tensor].value, positions);
 }
 

@@ -6,10 +6,11 @@
 // The input of unit u >= 1 for micro-batch i is the carry of unit u - 1. The inputs of a run
 // (SharedInputGroups) share one buffer, which holds tensors that pass through once, and behind them
 // what the plan keeps of the units' results. Each
-// micro-batch has one gradient buffer, for the carry below the unit that runs backward; in forward
-// it holds the running tensors instead. Where inputs are offloaded, several runs reuse a buffer:
-// its tag names the run that it holds, and every reader checks the tag. A run always uses the same
-// buffer, so a graph kept from forward finds its input there in backward.
+// micro-batch has one buffer of resident tensors, and one gradient buffer, for the carry below the
+// unit that runs backward; in forward that one holds the running tensors instead. Where inputs are
+// offloaded, several runs reuse a buffer: its tag names the run that it holds, and every reader
+// checks the tag. A run always uses the same buffer, so a graph kept from forward finds its input
+// there in backward.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,6 +32,7 @@ class CarryStore {
   struct Memory {
     // [unit - 1][micro-batch]; only entries of units that a run is named after are used.
     std::vector<std::vector<std::span<std::byte>>> inputs;
+    std::vector<std::span<std::byte>> residents;  // [micro-batch]
     std::vector<std::span<std::byte>> gradients;  // [micro-batch]
     bool results = false;  // runs hold their units' results too (SharedInputGroup::results)
   };
@@ -65,12 +67,15 @@ class CarryStore {
     Bytes value = 0, gradient = 0;
   };
   void lay_out(const SharedInputGroup& run);
+  void lay_out_residents();
   const std::vector<CarryTensorSpec>& specs(UnitId unit) const;  // specs of its input
   at::Tensor view(const CarryTensorSpec& tensor, CarryUse use, std::span<std::byte> memory,
                   Bytes offset, int64_t positions) const;
   at::Tensor value(UnitId unit, size_t tensor, int32_t micro_batch, int64_t positions) const;
 
   std::span<std::byte> place(UnitId unit, int32_t micro_batch) const;
+  std::span<std::byte> memory_of(UnitId unit, const CarryTensorSpec& tensor,
+                                 int32_t micro_batch) const;
   std::atomic<int32_t>* tag(UnitId unit) const;
   void check_tag(UnitId unit) const;
 

@@ -91,6 +91,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
     places = input_slots.empty() ? buffers.parts({BufferKind::kInput, unit.id})
                                  : input_slots[runs.of(unit.id)->slot(plan.device.input_slots)];
   }
+  memory.carry.residents = buffers.parts(BufferKind::kResidentInputs);
   memory.carry.gradients = buffers.parts(BufferKind::kOutputGradient);
   memory.carry.results = plan.step.keeps_results;
   return memory;

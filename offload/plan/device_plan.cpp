@@ -131,6 +131,7 @@ class Draft {
     }
     for (int32_t i = 0; i < plan_.input_slots; ++i) add_buffer(InputSlot(i), largest);
     results += plan_.input_slots * (buffer_bytes(largest) - buffer_bytes(largest_inputs));
+    add_buffer(BufferKind::kResidentInputs, sizes_.resident_bytes());
     const size_t places = offloaded ? static_cast<size_t>(plan_.input_slots) : runs.size();
     const std::string batches = std::to_string(micro_batches) + " micro-batches";
     add_line("activation checkpoints",
@@ -217,6 +218,8 @@ std::string name_of(BufferKey key, const ModelSpec& model) {
       return "input." + unit();
     case BufferKind::kInputSlot:
       return "input_slot." + number();
+    case BufferKind::kResidentInputs:
+      return "resident_inputs";
     case BufferKind::kOutputGradient:
       return "output_gradient";
   }

@@ -23,6 +23,7 @@ enum class BufferKind : uint8_t {
   kInput,            // by unit: activation checkpoints of the run (SharedInputGroups) that begins
                      // there, in equal parts by micro-batch
   kInputSlot,        // the same, if inputs are offloaded: runs use the slots in rotation
+  kResidentInputs,   // resident tensors of the carry, in equal parts by micro-batch
   kOutputGradient,   // running tensors of the carry, then the gradient that flows back, in equal
                      // parts by micro-batch
 };

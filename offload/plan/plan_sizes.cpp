@@ -140,6 +140,10 @@ Bytes PlanSizes::run_bytes_of_inputs(const SharedInputGroup& run) const {
   return for_micro_batches(input_bytes_per_position(model_, run, inputs_.state.compute));
 }
 
+Bytes PlanSizes::resident_bytes() const {
+  return for_micro_batches(resident_bytes_per_position(model_, inputs_.state.compute));
+}
+
 Bytes PlanSizes::for_micro_batches(Bytes per_position) const {
   return plan_product({micro_batches_, buffer_bytes(plan_product({positions_, per_position}))});
 }

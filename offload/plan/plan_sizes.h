@@ -56,6 +56,8 @@ class PlanSizes {
   // kept results.
   Bytes run_bytes(const SharedInputGroup& run) const;
   Bytes run_bytes_of_inputs(const SharedInputGroup& run) const;
+  // Returns the bytes of the carry's resident tensors, for all micro-batches.
+  Bytes resident_bytes() const;
   // Returns the sizes of the device slots of gathered units.
   PassInputs slots() const;
 

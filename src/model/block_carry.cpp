@@ -14,7 +14,7 @@ std::vector<CarryTensorSpec> input_table_carry(const ArchSpec& arch) {
 
 std::vector<CarryTensorSpec> inputs_carry(const ArchSpec& arch) {
   return {{.elements_per_position = arch.hidden, .passes = 0},
-          {.elements_per_position = arch.layer_inputs_width()}};
+          {.elements_per_position = arch.layer_inputs_width(), .resident = true}};
 }
 
 std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer, BlockPart part) {
@@ -24,7 +24,9 @@ std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer, Bl
   }
   const bool last = layer + 1 == arch.layer_count();
   if (arch.layer_input > 0 && (!last || part == BlockPart::kAttention)) {
-    carry.push_back({.elements_per_position = arch.layer_inputs_width(), .passes = kLayerInputs});
+    carry.push_back({.elements_per_position = arch.layer_inputs_width(),
+                     .passes = kLayerInputs,
+                     .resident = true});
   }
   for (const int64_t source : arch.keys_behind(layer)) {
     const ArchSpec own = arch.of_layer(arch.layers.at(static_cast<size_t>(source)));
@@ -37,7 +39,8 @@ std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer, Bl
       carry.push_back(
           {.elements_per_position = own.key_width(),
            .wide_gradient = true,
-           .passes = passes ? std::optional(static_cast<int32_t>(place + value)) : std::nullopt});
+           .passes = passes ? std::optional(static_cast<int32_t>(place + value)) : std::nullopt,
+           .resident = true});
     }
   }
   return carry;

@@ -21,8 +21,9 @@ SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) 
   for (size_t i = 1; i < model.units.size(); ++i) {
     trains = trains || model.units[i].has_trainable();
     const std::vector<CarryTensorSpec>& carry = model.units[i - 1].carry_out;
-    const bool joins = std::ranges::any_of(
-        carry, [](const CarryTensorSpec& tensor) { return tensor.passes.has_value(); });
+    const bool joins = std::ranges::any_of(carry, [](const CarryTensorSpec& tensor) {
+      return tensor.passes && !tensor.resident;
+    });
     if (joins) {
       runs_.back().last = model.units[i].id;
     } else if (std::ranges::any_of(carry, is_kept)) {
@@ -44,7 +45,18 @@ const SharedInputGroup* SharedInputGroups::of(UnitId unit) const {
 }
 
 bool is_kept(const CarryTensorSpec& tensor) {
-  return !tensor.running && !tensor.passes;
+  return !tensor.running && !tensor.passes && !tensor.resident;
+}
+
+Bytes resident_bytes_per_position(const ModelSpec& model, DType compute) {
+  Bytes sum = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const CarryTensorSpec& tensor : unit.carry_out) {
+      if (!tensor.resident || tensor.passes) continue;
+      sum += tensor.bytes_per_position(compute, CarryUse::kValue);
+    }
+  }
+  return sum;
 }
 
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {

@@ -43,8 +43,8 @@ class InputTier {
 
 // SharedInputGroups: units whose activation checkpoints are kept together. A carry tensor that
 // passes through units unchanged is kept once, so these units' inputs form one group: one buffer,
-// saved once after its last writer and loaded once before its first reader in backward. Made from a
-// model's spec; a value, any thread.
+// saved once after its last writer and loaded once before its first reader in backward. Resident
+// tensors belong to no group. Made from a model's spec; a value, any thread.
 
 // The inputs of units `first` to `last`. The first unit identifies the group.
 struct SharedInputGroup {
@@ -83,5 +83,8 @@ inline constexpr Bytes kResultAlignment = 16;
 // Returns a group's bytes per position, and those without results.
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
 Bytes input_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
+
+// Returns the bytes per position of all resident tensors, each counted where it begins.
+Bytes resident_bytes_per_position(const ModelSpec& model, DType compute);
 
 }  // namespace longshore

@@ -115,6 +115,7 @@ void validate_carry(const UnitSpec& unit, const std::vector<CarryTensorSpec>& in
     const CarryTensorSpec& tensor = unit.carry_out[i];
     const std::string where = "carry tensor " + std::to_string(i) + " of unit " + unit.name;
     LONGSHORE_CHECK(!tensor.running || !to_last) << where << " is running, and the last unit's";
+    LONGSHORE_CHECK(!tensor.running || !tensor.resident) << where << " is running, and resident";
     if (!tensor.passes) continue;
     LONGSHORE_CHECK(*tensor.passes >= 0 && *tensor.passes < static_cast<int32_t>(in.size()))
         << where << " passes tensor " << *tensor.passes << " of " << in.size();

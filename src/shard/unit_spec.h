@@ -81,6 +81,9 @@ struct CarryTensorSpec {
   // The next unit reads the value only in forward, as a running sum. No checkpoint keeps it: units
   // write one shared buffer in rotation, and backward finds zeros there.
   bool running = false;
+  // Most later units read the value. It stays on the device from forward to backward, in a place of
+  // its own, wherever the units' other inputs are kept.
+  bool resident = false;
   DType dtype(DType compute, CarryUse use) const {
     return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
   }

@@ -21,9 +21,10 @@ constexpr int kParts = 3;
 constexpr int kBlocks = 2;
 
 // Declared: the units' declarations of the carry between parts of a block (x, its tanh, the sum).
+// `resident` is for x and its tanh.
 struct Declared {
   std::optional<int32_t> x = 0, normed = 1;
-  bool running = true;
+  bool running = true, resident = false;
 };
 constexpr Declared kCopies = {.x = std::nullopt, .normed = std::nullopt, .running = false};
 
@@ -39,8 +40,12 @@ void add_block(ModuleModel& model, int block, const Declared& declared, const Pa
   const std::string name = "block." + std::to_string(block);
   const auto carry = [&](bool first) {
     return std::vector<CarryTensorSpec>{
-        {.elements_per_position = kSmallHidden, .passes = first ? std::nullopt : declared.x},
-        {.elements_per_position = kSmallHidden, .passes = first ? std::nullopt : declared.normed},
+        {.elements_per_position = kSmallHidden,
+         .passes = first ? std::nullopt : declared.x,
+         .resident = declared.resident},
+        {.elements_per_position = kSmallHidden,
+         .passes = first ? std::nullopt : declared.normed,
+         .resident = declared.resident},
         {.elements_per_position = kSmallHidden, .wide = true, .running = declared.running}};
   };
   torch::nn::Linear before(kSmallHidden, kSmallHidden);
@@ -138,7 +143,12 @@ TEST(PassingCarry, GivesTheBitsOfCopies) {
   const std::vector<double> expected =
       train(*copies, plan_of(*copies, InputTier::kDevice, 0, true));
   const std::vector<Declared> all = {
-      {}, {.x = std::nullopt}, {.normed = std::nullopt}, {.running = false}};
+      {},
+      {.x = std::nullopt},
+      {.normed = std::nullopt},
+      {.running = false},
+      {.resident = true},
+      {.running = false, .resident = true}};
   for (const Declared& declared : all) {
     const auto model = make_parted_model(declared);
     for (const InputTier tier : {InputTier::kDevice, InputTier::kHost, InputTier::kDrives}) {
@@ -169,6 +179,23 @@ TEST(PassingCarry, IsPlannedOnce) {
   EXPECT_EQ(host.step.traffic.h2d - device.step.traffic.h2d, host.host.inputs);
   EXPECT_EQ(host.step.traffic.d2h - device.step.traffic.d2h, host.host.inputs);
   EXPECT_EQ(host.device.buffer(InputSlot(0))->bytes, 2 * pair);
+}
+
+// Resident tensors have a buffer of their own and leave the device on no tier. x before each block
+// and before the loss is offloaded, but for the last two.
+TEST(PassingCarry, KeepsResidentTensorsOnTheDevice) {
+  const auto model = make_parted_model({.resident = true});
+  const Bytes tensor = align_up(kPositions * kSmallHidden * 4, 256);
+  const Bytes resident = 2 * align_up(kBlocks * 2 * kPositions * kSmallHidden * 4, 256);
+  const TierPlan device = plan_of(*model, InputTier::kDevice, 1, true);
+  EXPECT_EQ(device.device.buffer(BufferKind::kResidentInputs)->bytes, resident);
+  const TierPlan host = plan_of(*model, InputTier::kHost, 1, true);
+  EXPECT_EQ(host.device.buffer(BufferKind::kResidentInputs)->bytes, resident);
+  EXPECT_EQ(host.host.inputs, 2 * tensor);
+  EXPECT_EQ(host.device.buffer(InputSlot(0))->bytes, 2 * tensor);
+  const auto passing = make_parted_model({});
+  EXPECT_EQ(plan_of(*passing, InputTier::kDevice, 1, true).device.buffer(BufferKind::kResidentInputs),
+            nullptr);
 }
 
 // A unit that returns another tensor than the one it declares to pass is refused.

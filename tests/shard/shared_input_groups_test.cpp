@@ -41,6 +41,22 @@ TEST(SharedInputGroups, JoinUnitsThatTensorsPassThrough) {
   EXPECT_EQ(kept_bytes_per_position(model, runs.all().front(), DType::kF32), 8 * 4 + 4 + 2 * 4);
 }
 
+// Resident tensors join no units, and are counted once, where they begin.
+TEST(SharedInputGroups, LeaveResidentTensorsOut) {
+  ModelSpec model = fakes::make_small_model(4, false);
+  const CarryTensorSpec wide = {.elements_per_position = 3, .wide = true, .resident = true};
+  CarryTensorSpec passing = wide;
+  passing.passes = 1;
+  model.units[1].carry_out = {{8}, wide};
+  model.units[2].carry_out = {{8}, passing, {.elements_per_position = 2, .resident = true}};
+  model.units[3].carry_out = {{.elements_per_position = 8, .running = true}, passing};
+  validate_model_spec(model);
+  EXPECT_EQ(runs_of(model), "1: 1 to 1; 2: 2 to 2; 3: 3 to 3; 4: 5 to 5; ");
+  EXPECT_EQ(kept_bytes_per_position(model, *SharedInputGroups(model).of(UnitId(2)), DType::kBF16),
+            8 * 2);
+  EXPECT_EQ(resident_bytes_per_position(model, DType::kBF16), 3 * 4 + 2 * 2);
+}
+
 // Results lie behind the inputs, each at a multiple of 16 bytes per position, in the units that
 // backward runs; the rest of the group is as before.
 TEST(SharedInputGroups, KeepResultsOfUnitsThatRunBackward) {
@@ -90,6 +106,10 @@ TEST(ModelSpec, RefusesCarriesThatCannotPass) {
   expect(1, {{.elements_per_position = 8, .passes = 2}}, "passes tensor 2 of 2");
   expect(1, {{.elements_per_position = 8, .passes = 1}}, "passes, and is running");
   expect(1, {{.elements_per_position = 8, .passes = 0, .running = true}}, "passes, and is running");
+  expect(1, {{.elements_per_position = 8, .passes = 0, .resident = true}},
+         "is not like the tensor that it passes");
+  expect(1, {{.elements_per_position = 8, .running = true, .resident = true}},
+         "is running, and resident");
   expect(1, {{.elements_per_position = 9, .passes = 0}}, "is not like the tensor that it passes");
   expect(1, {{.elements_per_position = 8, .wide_gradient = true, .passes = 0}},
          "is not like the tensor that it passes");

@@ -185,7 +185,10 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
     before.id = UnitId(0);
     before.name = "before " + probed.name;
     before.carry_out = whole.unit(UnitId(unit.value - 1)).carry_out;
-    for (CarryTensorSpec& tensor : before.carry_out) tensor.passes.reset();
+    for (CarryTensorSpec& tensor : before.carry_out) {
+      tensor.passes.reset();
+      tensor.resident = false;
+    }
     for (ParamRef& ref : probed.tied) {
       before.parameters.push_back(whole.parameter(ref));
       ref = {before.id, static_cast<int32_t>(before.parameters.size()) - 1};
@@ -200,6 +203,7 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
   }
   probed_ = UnitId(static_cast<int32_t>(spec_.units.size()));
   probed.id = probed_;
+  for (CarryTensorSpec& tensor : probed.carry_out) tensor.resident = false;
   const bool loss = unit == whole.units.back().id;
   spec_.units.push_back(std::move(probed));
   if (!loss) {
