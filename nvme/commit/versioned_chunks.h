@@ -25,7 +25,6 @@
 
 #include "base/errors.h"
 #include "base/mutex.h"
-#include "nvme/commit/recovery.h"
 #include "nvme/commit/version_log.h"
 #include "nvme/parts/part_mover.h"
 

@@ -1,11 +1,192 @@
 #include "nvme/drive/drive.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
+#include "base/errors.h"
 #include "base/mutex.h"
 #include "base/processor.h"
 
 namespace longshore {
+namespace {
+
+constexpr int kMaxPauseMicroseconds = 4096;
+// Each level of a repeated read error makes the pieces this many times smaller.
+constexpr Bytes kSplit = 16;
+
+bool is_refusal(int error_number) {
+  return error_number == EINTR || error_number == EAGAIN || error_number == ENOMEM ||
+         error_number == EBUSY || error_number == ECANCELED;
+}
+
+std::string reason_of(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "the file system is full, although the file was preallocated";
+    case EFAULT:
+    case EINVAL:
+      return "the file system refuses direct I/O of this offset, length or memory";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+DriveQueue::DriveQueue(BlockFile* file, Bytes chunk_bytes)
+    : file_(file), chunk_bytes_(chunk_bytes), slots_(static_cast<size_t>(file->depth())) {
+  LONGSHORE_CHECK(chunk_bytes > 0 && chunk_bytes % kBlockBytes == 0) << chunk_bytes;
+  for (size_t i = slots_.size(); i > 0; --i) free_slots_.push_back(i - 1);
+}
+
+void DriveQueue::start(Transfer& transfer) {
+  const auto bytes = static_cast<Bytes>(transfer.memory.size());
+  LONGSHORE_CHECK(transfer.offset >= 0 && transfer.offset % kBlockBytes == 0 &&
+                  bytes % kBlockBytes == 0 && transfer.offset + bytes <= file_->size_bytes())
+      << file_->path() << ": " << bytes << " bytes at " << transfer.offset << " of "
+      << file_->size_bytes();
+  LONGSHORE_CHECK(reinterpret_cast<uintptr_t>(transfer.memory.data()) % kBlockBytes == 0);
+  transfer.issued_bytes = 0;
+  transfer.chunks_in_flight = 0;
+  transfer.failure = {};
+  transfer.waiting = true;
+  const auto place =
+      transfer.urgent ? std::ranges::find(waiting_, false, &Transfer::urgent) : waiting_.end();
+  waiting_.insert(place, &transfer);
+}
+
+bool DriveQueue::next_chunk(Transfer& transfer, Chunk& chunk) const {
+  const auto bytes = static_cast<Bytes>(transfer.memory.size());
+  chunk = {};
+  chunk.transfer = &transfer;
+  if (transfer.kind == BlockOp::Kind::kFlush) {
+    transfer.issued_bytes = 0;
+    return true;  // a flush is one chunk
+  }
+  const Bytes from = transfer.issued_bytes;
+  const Bytes length = std::min(chunk_bytes_, bytes - from);
+  chunk.offset = transfer.offset + from;
+  chunk.memory = transfer.memory.subspan(static_cast<size_t>(from), static_cast<size_t>(length));
+  chunk.piece = length;
+  transfer.issued_bytes += length;
+  return transfer.issued_bytes == bytes;
+}
+
+void DriveQueue::fill(std::vector<Transfer*>& finished) {
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    Transfer& transfer = *waiting_.front();
+    const bool nothing_to_move = transfer.kind != BlockOp::Kind::kFlush && transfer.memory.empty();
+    if (transfer.failure.failed || nothing_to_move) {
+      waiting_.pop_front();
+      transfer.waiting = false;
+      if (transfer.chunks_in_flight == 0) finished.push_back(&transfer);
+      continue;
+    }
+    const size_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    if (next_chunk(transfer, slots_[slot])) {
+      waiting_.pop_front();
+      transfer.waiting = false;
+    }
+    ++transfer.chunks_in_flight;
+    ++in_flight_;
+    send(slot);
+  }
+}
+
+void DriveQueue::send(size_t slot) {
+  const Chunk& chunk = slots_[slot];
+  const Bytes left = static_cast<Bytes>(chunk.memory.size()) - chunk.moved;
+  const Bytes length = std::min(left, chunk.piece);
+  BlockOp op;
+  op.kind = chunk.transfer->kind;
+  op.tag = slot;
+  op.offset = chunk.offset + chunk.moved;
+  op.memory = chunk.memory.subspan(static_cast<size_t>(chunk.moved), static_cast<size_t>(length));
+  file_->submit(op);
+}
+
+void DriveQueue::step(std::vector<Transfer*>& finished) {
+  fill(finished);
+  if (in_flight_ == 0) return;
+  completions_.clear();
+  file_->reap(completions_);
+  for (const BlockCompletion& completion : completions_) complete(completion, finished);
+}
+
+void DriveQueue::complete(const BlockCompletion& completion, std::vector<Transfer*>& finished) {
+  const auto slot = static_cast<size_t>(completion.tag);
+  LONGSHORE_CHECK(slot < slots_.size() && slots_[slot].transfer != nullptr)
+      << file_->path() << ": a completion of nothing, tag " << completion.tag;
+  Chunk& chunk = slots_[slot];
+  const auto bytes = static_cast<Bytes>(chunk.memory.size());
+  bool goes_on = false;
+  if (completion.result < 0) {
+    goes_on = after_error(chunk, static_cast<int>(-completion.result));
+  } else if (bytes > 0) {
+    const Bytes left = std::min(bytes - chunk.moved, chunk.piece);
+    LONGSHORE_CHECK(completion.result <= left) << file_->path();
+    if (completion.result == 0) {
+      fail(chunk, EIO, "the file ends before");
+    } else {
+      // A short transfer may end inside a block; that block is moved again.
+      const Bytes whole = completion.result == left ? completion.result
+                                                    : completion.result / kBlockBytes * kBlockBytes;
+      chunk.refusals = whole > 0 ? 0 : chunk.refusals + 1;
+      chunk.moved += whole;
+      goes_on = chunk.moved < bytes;
+      if (chunk.refusals > kMaxRetries) {
+        fail(chunk, EIO, "only parts of a block are moved");
+        goes_on = false;
+      }
+    }
+  }
+  if (goes_on) {
+    send(slot);
+    return;
+  }
+  Transfer* transfer = chunk.transfer;
+  chunk.transfer = nullptr;
+  free_slots_.push_back(slot);
+  --in_flight_;
+  if (--transfer->chunks_in_flight == 0 && !transfer->waiting) finished.push_back(transfer);
+}
+
+bool DriveQueue::after_error(Chunk& chunk, int error_number) {
+  if (is_refusal(error_number) && ++chunk.refusals <= kMaxRetries) {
+    const int pause = std::min(1 << std::min(chunk.refusals, 20), kMaxPauseMicroseconds);
+    file_->pause(std::chrono::microseconds(pause));
+    return true;
+  }
+  if (error_number == EIO && chunk.transfer->kind == BlockOp::Kind::kRead) {
+    return after_read_error(chunk);
+  }
+  fail(chunk, error_number, reason_of(error_number));
+  return false;
+}
+
+bool DriveQueue::after_read_error(Chunk& chunk) {
+  if (++chunk.read_errors == 1) return true;
+  if (chunk.piece <= kBlockBytes) {
+    fail(chunk, EIO, "the drive cannot read this block");
+    return false;
+  }
+  chunk.piece = align_up(std::max(chunk.piece / kSplit, kBlockBytes), kBlockBytes);
+  return true;
+}
+
+void DriveQueue::fail(const Chunk& chunk, int error_number, const std::string& reason) {
+  TransferFailure& failure = chunk.transfer->failure;
+  if (failure.failed) return;  // keeps the first failure
+  failure.failed = true;
+  failure.error_number = error_number;
+  failure.offset = chunk.offset + chunk.moved;
+  failure.bytes = std::min(static_cast<Bytes>(chunk.memory.size()) - chunk.moved, chunk.piece);
+  failure.reason = reason;
+}
+
 namespace {
 
 [[noreturn]] void throw_failure(const Transfer& transfer, const std::string& path) {

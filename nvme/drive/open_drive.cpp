@@ -4,7 +4,6 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "nvme/drive/io_pool.h"
 #include "nvme/drive/io_ring.h"
 
 namespace longshore {

@@ -5,7 +5,6 @@
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
 #include "pinned/frozen_file_store.h"
-#include "pinned/host_inputs.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {
