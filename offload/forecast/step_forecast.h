@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "offload/forecast/machine_file.h"
 #include "offload/forecast/machine_rates.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/schedule/schedule_simulation.h"

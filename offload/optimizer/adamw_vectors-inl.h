@@ -1,6 +1,6 @@
 // adamw_vectors: loads, formula, rounding and stores of the update on vectors. Only
 // adamw_kernels.cpp includes it, once per instruction set. Every function gives the bits of its
-// scalar twin in adamw_formula.h, number_formats.h and moments.h.
+// scalar twin in adamw_kernels.h, number_formats.h and moments.h.
 #if defined(LONGSHORE_ADAMW_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_ADAMW_VECTORS
 #undef LONGSHORE_ADAMW_VECTORS

@@ -1,6 +1,6 @@
 // code_vectors: updates a block of 8-bit moments in passes: moments and their units, then
 // parameters and codes. Only adamw_kernels.cpp includes it, once per instruction set. Every
-// function gives the bits of its scalar twin in adamw_formula.h and moments.h.
+// function gives the bits of its scalar twin in adamw_kernels.h and moments.h.
 #if defined(LONGSHORE_CODE_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_CODE_VECTORS
 #undef LONGSHORE_CODE_VECTORS

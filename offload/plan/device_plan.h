@@ -5,12 +5,30 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "device/device_kind.h"
 #include "offload/plan/machine.h"
-#include "offload/plan/plan_account.h"
 #include "offload/plan/plan_sizes.h"
 
 namespace longshore {
+
+// PlanAccount: a plan's use of one memory, line by line, and the limit. Plain values.
+
+struct PlanLine {
+  std::string name;
+  std::string detail;
+  Bytes bytes = 0;
+  bool exact = true;  // false: a bound or an estimate
+};
+
+struct PlanAccount {
+  std::vector<PlanLine> lines;  // sum to total
+  Bytes total = 0;
+  Bytes limit = 0;
+  bool limit_auto = false;
+
+  bool within_limit() const { return total <= limit; }
+};
 
 enum class BufferKind : uint8_t {
   kSlot,             // a gathered unit in the compute dtype; with shard_grad_op unit i, else of the

@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "device/device_memory.h"
-#include "offload/optimizer/update_traffic.h"
+#include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/staging/gradient_drain.h"
 
 namespace longshore {

@@ -1,7 +1,7 @@
 #include "offload/plan/tier_plan.h"
 
 #include "base/errors.h"
-#include "offload/plan/resident_plan.h"
+#include "offload/plan/host_plan.h"
 
 namespace longshore {
 namespace {

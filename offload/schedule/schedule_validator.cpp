@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "offload/schedule/happens_before.h"
+#include "offload/schedule/step_schedule.h"
 #include "offload/schedule/validated_memory.h"
 #include "shard/input_tier.h"
 

@@ -2,7 +2,7 @@
 //
 // [Note: proved properties]
 // 1. No two operations touch the same memory, one of them writing, unless one happens before the
-//    other (happens_before.h) in the order of issue. The memory that is checked: a unit's
+//    other (HappensBefore) in the order of issue. The memory that is checked: a unit's
 //    parameters and gradient in host memory, device slots, gradient buffers, waiting gradients,
 //    input slots, activation checkpoints on the host, state, parameter and staging slots, and state
 //    and activation checkpoints on the drives.

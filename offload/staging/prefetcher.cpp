@@ -1,6 +1,92 @@
 #include "offload/staging/prefetcher.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/errors.h"
+
 namespace longshore {
+namespace {
+
+static_assert(std::atomic<int64_t>::is_always_lock_free, "boards are shared between processes");
+
+// The message of one member to the others.
+struct Address {
+  int64_t process = 0;
+  int64_t arena = 0;  // file descriptors
+  int64_t board = 0;
+};
+
+// A version is usually published already, or follows within a copy's time.
+constexpr int kSpins = 200;
+constexpr std::chrono::microseconds kLook(50);
+constexpr int kLooksBetweenChecks = 400;
+
+}  // namespace
+
+NodeShards::Board NodeShards::board_of(const HostMapping& mapping) {
+  return {reinterpret_cast<std::atomic<int64_t>*>(mapping.bytes().data()),
+          mapping.bytes().size() / sizeof(std::atomic<int64_t>)};
+}
+
+NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* group,
+                       std::function<void()> check_ranks, bool register_with_gpus)
+    : shards_(shards), check_ranks_(std::move(check_ranks)) {
+  const auto board_bytes = static_cast<Bytes>(units * sizeof(std::atomic<int64_t>));
+  own_board_ = HostMapping::shared(board_bytes, "board of versions");
+  std::ranges::fill(board_of(own_board_), int64_t{-1});
+  const auto members = static_cast<size_t>(group->size());
+  const auto own = static_cast<size_t>(group->index());
+  std::vector<Address> addresses(members);
+  addresses[own] = {getpid(), shards->mapping().descriptor(), own_board_.descriptor()};
+  group->all_gather({std::as_writable_bytes(std::span(addresses))}, {"shared memory", {}}).wait();
+  // This process never writes there; GPUs that register only writable memory need it writable.
+  const bool writable = register_with_gpus && !gpus_register_read_only();
+  peer_arenas_.resize(members);
+  peer_boards_.resize(members);
+  for (size_t i = 0; i < members; ++i) {
+    if (i == own) {
+      arenas_.push_back(shards->mapping().bytes());
+      boards_.push_back(board_of(own_board_));
+      continue;
+    }
+    const auto process = static_cast<int>(addresses[i].process);
+    peer_arenas_[i] = HostMapping::of_process(process, static_cast<int>(addresses[i].arena),
+                                              shards->mapping().size_bytes(),
+                                              "another rank's host tier", writable);
+    if (register_with_gpus) registered_.emplace_back(peer_arenas_[i].bytes(), /*read_only=*/true);
+    peer_boards_[i] = HostMapping::of_process(process, static_cast<int>(addresses[i].board),
+                                              board_bytes, "another rank's board of versions");
+    arenas_.push_back(peer_arenas_[i].bytes());
+    boards_.push_back(board_of(peer_boards_[i]));
+  }
+  // After the barrier descriptors may be closed.
+  group->barrier({"shared memory", {}}).wait();
+}
+
+void NodeShards::publish(UnitId unit, StateVersion version) {
+  board_of(own_board_)[static_cast<size_t>(unit.value)].store(version.value,
+                                                              std::memory_order_release);
+}
+
+void NodeShards::wait_for(UnitId unit, StateVersion version) const {
+  for (const Board& board : boards_) {
+    const std::atomic<int64_t>& held = board[static_cast<size_t>(unit.value)];
+    for (int looks = 0; held.load(std::memory_order_acquire) < version.value; ++looks) {
+      if (looks > kSpins) std::this_thread::sleep_for(kLook);
+      if (check_ranks_ && looks % kLooksBetweenChecks == kLooksBetweenChecks - 1) check_ranks_();
+    }
+    LONGSHORE_CHECK(held.load(std::memory_order_acquire) == version.value)
+        << "unit " << unit << " is ahead of version " << version;
+  }
+}
+
+std::span<const std::byte> NodeShards::shard(int32_t member, UnitId unit) const {
+  return shards_->mapped_parameters(arenas_.at(static_cast<size_t>(member)), unit);
+}
 
 void Prefetcher::fetch(const Placed& placed, std::optional<ParameterSlot> parameters) {
   const FlatLayout& flat = layout(placed.unit);

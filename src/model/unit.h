@@ -123,7 +123,7 @@ class UnitCode {
   virtual std::string signature() const { return {}; }
   // Returns document lengths, each at most `longest`: no split of a micro-batch takes more memory
   // than the worst of these lengths used for all documents. Attention on a GPU is an exception
-  // (offload/engine/probe/gpu_scratch.h).
+  // (offload/engine/probe/measured_workspace.h).
   virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const;
   // Returns the most trained positions that it handles at a time on this device; more of them take
   // longer but no more memory. 0 means all.

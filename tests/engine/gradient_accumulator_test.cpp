@@ -1,5 +1,5 @@
 // Sums of gradients of matrices that are added in several pieces.
-#include "offload/engine/gradient_accumulator.h"
+#include "offload/engine/unit_runner.h"
 
 #include <gtest/gtest.h>
 

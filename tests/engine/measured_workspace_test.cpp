@@ -19,7 +19,6 @@
 #include "model/head_unit.h"
 #include "model/model_spec.h"
 #include "model/module_model.h"
-#include "offload/engine/probe/gpu_scratch.h"
 #include "offload/plan/machine.h"
 #include "tests/nvme/scratch_file.h"
 

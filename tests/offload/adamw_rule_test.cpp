@@ -1,5 +1,5 @@
 // Parameter groups: the scalars of each parameter, and groups that match nothing.
-#include "offload/optimizer/adamw_rule.h"
+#include "offload/optimizer/adamw.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "base/file.h"
-#include "offload/forecast/machine_file.h"
+#include "offload/forecast/machine_rates.h"
 #include "shard/state_format.h"
 #include "tests/fakes/test_files.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "offload/forecast/plan_search.h"
+#include "offload/plan/host_plan.h"
 #include "offload/plan/plan_text.h"
-#include "offload/plan/resident_plan.h"
 #include "offload/plan/tier_plan.h"
 #include "pinned/frozen_file_store.h"
 #include "pinned/pinned_store.h"

@@ -1,5 +1,5 @@
 // Machine files: a written file reads back, and every problem is named with its position.
-#include "offload/forecast/machine_file.h"
+#include "offload/forecast/machine_rates.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "offload/schedule/happens_before.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "offload/schedule/schedule_validator.h"
+#include "offload/schedule/step_schedule.h"
 #include "tests/offload/schedule_cases.h"
 
 namespace longshore {

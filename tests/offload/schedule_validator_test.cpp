@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "offload/schedule/happens_before.h"
+#include "offload/schedule/step_schedule.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/schedule_by_hand.h"
 

@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "device/thread_stream.h"
-#include "offload/schedule/lane_ledger.h"
 
 namespace longshore {
 namespace {

@@ -11,7 +11,6 @@
 #include "base/random.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/optimizer/stream_bound.h"
-#include "offload/optimizer/update_traffic.h"
 #include "offload/plan/machine.h"
 #include "pinned/pinned_store.h"
 

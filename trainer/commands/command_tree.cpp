@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "model/random_init.h"
-#include "offload/forecast/machine_file.h"
+#include "offload/forecast/machine_rates.h"
 #include "trainer/commands/command_list.h"
 #include "trainer/setup/run_file_draft.h"
 

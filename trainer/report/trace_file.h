@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "offload/schedule/lane_ledger.h"
+#include "offload/schedule/step_executor.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/run_config.h"
-#include "offload/forecast/machine_file.h"
+#include "offload/forecast/machine_rates.h"
 #include "offload/forecast/step_forecast.h"
 #include "trainer/setup/run_setup.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "offload/forecast/machine_file.h"
+#include "offload/forecast/machine_rates.h"
 #include "trainer/data/run_data.h"
 #include "trainer/setup/run_flops.h"
 

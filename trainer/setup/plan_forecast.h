@@ -13,7 +13,7 @@
 
 namespace longshore {
 
-// Returns the machine of that name (machine_file.h) or of a description file. Throws IoError, or
+// Returns the machine of that name (machine_rates.h) or of a description file. Throws IoError, or
 // ConfigError if `named` is neither or the description has mistakes.
 DescribedMachine read_machine(const std::string& named);
 

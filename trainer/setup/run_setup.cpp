@@ -7,7 +7,7 @@
 #include "base/processor.h"
 #include "device/cuda_device.h"
 #include "nvme/probe/drive_wear.h"
-#include "offload/optimizer/adamw_rule.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_sizes.h"
 #include "trainer/data/run_data.h"

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "comm/collectives/nccl_communicator.h"
-#include "offload/schedule/happens_before.h"
+#include "offload/schedule/step_schedule.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/engine/overlapped_steps.h"
 #include "tests/stand_in_gpu/stand_in.h"

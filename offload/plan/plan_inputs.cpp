@@ -1,4 +1,4 @@
-#include "offload/plan/unit_costs.h"
+#include "offload/plan/plan_inputs.h"
 
 #include <algorithm>
 
