@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "base/reading_threads.h"
+#include "base/direct_reader.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/pinned_store.h"
 #include "pinned/worker_pool.h"

@@ -1,5 +1,3 @@
-#include "data/preference_rows.h"
-
 #include <algorithm>
 #include <array>
 #include <span>

@@ -9,7 +9,6 @@
 #include "base/texts.h"
 #include "data/chat_rows.h"
 #include "data/dataset.h"
-#include "data/preference_rows.h"
 #include "data/row_block.h"
 #include "data/row_source.h"
 #include "text/spelled_tokens.h"

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "data/byte_source.h"
@@ -63,5 +65,12 @@ class JsonlReader {
   int64_t line_number_ = 0;
   bool at_end_ = false;
 };
+
+// Text files: the raw documents of files, for training a tokenizer. One thread, bounded memory.
+
+// Calls `use` with every document: each "text" member of a .jsonl file, or the whole of any other
+// file. A DataError names file and line of a row without a text.
+void for_each_text(const std::vector<std::string>& files,
+                   const std::function<void(std::string_view)>& use);
 
 }  // namespace longshore

@@ -16,7 +16,7 @@
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
 // A file with columns has version 4, and its header goes on:
-//   136  columns: bit c is set for the column with the number c of base/token_column.h
+//   136  columns: bit c is set for the column with the number c of base/loss_kind.h
 //   144  offset of the columns, one behind the other: a float32 for each token, of its target
 //   152  checksum of the header up to here
 // A file with columns of a teacher has version 5:

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "device/cuda_check.h"
-#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {

@@ -1,5 +1,4 @@
 // The CUDA runtime in the build without CUDA: there are no devices.
-#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {

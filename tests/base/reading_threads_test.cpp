@@ -1,6 +1,6 @@
 // Reading threads: each part is read once, as many at a time as promised, and failures end the
 // call.
-#include "base/reading_threads.h"
+#include "base/direct_reader.h"
 
 #include <gtest/gtest.h>
 

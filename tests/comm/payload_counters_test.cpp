@@ -1,4 +1,4 @@
-#include "comm/operations/payload_counters.h"
+#include "comm/operations/communicator.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/collectives/solo_communicator.h"
+#include "comm/operations/communicator.h"
 
 namespace longshore {
 namespace {

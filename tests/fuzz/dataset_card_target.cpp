@@ -1,5 +1,5 @@
 // The card of a data set: YAML between two lines of dashes.
-#include "hf/dataset_card.h"
+#include "hf/hub_cache.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace longshore {

@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "base/errors.h"
-#include "hf/dataset_card.h"
 #include "tests/hf/hf_fixtures.h"
 
 namespace longshore {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/workspace_meter.h"
+#include "device/device_memory.h"
 
 namespace longshore::stand_in {
 

@@ -13,7 +13,7 @@
 #include "device/copy_speed.h"
 #include "device/counting_allocator.h"
 #include "device/cuda_device.h"
-#include "device/cuda_driver.h"
+#include "device/cuda_runtime.h"
 #include "device/cuda_stream.h"
 #include "device/device_memory.h"
 #include "device/gpu_tensors.h"

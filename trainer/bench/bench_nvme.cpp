@@ -6,12 +6,12 @@
 #include <chrono>
 #include <memory>
 
+#include "base/direct_reader.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/median.h"
-#include "base/reading_threads.h"
 #include "device/copy_speed.h"
 #include "device/cuda_device.h"
 #include "hf/model_directory.h"

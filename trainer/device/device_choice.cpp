@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "device/cuda_driver.h"
+#include "device/cuda_runtime.h"
 
 namespace longshore {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/texts.h"
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
-#include "device/cuda_driver.h"
+#include "device/cuda_runtime.h"
 #include "device/cuda_stream.h"
 #include "device/device_memory.h"
 #include "device/gpu_tensors.h"

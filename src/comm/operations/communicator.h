@@ -9,18 +9,71 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/ids.h"
-#include "comm/operations/payload_counters.h"
 
 namespace longshore {
+
+// PayloadCounters: a rank's payload and waiting time in a communicator, by kind of operation and
+// unit. Owned by the communicator; only the thread that calls it uses it.
+//
+// Payload counts whole segments: all_gather the gathered bytes, reduce_scatter and all_reduce the
+// bytes of all elements in the wire dtype, broadcast its bytes, scalars 8 bytes each, barrier 0.
+// The bytes that the transport really sends may differ.
+
+enum class CommKind : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kScalars,
+  kBroadcast,
+  kBarrier,
+};
+
+// Returns "all_gather", "reduce_scatter" and so on.
+std::string_view name_of(CommKind kind);
+
+class PayloadCounters {
+ public:
+  struct Count {
+    int64_t operations = 0;
+    Bytes payload = 0;
+    double waited_seconds = 0.0;  // in Completion::wait()
+    Count& operator+=(const Count& other);
+    Count& operator-=(const Count& other);
+  };
+  // A key without a unit counts the operations on no unit.
+  using Key = std::pair<CommKind, std::optional<UnitId>>;
+
+  struct Totals {
+    std::map<Key, Count> counts;
+    Count all() const;
+    Count of(CommKind kind) const;
+    Count of(CommKind kind, std::optional<UnitId> unit) const;
+  };
+
+  void add(CommKind kind, std::optional<UnitId> unit, Bytes payload);
+  void add_wait(CommKind kind, std::optional<UnitId> unit, double seconds);
+
+  // Returns the totals since the group was made.
+  const Totals& total() const { return total_; }
+  // Returns the totals since the last take(), or since the group was made.
+  Totals take();
+
+ private:
+  Totals total_;
+  Totals taken_;  // total_ at the last take()
+};
 
 // The purpose of an operation, for errors, counters and traces.
 struct OpLabel {
@@ -89,5 +142,35 @@ class Communicator {
 // Returns the scratch that reduce_scatter and all_reduce need for `elements` (all segments
 // together) in a group of `size` ranks; 0 for one rank.
 Bytes reduce_scratch_bytes(int64_t elements, DType wire, int32_t size);
+
+// SoloCommunicator: the collectives of a group of one rank, for example in a run on one GPU. Every
+// operation completes at once; nothing travels, so nothing is rounded to a wire dtype. Its counters
+// count the bytes handed over, as those of Gloo and NCCL do. The caller that got it from a World
+// (the object that makes a run's groups) owns it and calls it from one thread.
+
+class SoloCommunicator : public Communicator {
+ public:
+  explicit SoloCommunicator(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const override { return name_; }
+  int32_t size() const override { return 1; }
+  int32_t index() const override { return 0; }
+
+  Completion all_gather(Segments segments, const OpLabel& label) override;
+  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                            const OpLabel& label) override;
+  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                        const OpLabel& label) override;
+  Completion all_reduce(std::span<double> values, const OpLabel& label) override;
+  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override;
+  Completion barrier(const OpLabel& label) override;
+
+  const PayloadCounters& counters() const override { return counters_; }
+  PayloadCounters& counters() override { return counters_; }
+
+ private:
+  std::string name_;
+  PayloadCounters counters_;
+};
 
 }  // namespace longshore

@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
-#include "comm/ranks/rank_heartbeat.h"
+#include "comm/ranks/process_identity.h"
 
 namespace longshore {
 namespace {

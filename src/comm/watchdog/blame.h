@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/ranks/process_identity.h"
-#include "comm/ranks/rank_heartbeat.h"
 
 namespace longshore {
 

@@ -9,8 +9,8 @@
 #include "base/errors.h"
 #include "comm/collectives/group_communicator.h"
 #include "comm/collectives/nccl_communicator.h"
-#include "comm/collectives/solo_communicator.h"
 #include "comm/collectives/transport.h"
+#include "comm/operations/communicator.h"
 #include "comm/store/torch_store.h"
 
 namespace longshore {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/comm_backend.h"
-#include "comm/collectives/solo_communicator.h"
 #include "comm/operations/communicator.h"
 #include "comm/ranks/rank_info.h"
 #include "device/device_kind.h"
