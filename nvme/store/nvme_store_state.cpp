@@ -1,5 +1,4 @@
 // The state of NvmeStore and its movement through the slots.
-#include <algorithm>
 #include <cstring>
 
 #include "base/bytes.h"

@@ -1,6 +1,5 @@
 #include "offload/engine/engine_parts.h"
 
-#include <string>
 #include <utility>
 
 #include "base/errors.h"

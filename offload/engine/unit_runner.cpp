@@ -1,7 +1,6 @@
 #include "offload/engine/unit_runner.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "base/errors.h"

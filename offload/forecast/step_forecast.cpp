@@ -1,7 +1,6 @@
 #include "offload/forecast/step_forecast.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/errors.h"

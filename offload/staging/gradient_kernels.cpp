@@ -3,7 +3,6 @@
 // fused multiply-add gives the same bits.
 #include "offload/staging/gradient_kernels.h"
 
-#include <algorithm>
 #include <array>
 
 #include "base/number_formats.h"

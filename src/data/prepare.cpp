@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <ctime>
 #include <filesystem>
 #include <optional>
 

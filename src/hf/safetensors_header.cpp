@@ -1,7 +1,6 @@
 #include "hf/safetensors_header.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>

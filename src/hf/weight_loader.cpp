@@ -1,7 +1,6 @@
 #include "hf/weight_loader.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/errors.h"
 #include "base/number_formats.h"

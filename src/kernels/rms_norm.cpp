@@ -1,7 +1,6 @@
 #include "kernels/rms_norm.h"
 
 #include <cmath>
-#include <vector>
 
 #include "kernels/cpu_values.h"
 

@@ -11,7 +11,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "text/tokenizers_c_strings.h"
-#include "text/training_template.h"
 
 namespace longshore {
 namespace {

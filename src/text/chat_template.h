@@ -39,7 +39,7 @@ struct RenderedChat {
 struct ChatTemplateOptions {
   std::string file{};               // a Jinja file in place of the directory's; empty: none
   std::string date = "2024-07-26";  // the date that strftime_now returns
-  bool training = false;            // use the training template (training_template.h)
+  bool training = false;            // use the training template (TrainingTemplate)
 };
 
 class ChatTemplate {
@@ -100,5 +100,18 @@ class ChatTemplate {
 // Returns the template without its {% generation %} tags, which only transformers knows. The result
 // writes the same texts, with the same whitespace and scopes.
 std::string without_generation_marks(std::string_view source);
+
+// TrainingTemplate: replaces the chat templates of some published models, so that one sample trains
+// all answers of a conversation. It writes every answer, with its thought, as the model wrote it
+// when asked, inside {% generation %} blocks. It is made by edits of the published text; the rest
+// is unchanged. Plain functions.
+
+struct TrainingTemplate {
+  std::string name;  // of the template that it replaces
+  std::string text;
+};
+
+// Throws DataError if the text is unknown; `origin` replaces the file in the error text.
+TrainingTemplate training_template(std::string_view published, const std::string& origin);
 
 }  // namespace longshore

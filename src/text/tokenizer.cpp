@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
-#include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"

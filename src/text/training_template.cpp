@@ -1,4 +1,4 @@
-#include "text/training_template.h"
+#include "text/chat_template.h"
 
 #include <array>
 #include <cstdint>

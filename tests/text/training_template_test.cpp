@@ -1,6 +1,6 @@
 // Training templates write each answer as the published template asks the model for it;
 // chat_sample_test.cpp compares that with transformers.
-#include "text/training_template.h"
+#include "text/chat_template.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 //! Reads the footer, which locates all data, and checks it against the file before use.
 
-use crate::words::words;
+use crate::words;
 use c_interface::Failure;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use std::fs::File;

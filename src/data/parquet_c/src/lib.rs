@@ -8,14 +8,22 @@ mod footer;
 mod levels;
 mod pages;
 mod rows;
-mod words;
 
 use c_interface::{answer, OwnedString};
+use parquet::errors::ParquetError;
 use rows::Rows;
 use std::fs::File;
 use std::os::fd::FromRawFd;
 
 const LIBRARY: &str = "parquet";
+
+/// Returns an error's text for the user, without the library's own prefix.
+fn words(error: &ParquetError) -> String {
+    match error {
+        ParquetError::General(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
 
 #[no_mangle]
 pub unsafe extern "C" fn parqc_string_free(text: OwnedString) {

@@ -4,7 +4,7 @@
 use crate::codec::decompress;
 use crate::footer::{first_page, structure_bytes};
 use crate::levels::{check_delta, longest_row};
-use crate::words::words;
+use crate::words;
 use bytes::Bytes;
 use parquet::basic::Encoding;
 use parquet::bloom_filter::Sbbf;

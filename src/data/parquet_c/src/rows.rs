@@ -2,7 +2,7 @@
 
 use crate::footer;
 use crate::pages::CheckedRowGroup;
-use crate::words::words;
+use crate::words;
 use c_interface::Failure;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::RowGroupReader;

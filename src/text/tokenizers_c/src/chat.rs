@@ -2,9 +2,9 @@
 //! text ranges that `{% generation %}` blocks wrote.
 
 use crate::budget;
-use crate::guard::Failure;
 use crate::guarded::{add_guarded, ask_method, check_source, format, guard_instructions};
 use crate::python::{from_json, is_blank, to_json, to_str, Date};
+use crate::Failure;
 use minijinja::machinery::{
     eval, make_string_output, CompiledTemplate, Instructions, TemplateConfig,
 };

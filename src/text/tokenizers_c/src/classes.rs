@@ -2,8 +2,8 @@
 //! vocabulary, merges and post-processor of tokenizer.json, and replace its normalizer,
 //! pre-tokenizer and decoder.
 
-use crate::guard::Failure;
 use crate::special::Configs;
+use crate::Failure;
 use serde_json::{json, Map, Value};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
 

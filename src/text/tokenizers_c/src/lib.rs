@@ -1,5 +1,5 @@
 //! The C interface of include/tokenizers_c.h. Every function that can fail runs under
-//! `guard::attempt`, so neither an error nor a panic of the libraries leaves it.
+//! `attempt`, so neither an error nor a panic of the libraries leaves it.
 
 #![allow(clippy::missing_safety_doc)]
 
@@ -7,7 +7,6 @@ mod budget;
 mod chat;
 mod classes;
 mod crossing;
-mod guard;
 mod guarded;
 mod load;
 mod pieces;
@@ -16,12 +15,31 @@ mod special;
 mod spelled;
 mod train;
 
+use c_interface::{Failure, OwnedString, Slice};
 use chat::Chat;
-use guard::{answer, attempt, OwnedString, Slice};
 use load::{load, parse_object, Loaded};
 use special::Configs;
 use tokenizers::{Encoding, PostProcessorWrapper, Tokenizer};
 use train::Training;
+
+const LIBRARY: &str = "tokenizers";
+
+/// Runs `body` and returns its value, or the text of its error or panic.
+fn attempt<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
+    c_interface::attempt(LIBRARY, body)
+}
+
+/// Writes the value to `out` and returns 0, or writes the message to `error` and returns 1.
+///
+/// # Safety
+/// `out` and `error` must be writable.
+unsafe fn answer<T>(
+    out: *mut T,
+    error: *mut OwnedString,
+    body: impl FnOnce() -> Result<T, Failure>,
+) -> i32 {
+    c_interface::answer(out, error, LIBRARY, body)
+}
 
 #[repr(C)]
 pub struct Files {

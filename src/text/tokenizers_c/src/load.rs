@@ -2,10 +2,10 @@
 //! or tokenize at random; then applies tokenizer_config.json as transformers 5 does.
 
 use crate::classes::{add_default_names, class_of, reading_of, rebuild, Class};
-use crate::guard::{attempt, Failure};
 use crate::pieces::Cuts;
 use crate::special::{Configs, SpecialIds};
 use crate::spelled::Spelled;
+use crate::{attempt, Failure};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 

@@ -9,7 +9,7 @@
 //! the same argument is split as in the whole text.
 
 use crate::crossing::{class_of, contains, judge, parse};
-use crate::guard::Failure;
+use crate::Failure;
 use regex_syntax::hir::{ClassUnicode, Hir};
 use serde_json::Value;
 use tokenizers::{

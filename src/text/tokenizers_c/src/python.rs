@@ -1,7 +1,7 @@
 //! Formats values as Python does: `json.dumps` for chat templates and `str()` for printed values.
 
 use crate::budget::{measure, need_text};
-use crate::guard::Failure;
+use crate::Failure;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde_json::Value as Json;

@@ -1,7 +1,7 @@
 //! Reads special tokens from tokenizer_config.json: the tokens added to tokenizer.json, and the ids
 //! that begin, end and stop a text. Follows transformers 5.
 
-use crate::guard::Failure;
+use crate::Failure;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 

@@ -1,7 +1,7 @@
 //! Special tokens that a text spells, such as "<|im_end|>" typed into a message: finds them, and
 //! reads them as ordinary text instead of tokens.
 
-use crate::guard::Failure;
+use crate::Failure;
 use std::sync::OnceLock;
 use tokenizers::{AddedToken, Tokenizer};
 

@@ -1,8 +1,8 @@
 //! Trains a byte-level BPE tokenizer as the Python package's BpeTrainer does with a ByteLevel
 //! pre-tokenizer.
 
-use crate::guard::Failure;
 use crate::pieces::{too_long, MAX_WHOLE};
+use crate::Failure;
 use ahash::AHashMap;
 use compact_str::CompactString;
 use tokenizers::models::bpe::{BpeTrainer, BpeTrainerBuilder, BPE};
