@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/host_mapping.h"
-#include "nvme/drive/open_drive.h"
+#include "nvme/drive/drive.h"
 #include "nvme/parts/stripe_map.h"
 
 namespace longshore {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nvme/commit/manifest.h"
-#include "nvme/drive/open_drive.h"
+#include "nvme/drive/drive.h"
 #include "nvme/parts/stripe_map.h"
 
 namespace longshore {

@@ -13,8 +13,8 @@
 
 #include "base/log.h"
 #include "device/host_mapping.h"
+#include "nvme/drive/drive.h"
 #include "nvme/drive/io_ring.h"
-#include "nvme/drive/open_drive.h"
 #include "tests/fakes/blocked_calls.h"
 #include "tests/nvme/scratch_file.h"
 
