@@ -130,7 +130,6 @@ void Fp8Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> ou
   const Bytes end = begin + static_cast<Bytes>(out.size());
   LONGSHORE_CHECK(begin >= 0 && end <= matrix_.bytes())
       << values_.name << ": bytes from " << begin << " to " << end;
-  std::ranges::fill(out, std::byte{0});
   const auto overlap = [&](Bytes first, Bytes last, const auto& fill) {
     first = std::max(first, begin);
     last = std::min(last, end);
@@ -140,8 +139,13 @@ void Fp8Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> ou
   overlap(0, matrix_.scales_bytes(), [&](Bytes first, std::span<std::byte> bytes) {
     read_packed_scales(matrix, first, bytes, read_part);
   });
-  const Bytes codes = matrix_.codes_begin();
-  overlap(codes, codes + matrix_.elements(), [&](Bytes first, std::span<std::byte> bytes) {
+  const Bytes codes = matrix_.codes_begin(), codes_end = codes + matrix_.elements();
+  const auto clear = [](Bytes, std::span<std::byte> bytes) {
+    std::ranges::fill(bytes, std::byte{0});
+  };
+  overlap(matrix_.scales_bytes(), codes, clear);
+  overlap(codes_end, end, clear);
+  overlap(codes, codes_end, [&](Bytes first, std::span<std::byte> bytes) {
     read_packed_codes(matrix, first - codes, bytes, read_part);
   });
 }

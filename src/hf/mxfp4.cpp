@@ -133,7 +133,8 @@ void Mxfp4Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> 
   const Bytes end = begin + static_cast<Bytes>(out.size());
   LONGSHORE_CHECK(begin >= 0 && end <= layout().bytes())
       << values_.name << ": bytes from " << begin << " to " << end;
-  std::ranges::fill(out, std::byte{0});
+  const auto padding = static_cast<size_t>(std::clamp<Bytes>(end - scales_end, 0, end - begin));
+  std::ranges::fill(out.last(padding), std::byte{0});
   if (begin < scales) {
     const Bytes count = std::min(end, scales) - begin;
     read_part(blocks_, matrix * scales + begin, out.first(static_cast<size_t>(count)));
