@@ -48,9 +48,19 @@ std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const MatrixId& id) cons
     kept_.splice(kept_.begin(), kept_, found);
   } else {
     kept_.emplace_front(id, std::make_shared<Packed>());
-    if (kept_.size() > kKept) kept_.pop_back();
+    held_ += packed_bytes(format_, parameters_.at(id.first).shape);
+    while (kept_.size() > kKept && held_ > kHeldBytes) {
+      held_ -= packed_bytes(format_, parameters_.at(kept_.back().first.first).shape);
+      kept_.pop_back();
+    }
   }
   return kept_.front().second;
+}
+
+void PackedFiles::forget(const MatrixId& id) const {
+  const MutexLock lock(mutex_);
+  const size_t forgotten = std::erase_if(kept_, [&](const auto& kept) { return kept.first == id; });
+  held_ -= static_cast<Bytes>(forgotten) * packed_bytes(format_, parameters_.at(id.first).shape);
 }
 
 std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& packed) const {
@@ -96,6 +106,8 @@ void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::by
   const MutexLock lock(packed->packing);
   const std::span<const std::byte> bytes = bytes_of(id, *packed);
   std::ranges::copy(bytes.subspan(static_cast<size_t>(begin), part.size()), part.begin());
+  packed->read += part.size();
+  if (packed->read >= bytes.size()) forget(id);
 }
 
 Bytes PackedFiles::read(const std::string& name, int64_t begin, DType compute,

@@ -1,8 +1,10 @@
 // PackedFiles: the frozen parameters of a run whose frozen matrices are packed: in adapter.base, or
 // in the format of the model's own files. In another format a matrix is read from the files and
 // packed as a whole, so that neither ranks nor tiers change its scales. Experts of a stacked
-// parameter are matrices of their own. ModelSource owns it. Any thread may read; kKept matrices
-// that were packed here are held, and one more by each thread that reads.
+// parameter are matrices of their own. ModelSource owns it. Any thread may read. A matrix that was
+// packed here is held until all of its bytes were read, so that pieces of it that several threads
+// read, and a piece that two experts share, pack it once; the latest kKept are held whatever their
+// size, more of them within kHeldBytes, and one more by each thread that reads.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +42,7 @@ class PackedFiles final : public FrozenSource {
 
  private:
   static constexpr size_t kKept = 2;
+  static constexpr Bytes kHeldBytes = 64 * kMiB;
   // The matrices of a packed parameter: one, or one for each expert.
   struct Parameter {
     std::vector<int64_t> shape;  // of the values of a matrix
@@ -52,9 +55,11 @@ class PackedFiles final : public FrozenSource {
   struct Packed {
     Mutex packing;
     std::vector<std::byte> bytes LONGSHORE_GUARDED_BY(packing);
+    size_t read LONGSHORE_GUARDED_BY(packing) = 0;  // bytes that were read of it
   };
 
   std::shared_ptr<Packed> entry(const MatrixId& id) const;
+  void forget(const MatrixId& id) const;
   std::span<const std::byte> bytes_of(const MatrixId& id, Packed& packed) const
       LONGSHORE_REQUIRES(packed.packing);
   // Reads bytes of a packed matrix; those behind its last are zero.
@@ -65,9 +70,10 @@ class PackedFiles final : public FrozenSource {
   const WeightLoader* weights_;
   std::map<std::string, Parameter> parameters_;
   mutable Mutex mutex_;
-  // The latest first.
+  // The latest first; `held_` is the bytes of all of them.
   mutable std::list<std::pair<MatrixId, std::shared_ptr<Packed>>> kept_
       LONGSHORE_GUARDED_BY(mutex_);
+  mutable Bytes held_ LONGSHORE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace longshore
