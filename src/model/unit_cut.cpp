@@ -341,6 +341,8 @@ ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<Unit
         const ParamRef place = places.at(ref);
         const bool own = place.unit == unit.id;
         const bool known = std::ranges::find(unit.tied, place) != unit.tied.end();
+        // The head multiplies by the table that its own unit looks up.
+        if (own) unit.parameters[static_cast<size_t>(place.index)].looked_up = false;
         if (!own && !known) unit.tied.push_back(place);
       }
     }

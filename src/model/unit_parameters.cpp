@@ -70,9 +70,10 @@ class UnitBuilder {
 
   // Adds a table of tokens or positions; the head's is a matrix whose rows are outputs.
   void table(Module module, int64_t rows) {
-    add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
-    if (!arch_.adapter.adapts(layer_, module)) return;
     const bool lookup = module != Module::kHead;
+    add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
+    parameters_.back().spec.looked_up = lookup;
+    if (!arch_.adapter.adapts(layer_, module)) return;
     parameters_.back().adapted = {.module = adapter_module(module),
                                   .scaling = arch_.adapter.scaling,
                                   .transposed = lookup,
@@ -438,7 +439,9 @@ std::vector<ModuleParameter> input_table_parameters(const ArchSpec& arch,
   if (arch.layer_input == 0) return {};
   builder.filled(Module::kInputTable, {arch.layer_input_rows, arch.layer_inputs_width()},
                  normal_init(arch.initializer_range));
-  return builder.take();
+  std::vector<ModuleParameter> parameters = builder.take();
+  parameters.back().spec.looked_up = true;
+  return parameters;
 }
 
 std::vector<ModuleParameter> input_parameters(const ArchSpec& arch, NameTable::Prefix prefix) {

@@ -42,7 +42,9 @@ struct ParamSpec {
   // Each value is two elements of bf16 that hold its fp32 bits (store_in_halves). All tiers, slots
   // and gathers move them as they move other elements; the views of a unit are fp32.
   bool in_halves = false;
-  bool routes = false;   // a router's matrix, which is small and never packed
+  bool routes = false;  // a router's matrix, which is small and never packed
+  // A table of which a position reads one row: its unit multiplies nothing by it.
+  bool looked_up = false;
   double dropout = 0.0;  // the share of the matrix's inputs that training drops
   InitSpec init;
   // The shape of the values, if `shape` counts elements of the compute dtype that hold them packed

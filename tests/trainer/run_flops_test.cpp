@@ -7,20 +7,25 @@
 #include "model/adapter.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
+#include "model/grouped_model.h"
 #include "model/model_spec.h"
 #include "trainer/machine/measure_rates.h"
 
 namespace longshore {
 namespace {
 
-UnitFlops flops_with(const std::vector<std::string>& targets) {
+ArchSpec small_llama(bool tied) {
   const Json config = {{"model_type", "llama"},      {"vocab_size", 32},
                        {"hidden_size", 16},          {"intermediate_size", 40},
                        {"num_hidden_layers", 1},     {"num_attention_heads", 4},
                        {"num_key_value_heads", 2},   {"max_position_embeddings", 64},
                        {"rms_norm_eps", 1e-5},       {"hidden_act", "silu"},
-                       {"tie_word_embeddings", true}};
-  ArchSpec arch = read_arch_spec(config, "config.json");
+                       {"tie_word_embeddings", tied}};
+  return read_arch_spec(config, "config.json");
+}
+
+UnitFlops flops_with(const std::vector<std::string>& targets) {
+  ArchSpec arch = small_llama(true);
   if (!targets.empty()) {
     arch.adapter = choose_adapters(arch, {.rank = 4, .targets = targets}, "adapter.targets");
   }
@@ -39,6 +44,30 @@ TEST(RunFlops, AdaptersCountWithTheWidthsOfTheirMatrices) {
   const UnitFlops all = flops_with({"all-linear"});
   EXPECT_EQ(all.adapter_inputs, 6 * 16.0 + 40.0);
   EXPECT_EQ(all.adapter_outputs, 2 * 16.0 + 2 * 8.0 + 2 * 40.0 + 16.0);
+}
+
+// A merged unit has the products of its members: not its embedding's table, unless the head in it
+// multiplies by that. A table in another unit counts with the head that multiplies by it.
+TEST(RunFlops, AMergedUnitHasTheProductsOfItsMembers) {
+  for (const bool tied : {false, true}) {
+    const ArchSpec arch = small_llama(tied);
+    const DecoderModel model(arch, make_model_spec(arch, {}));
+    const auto products = [&](const std::vector<std::vector<UnitId>>& groups) {
+      const GroupedModel merged(&model, groups);
+      std::vector<double> products;
+      for (const UnitSpec& unit : merged.spec().units) {
+        products.push_back(flops_of_unit(merged, unit.id, 64).products);
+      }
+      return products;
+    };
+    const UnitId embedding(0), block(1), head(2);
+    const double of_block = 2.0 * (2 * 16 * 16 + 2 * 8 * 16 + 3 * 40 * 16);
+    const double of_head = 2.0 * 32 * 16;
+    EXPECT_EQ(products({{embedding}, {block}, {head}}),
+              (std::vector<double>{0.0, of_block, of_head}));
+    EXPECT_EQ(products({{embedding, block}, {head}}), (std::vector<double>{of_block, of_head}));
+    EXPECT_EQ(products({{embedding, block, head}}), (std::vector<double>{of_block + of_head}));
+  }
 }
 
 // A measurement of a machine has a rate of adapters.

@@ -19,16 +19,12 @@ constexpr double kFlopsOfPair = 4.0;
 constexpr double kProbePasses = 3.0;
 constexpr double kLossPasses = 2.0;
 
-// Returns false for the embedding and the table of the layers' inputs, which only read rows.
-bool multiplies(const UnitSpec& unit) {
-  return !unit.name.starts_with("embedding") && !unit.name.starts_with("input_table");
-}
-
 // The matrices of a unit's products. Those of adapters have few elements and are not counted, but
 // the widths of the matrices that they adapt are: A is [rank, in] and B is [out, rank].
 struct UnitMatrices {
   int64_t count = 0;
   double elements = 0.0, trained = 0.0;
+  double looked_up = 0.0;  // elements of tables, which are no part of products
   double adapter_inputs = 0.0, adapter_outputs = 0.0;
 
   double trained_share() const { return elements > 0.0 ? trained / elements : 1.0; }
@@ -40,6 +36,10 @@ struct UnitMatrices {
       (rows < columns ? adapter_inputs : adapter_outputs) +=
           static_cast<double>(std::max(rows, columns));
     }
+    if (parameter.looked_up) {
+      looked_up += static_cast<double>(parameter.values());
+      return;
+    }
     count += parameter.adapter ? 0 : 1;
     elements += static_cast<double>(parameter.values());
     if (!parameter.frozen) trained += static_cast<double>(parameter.elements());
@@ -49,7 +49,11 @@ struct UnitMatrices {
 UnitMatrices matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
   UnitMatrices matrices;
   for (const ParamSpec& parameter : unit.parameters) matrices.add(parameter);
-  for (const ParamRef& ref : unit.tied) matrices.add(spec.parameter(ref));
+  for (const ParamRef& ref : unit.tied) {
+    ParamSpec multiplied = spec.parameter(ref);
+    multiplied.looked_up = false;
+    matrices.add(multiplied);
+  }
   return matrices;
 }
 
@@ -62,10 +66,11 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
   flops.trained = matrices.trained_share();
   flops.adapter_inputs = matrices.adapter_inputs;
   flops.adapter_outputs = matrices.adapter_outputs;
-  if (multiplies(unit) && matrices.count > 0) {
+  if (matrices.count > 0) {
     const UnitWork work = unit_work(model, id, document, DeviceKind::kCpu);
-    flops.products = kFlopsOfElement * work.matrix_elements;
-    flops.width = std::sqrt(work.matrix_elements / static_cast<double>(matrices.count));
+    const double elements = work.matrix_elements - matrices.looked_up;
+    flops.products = kFlopsOfElement * elements;
+    flops.width = std::sqrt(elements / static_cast<double>(matrices.count));
   }
   const AttentionHeads heads = model.code_of(id).attention_heads();
   flops.attention = kFlopsOfPair * static_cast<double>(heads.heads * heads.head_dim) *
