@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/progress.h"
+#include "base/log.h"
 
 namespace longshore {
 namespace {

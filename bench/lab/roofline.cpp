@@ -13,7 +13,7 @@
 #include "model/head_unit.h"
 #include "model/model_spec.h"
 #include "offload/plan/tier_plan.h"
-#include "offload/staging/gradient_sums.h"
+#include "offload/staging/gradient_drain.h"
 
 namespace longshore {
 namespace roofline {

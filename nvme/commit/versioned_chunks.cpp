@@ -6,7 +6,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/progress.h"
 
 namespace longshore {
 namespace {

@@ -15,7 +15,6 @@
 #include "offload/engine/batch_stage.h"
 #include "offload/engine/carry_store.h"
 #include "offload/engine/engine_device.h"
-#include "offload/engine/step_commit.h"
 #include "offload/engine/step_totals.h"
 #include "offload/engine/tiers.h"
 #include "offload/engine/unit_runner.h"

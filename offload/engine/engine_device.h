@@ -19,7 +19,7 @@
 #include "device/cuda_device.h"
 #include "device/device_kind.h"
 #include "device/device_memory.h"
-#include "offload/staging/gradient_sums.h"
+#include "offload/staging/gradient_drain.h"
 
 namespace longshore {
 

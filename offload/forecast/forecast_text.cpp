@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/texts.h"
-#include "offload/forecast/rate_fields.h"
+#include "offload/forecast/machine_rates.h"
 #include "offload/plan/plan_text.h"
 #include "shard/state_format.h"
 

@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "config/toml_document.h"
-#include "offload/forecast/rate_fields.h"
 #include "shard/state_format.h"
 
 namespace longshore {

@@ -1,6 +1,6 @@
 // gradient_kernels: the drain's inner loops, which cast a gradient to the drain dtype and sum the
 // squares of the cast values. Pure functions with the same bits at every SIMD level. Internal to
-// gradient_sums.cpp.
+// gradient_drain.cpp.
 #pragma once
 
 #include <cstdint>

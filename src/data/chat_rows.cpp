@@ -6,7 +6,7 @@
 #include "data/dataset.h"
 #include "data/row_format.h"
 #include "text/chat_encoder.h"
-#include "text/spelled_tokens.h"
+#include "text/tokenizer.h"
 
 namespace longshore {
 namespace {

@@ -11,7 +11,7 @@
 #include "data/dataset.h"
 #include "data/row_block.h"
 #include "data/row_source.h"
-#include "text/spelled_tokens.h"
+#include "text/tokenizer.h"
 
 namespace longshore {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/progress.h"
+#include "base/log.h"
 #include "hf/safetensors_header.h"
 
 namespace longshore {

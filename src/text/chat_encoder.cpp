@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "text/answer_finder.h"
-#include "text/spelled_tokens.h"
+#include "text/tokenizer.h"
 
 namespace longshore {
 namespace {

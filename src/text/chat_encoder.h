@@ -49,7 +49,7 @@ struct ChatSample;
 class ChatEncoder {
  public:
   // Both pointers must outlive the encoder. `broken`: special tokens in the messages are broken up
-  // (spelled_tokens.h).
+  // (with_breaks).
   ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat, bool broken = false);
 
   // Returns one sample, or several if the template changes an answer when more messages follow. In

@@ -1,6 +1,6 @@
 // Progress of long work. Goal: it shows rate and remaining time, is silent for short work, and is
 // plain when the output is not a terminal.
-#include "base/progress.h"
+#include "base/log.h"
 
 #include <gtest/gtest.h>
 

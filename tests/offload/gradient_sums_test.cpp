@@ -1,5 +1,5 @@
 // The gradient offload's sums on the device: chunks in order, and the GPU against its reference.
-#include "offload/staging/gradient_sums.h"
+#include "offload/staging/gradient_drain.h"
 
 #include <gtest/gtest.h>
 

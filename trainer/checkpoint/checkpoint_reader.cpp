@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/progress.h"
+#include "base/log.h"
 #include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"

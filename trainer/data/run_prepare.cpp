@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/progress.h"
 #include "data/prepared_cache.h"
 #include "hf/hub_cache.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/texts.h"
 
 namespace longshore {

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "nvme/store/state_files.h"
-#include "offload/engine/step_commit.h"
+#include "offload/engine/tiers.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/directory/committed_steps.h"

@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/progress.h"
+#include "base/log.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/model/weight_check.h"
 

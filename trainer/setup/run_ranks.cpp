@@ -6,7 +6,6 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "comm/store/store_secret.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/device/run_environment.h"

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/progress.h"
+#include "base/log.h"
 
 namespace longshore {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/median.h"
-#include "base/progress.h"
 #include "base/texts.h"
 #include "hf/export_plan.h"
 
