@@ -1,7 +1,6 @@
 // The build without CUDA: no tensor is on a GPU, so none of these functions is called.
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/flat_copy.h"
 #include "kernels/fp8.h"
 #include "kernels/gradient.h"
 #include "kernels/mxfp4.h"
@@ -49,12 +48,6 @@ void cross_entropy_cuda(const CrossEntropy&, void*, const int64_t*, float*, CUst
   refuse();
 }
 void cast_and_square_cuda(const float*, int64_t, uint16_t*, double*, double*, CUstream_st*) {
-  refuse();
-}
-void pack_cuda(const FlatPiece*, int64_t, void*, CUstream_st*) {
-  refuse();
-}
-void unpack_cuda(const FlatPiece*, int64_t, const void*, CUstream_st*) {
   refuse();
 }
 

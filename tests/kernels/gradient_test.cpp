@@ -5,7 +5,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -15,7 +14,6 @@
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
 #include "device/device_memory.h"
-#include "kernels/flat_copy.h"
 #include "tests/fakes/gpu.h"
 
 namespace longshore::kernels {
@@ -75,21 +73,6 @@ TEST(Gradient, TellsWhatIsNotFinite) {
   }
 }
 
-// pack_cpu() clears the padding, and unpacking gives the pieces back.
-TEST(FlatCopy, PacksClearsPaddingAndUnpacks) {
-  std::vector<char> first(10, 'a'), second(7, 'b');
-  std::vector<FlatPiece> pieces = {{first.data(), 0, 10, 16}, {second.data(), 16, 7, 16}};
-  std::vector<char> flat(40, 'x');
-  pack_cpu(pieces, flat.data());
-  EXPECT_EQ(std::string(flat.data(), 40), std::string(10, 'a') + std::string(6, '\0') +
-                                              std::string(7, 'b') + std::string(9, '\0') +
-                                              std::string(8, 'x'));
-  std::vector<char> back(7);
-  pieces[1].parameter = back.data();
-  unpack_cpu(pieces, flat.data());
-  EXPECT_EQ(back, second);
-}
-
 // OnGpu: a GPU's memory for kernel operands; the test's thread issues work to a stream of its own.
 class OnGpu {
  public:
@@ -145,29 +128,6 @@ TEST(GradientGpu, GivesTheReferencesBits) {
     cast_and_square_cuda(in, count, nullptr, blocks, result, gpu.stream());
     EXPECT_EQ(gpu.read(result, 1)[0], cast_and_square_cpu(values, nullptr)) << count;
   }
-}
-
-// The GPU's pack clears the padding, and unpacking gives the pieces back.
-TEST(FlatCopyGpu, PacksClearsPaddingAndUnpacks) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  OnGpu gpu(1 << 20);
-  const std::vector<char> first(1000, 'a'), second(77, 'b'), junk(2048, 'x');
-  std::vector<FlatPiece> pieces = {{gpu.place<char>(1000, first.data()), 0, 1000, 1024},
-                                   {gpu.place<char>(77, second.data()), 1024, 77, 256}};
-  char* flat = gpu.place<char>(2048, junk.data());
-  FlatPiece* table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
-  char* back = gpu.place<char>(77);
-  pack_cuda(table, 2, flat, gpu.stream());
-  const std::vector<char> packed = gpu.read(flat, 2048);
-  EXPECT_EQ(std::string(packed.data(), 1030),
-            std::string(1000, 'a') + std::string(24, '\0') + std::string(6, 'b'));
-  EXPECT_EQ(std::string(packed.data() + 1024 + 77, 200),
-            std::string(179, '\0') + std::string(21, 'x'));
-  pieces[1].parameter = back;
-  table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
-  unpack_cuda(table + 1, 1, flat, gpu.stream());
-  EXPECT_EQ(gpu.read(back, 77), second);
 }
 
 }  // namespace

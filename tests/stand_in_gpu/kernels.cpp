@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/flat_copy.h"
 #include "kernels/gradient.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -82,16 +81,6 @@ void cast_and_square_cuda(const float* values, int64_t elements, uint16_t* bf16,
   if (stream != stand_in::side_stream()) stand_in::run_stream();
   fill(block_sums, square_blocks(elements));
   *sum = cast_and_square_cpu({values, static_cast<size_t>(elements)}, bf16);
-}
-
-void pack_cuda(const FlatPiece* pieces, int64_t count, void* flat, CUstream_st*) {
-  stand_in::run_stream();
-  pack_cpu({pieces, static_cast<size_t>(count)}, flat);
-}
-
-void unpack_cuda(const FlatPiece* pieces, int64_t count, const void* flat, CUstream_st*) {
-  stand_in::run_stream();
-  unpack_cpu({pieces, static_cast<size_t>(count)}, flat);
 }
 
 }  // namespace longshore::kernels

@@ -21,10 +21,6 @@ bool is_for_tests(std::string_view name) {
   static const std::map<std::string_view, std::string_view> kWhy = {
       // These references are compared with kernels.
       {"adamw_step_reference", "of the update"},
-      {"pack_cpu", "of the kernels"},
-      {"pack_cuda", "of the kernels"},
-      {"unpack_cpu", "of the kernels"},
-      {"unpack_cuda", "of the kernels"},
       {"cast_and_square_cpu", "of the kernels"},
       // These counters and decisions are not visible otherwise.
       {"host_waits", "where the engine's thread blocked"},
