@@ -17,7 +17,7 @@
 #include "base/errors.h"
 #include "device/thread_stream.h"
 #include "offload/schedule/step_executor.h"
-#include "offload/staging/stage_ring.h"
+#include "offload/staging/prefetcher.h"
 
 namespace longshore {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "offload/engine/parameter_views.h"
+#include "offload/engine/unit_runner.h"
 
 namespace longshore {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "device/device_kind.h"
 #include "nvme/parts/stripe_map.h"
-#include "nvme/probe/drive_wear.h"
+#include "nvme/probe/drive_probe.h"
 #include "offload/schedule/step_schedule.h"
 #include "shard/policy.h"
 #include "shard/shard_topology.h"

@@ -70,8 +70,6 @@ std::string commit_of(const fs::path& repository, const std::string& revision) {
   return commit;
 }
 
-namespace fs = std::filesystem;
-
 constexpr size_t kMaxFiles = 100'000;
 constexpr Bytes kMaxCardBytes = 16 * kMiB;
 

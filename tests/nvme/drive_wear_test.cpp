@@ -1,5 +1,5 @@
 // Reading a drive's wear.
-#include "nvme/probe/drive_wear.h"
+#include "nvme/probe/drive_probe.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "offload/staging/stage_ring.h"
+#include "offload/staging/prefetcher.h"
 
 #include <gtest/gtest.h>
 

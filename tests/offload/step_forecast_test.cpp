@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "offload/forecast/forecast_text.h"
-#include "offload/forecast/plan_check.h"
 #include "offload/forecast/plan_search.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"

@@ -143,8 +143,6 @@ MachineFacts read_machine_facts(const fs::path& root) {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr Bytes kFileBytes = kMiB;
 // These constants are missing in older kernel headers.
 constexpr long kXfs = 0x58465342, kZfs = 0x2fc12fc1, kLustre = 0x0bd00bd0, kFuse = 0x65735546;

@@ -9,7 +9,7 @@
 
 #include "offload/engine/engine.h"
 #include "offload/engine/train_step.h"
-#include "offload/forecast/plan_check.h"
+#include "offload/forecast/step_forecast.h"
 #include "trainer/report/live_line.h"
 #include "trainer/report/metrics.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "offload/forecast/forecast_text.h"
-#include "offload/forecast/plan_check.h"
+#include "offload/forecast/step_forecast.h"
 #include "trainer/setup/known_rates.h"
 #include "trainer/setup/run_file_draft.h"
 

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/processor.h"
 #include "device/cuda_device.h"
-#include "nvme/probe/drive_wear.h"
+#include "nvme/probe/drive_probe.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_sizes.h"

@@ -13,7 +13,7 @@
 #include "offload/engine/batch_stage.h"
 #include "offload/engine/engine_device.h"
 #include "offload/engine/unit_runner.h"
-#include "offload/staging/stage_ring.h"
+#include "offload/staging/prefetcher.h"
 
 namespace longshore {
 namespace {

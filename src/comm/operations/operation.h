@@ -22,7 +22,7 @@ struct Operation {
   // Returns the text, equal on all ranks of the group: "all_gather #41 of parameters, unit 3 (4096
   // bytes) in group shards".
   std::string text() const;
-  // Returns the hash of the text ([Note: tags] of collectives.h).
+  // Returns the hash of the text ([Note: tags] of group_communicator.h).
   uint32_t tag() const;
 };
 
