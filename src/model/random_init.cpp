@@ -51,11 +51,14 @@ struct Sizes {
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
   bool tied;
   int64_t sharing_layers = 0;   // of Gemma 4, whose layers then have inputs of their own, too
-  std::string_view kinds = "";  // of the layers, where a family has no kinds of its own
+  std::string_view kinds = "";  // of the layers, where the family's config has no rule for them
 };
 
 // The layers of Nemotron 3 Nano.
 constexpr std::string_view kNanoLayers = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
+// The layers of Gemma 4 E2B and E4B: those that slide, and those that see everything.
+constexpr std::string_view kE2bLayers = "SSSSFSSSSFSSSSFSSSSFSSSSFSSSSFSSSSF";
+constexpr std::string_view kE4bLayers = "SSSSSFSSSSSFSSSSSFSSSSSFSSSSSFSSSSSFSSSSSF";
 
 struct Row {
   InitPreset preset;
@@ -138,7 +141,13 @@ const std::vector<Row>& later_rows() {
        {"ministral", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-gemma4-e2b",
         "gemma4_text, 6 layers of 64 with inputs of their own; the last 3 read keys of others"},
-       {"gemma4_text", 64, 160, 6, 4, 1, 16, 1024, true, 3}},
+       {"gemma4_text", 64, 160, 6, 4, 1, 16, 1024, true, 3, "SFSSSF"}},
+      {{"gemma-4-e2b", "gemma4_text, the text part of the published model: 17 GiB in fp32"},
+       {"gemma4_text", 1536, 6144, std::ssize(kE2bLayers), 8, 1, 256, 131072, true, 20,
+        kE2bLayers}},
+      {{"gemma-4-e4b", "gemma4_text, the text part of the published model: 28 GiB in fp32"},
+       {"gemma4_text", 2560, 10240, std::ssize(kE4bLayers), 8, 2, 256, 131072, true, 18,
+        kE4bLayers}},
       {{"tiny-starcoder2", "starcoder2, 2 layers of 64; tied, layer norms, no gate, biases"},
        {"starcoder2", 64, 256, 2, 4, 2, 16, 1024, true}},
       {{"tiny-ernie4.5", "ernie4_5, 2 layers of 64; tied, neighbours turn"},
@@ -249,12 +258,15 @@ void add_gemma4(const Sizes& sizes, const Json& rope, Json& config) {
                  {"final_logit_softcapping", 30.0}});
   if (sizes.sharing_layers > 0) {
     config.erase("num_global_key_value_heads");
-    const std::string slides = "sliding_attention", full = "full_attention";
     config.update({{"attention_k_eq_v", false},
                    {"hidden_size_per_layer_input", sizes.head_dim},
-                   {"layer_types", {slides, full, slides, slides, slides, full}},
+                   {"layer_types", Json::array()},
                    {"num_kv_shared_layers", sizes.sharing_layers},
-                   {"use_double_wide_mlp", true}});
+                   {"use_double_wide_mlp", sizes.kinds != kE4bLayers}});
+    for (const char kind : sizes.kinds) {
+      config["layer_types"].push_back(kind == 'F' ? "full_attention" : "sliding_attention");
+    }
+    if (sizes.positions > 1024) config["sliding_window"] = 512;
   }
   const Json proportional = {
       {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}};

@@ -111,6 +111,18 @@ TEST(InitPresets, NemotronNanoHasThePublishedSize) {
   EXPECT_EQ(make_model_spec(arch, {}).parameter_elements(), 31'577'940'288);
 }
 
+// Goal: the presets with the sizes of Gemma 4 E2B and E4B have as many parameters as transformers
+// 5.23 makes from the published text_config (4,628,569,344 and 7,463,013,376), and a stored factor
+// for each layer.
+TEST(InitPresets, Gemma4E2bAndE4bHaveThePublishedSizes) {
+  const auto elements = [](const char* preset) {
+    const std::string text = init_preset_config(preset, {.vocabulary = 262144});
+    return make_model_spec(read_arch_spec(Json::parse(text), preset), {}).parameter_elements();
+  };
+  EXPECT_EQ(elements("gemma-4-e2b"), 4'628'569'344 + 35);
+  EXPECT_EQ(elements("gemma-4-e4b"), 7'463'013'376 + 42);
+}
+
 // An unknown preset is refused with the nearest name.
 TEST(InitPresets, AnUnknownNameIsRefusedWithTheNearestOne) {
   try {
