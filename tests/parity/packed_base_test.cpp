@@ -132,6 +132,10 @@ TEST(PackedBase, IsSmallAndResumesAndIsExported) {
   ASSERT_EQ(resumed.train(packed), 0);
   EXPECT_EQ(resumed.steps("loss"), reference.steps("loss"));
   EXPECT_TRUE(resumed.state() == run.state());
+  const auto other = run_command(
+      {"train", resumed.directory() + "/config.toml", "--adapter.base=fp8", "--train.steps=5"});
+  EXPECT_EQ(other.exit_code, 6);
+  EXPECT_NE(other.err.find("or with another adapter.base"), std::string::npos) << other.err;
   EXPECT_EQ(resumed.train(joined(all, {"--train.steps=5"})), 6) << "another model";
 
   const auto resident = [](const RunDriver& of, const std::string& more) {

@@ -152,8 +152,10 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source) {
   if (saved.model_fingerprint == source.fingerprint()) return {};
+  const bool adapts = source.has_adapter();
   return path + ": was made from another model than " + source.directory().path() +
-         "; give its model.path, or another run.dir";
+         (adapts ? ", or with another adapter.base, adapter.alpha or adapter.rslora" : "") +
+         "; give its model.path" + (adapts ? " and these keys" : "") + ", or another run.dir";
 }
 
 std::string load_initial_weights(Engine& engine, const ModelSource& source, World* world) {
