@@ -1,6 +1,6 @@
 // Choice of the inputs that measure a unit's memory, the fit to the samples, and the stored
 // samples, without running a unit.
-#include "offload/engine/probe/workspace_fit.h"
+#include "offload/engine/probe/probe_inputs.h"
 
 #include <gtest/gtest.h>
 

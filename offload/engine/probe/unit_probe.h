@@ -12,7 +12,6 @@
 
 #include "device/device_kind.h"
 #include "offload/engine/probe/probe_inputs.h"
-#include "offload/engine/probe/workspace_fit.h"
 
 namespace longshore {
 
