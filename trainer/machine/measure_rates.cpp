@@ -33,7 +33,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kGiga = 1e9;
 constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
