@@ -123,7 +123,6 @@ void read_shared_keys(ConfigReader& config, ArchSpec& arch) {
   const int64_t shared = config.integer({kKey}, 0, kMostToken).value_or(0);
   const bool wide = config.boolean({"use_double_wide_mlp"}).value_or(false);
   if (shared == 0) return;
-  if (arch.moe.experts > 0) config.problem(kKey, "other than 0 is not supported with experts");
   const int64_t own = arch.layer_count() - shared;
   for (int64_t number = std::max<int64_t>(own, 0); number < arch.layer_count(); ++number) {
     LayerSpec& layer = arch.layers[static_cast<size_t>(number)];

@@ -85,7 +85,7 @@ struct ExpertsUnit::Sums {
 };
 
 ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts)
-    : arch_(arch),
+    : arch_(arch.of_layer(arch.layers.at(static_cast<size_t>(layer)))),
       layer_(layer),
       experts_(experts),
       index_(parameters_of(arch, layer, experts), arch.adapter.scaling),
@@ -435,7 +435,11 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
     batch.routers->note(layer_, tokens.starts, state.routing.of_all);
   }
   add_experts(parameters, state, tokens, sum);
-  if (arch_.moe.beside) return {joined(parameters, {state.h, sum}, batch)};
+  if (arch_.moe.beside) {
+    Carry out{joined(parameters, {state.h, sum}, batch)};
+    out.insert(out.end(), in.begin() + 1, in.end());
+    return out;
+  }
   if (experts_.ends()) {
     const at::Tensor output = sum.to(h.scalar_type());
     return {(in_latent() ? product(parameters, Module::kExpertsOut, output) : output).add_(h)};
@@ -490,7 +494,9 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
     grad_h = grad_h + norm_backward(parameters, Module::kRouterScale, NormKind::kRms, state.h,
                                     input.mul_(root_), sink);
   }
-  return {norm_backward(parameters, norm, arch_.norm, state.h, sums.x, sink).add_(grad_h)};
+  Carry grads{norm_backward(parameters, norm, arch_.norm, state.h, sums.x, sink).add_(grad_h)};
+  if (arch_.moe.beside) grads.insert(grads.end(), grad_out.begin() + 1, grad_out.end());
+  return grads;
 }
 
 SparseBlock::SparseBlock(const ArchSpec& arch, int64_t layer)
@@ -513,11 +519,11 @@ Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
 Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const Carry& grad_out, GradientSink& sink) const {
   const UnitParameters own = parameters.first(attention_parameters_);
-  const Carry leaf{in.at(0).detach().requires_grad_(true)};
-  Carry h;
+  Carry leaves, h;
+  for (const at::Tensor& tensor : in) leaves.push_back(tensor.detach().requires_grad_(true));
   {
     const at::AutoGradMode grad_mode(true);
-    h = attention_.forward(own, leaf, batch);
+    h = attention_.forward(own, leaves, batch);
   }
   std::vector<int32_t> expert_parameters(parameters.size() - attention_parameters_);
   std::iota(expert_parameters.begin(), expert_parameters.end(),
@@ -525,7 +531,10 @@ Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const Mi
   MappedSink expert_sink(&sink, &expert_parameters);
   const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
                                        {h.front().detach()}, batch, grad_out, expert_sink);
-  return autograd_backward(own, leaf, h, grad, /*want_grad_in=*/true, sink);
+  Carry grads = autograd_backward(own, leaves, h, grad, /*want_grad_in=*/true, sink);
+  // Several layers add to the gradients of keys and values.
+  for (size_t i = 1; i < grads.size(); ++i) grads[i] = grads[i].to(at::kFloat);
+  return grads;
 }
 
 }  // namespace longshore

@@ -111,7 +111,8 @@ class ExpertsUnit : public Unit {
   double root_;  // factor of the router's input beside an MLP
 };
 
-// A block of attention and all experts.
+// A block of attention and all experts. Keys and values that later layers read pass through the
+// experts.
 class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);

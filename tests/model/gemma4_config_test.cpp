@@ -157,9 +157,6 @@ TEST(Gemma4, TheLastLayersReadKeysAndValuesOfEarlierOnes) {
   expect_problem(gemma4(R"({"num_kv_shared_layers": 1, "per_layer_config":
     {"5": {"head_dim": 16}}})"),
                  "heads have other sizes");
-  expect_problem(gemma4(R"({"num_kv_shared_layers": 1, "enable_moe_block": true,
-    "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12})"),
-                 "not supported with experts");
 }
 
 // Goal: inputs of layers have two units of their own before the blocks, and pass through all blocks

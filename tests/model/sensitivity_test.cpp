@@ -168,6 +168,8 @@ const std::vector<Mistake>& mistakes_of_gemma4() {
       {"gemma4_text-moe", "gate and up alternate", [](auto& arch) { arch.moe.interleaved = true; }},
       {"gemma4_text-moe", "w + 1 for w", [](auto& arch) { arch.norm = NormKind::kRmsOffset; }},
       {"gemma4_text-moe", "outputs not scaled", [](auto& arch) { arch.layer_scale = false; }},
+      {"gemma4_text-moe-shared", "no window where keys are read",
+       [](auto& arch) { arch.layers[2].window = 0; }},
   };
   return table;
 }

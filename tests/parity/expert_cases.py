@@ -188,6 +188,18 @@ def cases(llama, qwen3_5, wrapper, gemma4):
                               num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1,
                               norm_topk_prob=False, routed_scaling_factor=0.75),
             "idle": [(0, 4)]},
+        # The last two layers read the keys of the first two, past a layer with experts, and have
+        # MLPs of twice the width. Without inputs of each layer transformers 5.23 runs it only where
+        # it returns hidden states.
+        "gemma4_text-moe-shared": {
+            "config": renamed(small, "gemma4_text", "Gemma4ForCausalLM", **{
+                **gemma4, "num_hidden_layers": 4, "tie_word_embeddings": False,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "enable_moe_block": True, "num_experts": 5, "top_k_experts": 2,
+                "moe_intermediate_size": 12, "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True, "intermediate_size": 16, "global_head_dim": 12,
+                "attention_k_eq_v": False, "output_hidden_states": True}),
+            "idle": [(1, 3)], "fused": True},
     }
 
 

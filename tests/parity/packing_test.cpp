@@ -106,7 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining,
                                          "nemotron_h-moe", "nemotron_h-latent", "qwen3_moe",
                                          "mixtral", "olmoe", "qwen2_moe", "gpt_oss", "ministral3",
                                          "qwen3_next", "glm4_moe", "deepseek_v3", "gemma4_text-moe",
-                                         "gemma4_text-shared", "gemma4-e2b"),
+                                         "gemma4_text-shared", "gemma4_text-moe-shared",
+                                         "gemma4-e2b"),
                          golden_test_name);
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 const auto kFamilies =
     testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma2", "gemma3_text", "gemma4_text",
                     "phi3-long", "qwen3_5_text", "lfm2", "nemotron_h", "qwen3_moe", "gpt_oss",
-                    "gemma4_text-shared", "gemma4-e2b");
+                    "gemma4_text-shared", "gemma4-e2b", "gemma4_text-moe-shared");
 INSTANTIATE_TEST_SUITE_P(Families, SameBits, kFamilies, golden_test_name);
 INSTANTIATE_TEST_SUITE_P(Families, LongSameBits, kFamilies, golden_test_name);
 
