@@ -3,7 +3,7 @@
 
     bench/models_by_cards.py LONGSHORE FOLDER [--models NAME ...] [--cards NAME ...]
 
-For each model, card of config/machines and size of the host's memory: the fastest plan that
+For each model, card of config/machines and free memory of the host: the fastest plan that
 `plan --search` finds among those that fit, with bf16 computation, `split-bf16` states, 16
 sequences of 2,048 tokens a step, and a drive that state and parameters may go to. Nothing is run
 but the units that say what memory they take. Prints JSON.
@@ -42,6 +42,7 @@ def config_of(model):
 def with_memory(card, gib, folder):
     text = (ROOT / f"config/machines/{card}.toml").read_text()
     text = re.sub(r'(\[host\][^\[]*?memory = )"[^"]*"', rf'\1"{gib}GiB"', text, count=1)
+    text = re.sub(r"^free = .*\n", "", text, flags=re.M)  # the size is what is free
     path = folder / f"{card}-{gib}.toml"
     path.write_text(text)
     cards = sum(int(count) for count in re.findall(r"\[\[gpu\]\][^\[]*?count = (\d+)", text))

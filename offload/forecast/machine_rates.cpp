@@ -174,7 +174,10 @@ void read_host(TableReader& host, Machine& machine) {
   machine.cpu_model = host.text("cpu");
   machine.physical_cores = host.integer("cores", 1, 1);
   machine.logical_cores = host.integer("threads", 1, machine.physical_cores);
-  machine.ram_total = machine.ram_available = host.bytes("memory");
+  machine.ram_total = host.bytes("memory");
+  const Bytes free = host.bytes("free");
+  machine.ram_available = free > 0 ? free : machine.ram_total;
+  if (free > machine.ram_total) host.problem("free is more than memory");
   const std::string simd = host.text("simd");
   for (const SimdLevel level : kSimdLevels) {
     if (name_of(level) == simd) machine.simd = level;
@@ -302,6 +305,9 @@ std::string host_text(const Machine& machine) {
           "\nthreads = " + std::to_string(machine.logical_cores) + "\n";
   line(text, "simd", std::string(name_of(machine.simd)));
   line(text, "memory", bytes_text(machine.ram_total));
+  if (machine.ram_available < machine.ram_total) {
+    line(text, "free", bytes_text(machine.ram_available));
+  }
   for (const CudaDevice& gpu : machine.gpus) {
     text += "\n[[gpu]]\n";
     line(text, "name", gpu.name);

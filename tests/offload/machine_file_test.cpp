@@ -18,7 +18,8 @@ DescribedMachine full_machine() {
   machine.physical_cores = 16;
   machine.logical_cores = 32;
   machine.simd = SimdLevel::kAvx512;
-  machine.ram_total = machine.ram_available = 128 * kGiB;
+  machine.ram_total = 128 * kGiB;
+  machine.ram_available = 122 * kGiB;
   machine.gpus = {{.name = "Some GPU", .memory_bytes = 24 * kGiB}};
   MachineRates& rates = described.rates;
   rates.source = "measured by longshore";
@@ -58,9 +59,20 @@ TEST(MachineFile, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.machine.simd, SimdLevel::kAvx512);
   EXPECT_EQ(read.machine.logical_cores, 32);
   EXPECT_EQ(read.machine.ram_total, 128 * kGiB);
+  EXPECT_EQ(read.machine.host_available(), 122 * kGiB);
   ASSERT_EQ(read.machine.gpus.size(), 1u);
   EXPECT_EQ(read.machine.gpus[0].memory_bytes, 24 * kGiB);
   EXPECT_EQ(machine_to_toml(read), machine_to_toml(written));
+}
+
+// A plan may use what is free; without that line it is all memory.
+TEST(MachineFile, FreeMemoryIsAtMostTheMemory) {
+  const std::string host = "version = 1\n[host]\nmemory = \"64GiB\"\n";
+  EXPECT_EQ(parse_machine(host, "m.toml").machine.host_available(), 64 * kGiB);
+  EXPECT_EQ(parse_machine(host + "free = \"59GiB\"\n", "m.toml").machine.host_available(),
+            59 * kGiB);
+  EXPECT_NE(problems_of(host + "free = \"65GiB\"\n").find("free is more than memory"),
+            std::string::npos);
 }
 
 // Equal GPUs are one table with a count.
