@@ -80,6 +80,7 @@ constexpr OtherKey kKeys[] = {
     {"base_model", "model.path", kSame},
     {"base_model_config", "", kNeedless, kConfig},
     {"batch_flattening", "", kNeedless, kNoPadding},
+    {"batch_size", "train.sequences_per_step"},
     {"beta", "preference.beta"},
     {"bf16", "precision.compute"},
     {"bf16_full_eval", "", kNeedless, kNoChange},

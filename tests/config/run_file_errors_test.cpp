@@ -82,6 +82,9 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
       {"[train]\nlearning_rate = 1e-5",
        "run.toml:2:1: unknown key 'train.learning_rate', did you mean 'optimizer.lr'? (longshore "
        "config keys train)"},
+      {"[train]\nbatch_size = 4",
+       "run.toml:2:1: unknown key 'train.batch_size', did you mean 'train.sequences_per_step'? "
+       "(longshore config keys train)"},
       {"[adapter]\nuse_dora = true",
        "run.toml:2:1: unknown key 'adapter.use_dora', did you mean 'adapter.kind'? (longshore "
        "config keys adapter)"},
