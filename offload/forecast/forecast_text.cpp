@@ -83,6 +83,11 @@ std::string difference(const char* what, Bytes bytes) {
          (bytes < 0 ? " less" : " more");
 }
 
+std::string step_line(const StepForecast& step) {
+  return "  a step takes about " + rounded_seconds(step.seconds) + ": " +
+         format_count(std::llround(step.tokens_per_second)) + " tokens/s\n";
+}
+
 std::string time_text(const PlanScreen& screen) {
   const RunForecast& run = screen.forecast;
   std::string text = "time\n";
@@ -94,9 +99,7 @@ std::string time_text(const PlanScreen& screen) {
     return text + "  not known, because these rates are missing: " + joined(run.step.unknown) +
            "; `" + kMeasure + " RUN.toml` measures what a run needs\n";
   }
-  const double speed = run.step.tokens_per_second;
-  text += "  a step takes about " + rounded_seconds(run.step.seconds) + ": " +
-          (speed < 1e4 ? number(speed, "%.0f") : count_text(speed)) + " tokens/s\n";
+  text += step_line(run.step);
   if (run.first_step()) {
     text += "  the first step starts after about " + rounded_seconds(*run.first_step()) +
             " (reading the model " + rounded_seconds(*run.read_model) + ", preparing host memory " +
@@ -154,15 +157,34 @@ std::string better_text(const PlanScreen& screen) {
   return "better\n" + text + "  `longshore plan --search` tries several keys together\n";
 }
 
-// Returns the indices of the points that are worth a line, in ascending order.
+// Returns whether a reader would take both plans for the same: a forecast errs by more.
+bool alike(const PlanPoint& a, const PlanPoint& b) {
+  constexpr double kSameTime = 0.03, kSameBytes = 0.1;
+  const auto near = [](double x, double y, double share) {
+    return std::abs(x - y) <= share * std::max(x, y);
+  };
+  const auto same = [&](Bytes PlanPoint::* bytes) {
+    return near(static_cast<double>(a.*bytes), static_cast<double>(b.*bytes), kSameBytes);
+  };
+  return near(a.seconds, b.seconds, kSameTime) && same(&PlanPoint::device) &&
+         same(&PlanPoint::host) && same(&PlanPoint::drives);
+}
+
+// Returns the indices of the points that are worth a line, in ascending order: those that take
+// least of each memory, then the fastest that differ from the others by more than a little.
 std::set<size_t> shown_points(const std::vector<PlanPoint>& points) {
-  constexpr size_t kMostPoints = 6;
+  constexpr size_t kMostPoints = 5;
   std::set<size_t> shown;
   for (const auto figure : {&PlanPoint::device, &PlanPoint::host, &PlanPoint::drives}) {
     const auto least = std::ranges::min_element(points, {}, figure);
     if (least != points.end()) shown.insert(static_cast<size_t>(least - points.begin()));
   }
-  for (size_t i = 0; i < points.size() && shown.size() < kMostPoints; ++i) shown.insert(i);
+  if (!points.empty()) shown.insert(0);
+  for (size_t i = 1; i < points.size() && shown.size() < kMostPoints; ++i) {
+    const bool known =
+        std::ranges::any_of(shown, [&](size_t other) { return alike(points[i], points[other]); });
+    if (!known) shown.insert(i);
+  }
   return shown;
 }
 
@@ -298,6 +320,12 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
   const std::string drives = nvme_text(plan);
   if (!drives.empty()) text += "\n" + drives.substr(0, drives.size() - 1);
   return text + "`--bytes` shows all allocations, `--schedule` the operations of a step\n";
+}
+
+std::string format_brief(const TierPlan& plan, const PlanScreen& screen) {
+  const StepForecast& step = screen.forecast.step;
+  const bool known = step.known() && !screen.source.empty();
+  return plan_verdict(plan) + (known ? step_line(step) : "");
 }
 
 std::string change_text(const std::vector<KeyChange>& changes) {

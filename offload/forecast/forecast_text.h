@@ -25,12 +25,15 @@ struct PlanScreen {
 // Returns the screen as text, in lines.
 std::string format_screen(const TierPlan& plan, const Machine& machine, const PlanScreen& screen);
 
+// Returns the screen's first line, and its line about a step if the rates are known.
+std::string format_brief(const TierPlan& plan, const PlanScreen& screen);
+
 // Formats a duration such as "3 h 24 min", "12.3 s" or "81 ms".
 std::string rounded_seconds(double seconds);
 // Formats changes such as "fsdp.prefetch = 2, train.micro_batch = 4".
 std::string change_text(const std::vector<KeyChange>& changes);
 // Lists points of a search by speed, with their numbers, costs and changed keys: of many only the
-// fastest and those that take least of each memory.
+// fastest that differ by more than a forecast errs, and those that take least of each memory.
 std::string format_points(const std::vector<PlanPoint>& points);
 
 // Return JSON; unknown values are null.

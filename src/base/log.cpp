@@ -89,8 +89,11 @@ void log_message(LogLevel level, std::string_view text) {
   if (level > g_level.load()) return;
   const std::string start = prefix(level);
   std::string lines = start;
+  const size_t columns = stderr_redraws() ? stderr_columns() : 0;
+  const size_t before =
+      level == LogLevel::kInfo ? 0 : kNames[static_cast<size_t>(level)].size() + 2;
   // The message's author indents its later lines; they get no prefix.
-  lines += printable_lines(text);
+  lines += wrapped_lines(printable_lines(text), columns > before ? columns - before : 0);
   lines += '\n';
   clear_progress_line();
   write_line(lines);
@@ -125,12 +128,6 @@ std::atomic<bool> g_hushed{false};
 std::atomic<bool> g_unwanted{false};
 std::atomic<bool> g_drawn{false};
 
-size_t columns() {
-  struct winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return kUnknownColumns;
-}
-
 // Ignores failures: progress that cannot be shown must not end the work.
 void draw(const std::string& text) {
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
@@ -157,6 +154,11 @@ std::string format_progress(const std::string& what, Bytes done, Bytes total, do
 bool stderr_redraws() {
   const char* term = std::getenv("TERM");
   return ::isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+size_t stderr_columns() {
+  struct winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 void hush_progress() {
@@ -197,7 +199,8 @@ void Progress::show() {
   const double seconds = std::chrono::duration<double>(now - begun_).count();
   std::string line = format_progress(what_, done_, total_, seconds);
   if (kRedraws) {
-    if (line.size() >= columns()) line.resize(columns() - 1);
+    const size_t known = stderr_columns(), columns = known > 0 ? known : kUnknownColumns;
+    if (line.size() >= columns) line.resize(columns - 1);
     g_drawn = true;
     draw("\r\x1b[K" + line);
   } else {

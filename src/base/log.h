@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -97,6 +98,9 @@ bool progress_is_wanted();
 // Returns whether stderr is a terminal that can redraw a line. A dumb terminal knows no escape
 // sequences and gets plain lines.
 bool stderr_redraws();
+
+// Returns the width of the terminal that stderr is; 0 if it is none or unknown.
+size_t stderr_columns();
 
 // Clears the progress line before other output goes to the terminal.
 void clear_progress_line();

@@ -63,6 +63,35 @@ std::string escaped(std::string_view text, bool keep_lines, size_t max_bytes) {
   return out;
 }
 
+// Returns the place of the space where a line is broken: the last one within the columns, else the
+// first one behind them; npos if there is none.
+size_t breaking_space(std::string_view line, size_t indent, bool anywhere, size_t columns) {
+  constexpr std::string_view kPauses = ",;:.)";
+  size_t found = std::string_view::npos, width = indent;
+  for (size_t at = indent; at < line.size(); ++at) {
+    if (line[at] == ' ' && at > indent &&
+        (anywhere || kPauses.find(line[at - 1]) != kPauses.npos)) {
+      if (width > columns && found != std::string_view::npos) return found;
+      found = at;
+    }
+    // Bytes that continue a character take no column.
+    width += (static_cast<unsigned char>(line[at]) & 0xC0u) != 0x80u ? 1 : 0;
+  }
+  return width > columns ? found : std::string_view::npos;
+}
+
+std::string wrapped_line(std::string_view line, size_t columns) {
+  const size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  const std::string margin(indent + 2, ' ');
+  std::string text, rest(line);
+  for (size_t inside = indent;; inside = margin.size()) {
+    const size_t space = breaking_space(rest, inside, indent == 0, columns);
+    if (space == std::string::npos) return text + rest;
+    text += rest.substr(0, space) + "\n";
+    rest = margin + rest.substr(space + 1);
+  }
+}
+
 }  // namespace
 
 std::string formatted(const char* format, ...) {
@@ -113,6 +142,16 @@ std::string format_duration(double seconds) {
   if (hours >= 24) return formatted("%lldd %02lld:%02lld", hours / 24, hours % 24, minutes);
   if (hours > 0) return formatted("%lld:%02lld:%02lld", hours, minutes, whole % 60);
   return formatted("%lld:%02lld", minutes, whole % 60);
+}
+
+std::string format_count(int64_t count) {
+  std::string digits = std::to_string(count);
+  const size_t first = digits[0] == '-' ? 1 : 0;
+  for (size_t i = digits.size(); i > first + 3;) {
+    i -= 3;
+    digits.insert(i, 1, ' ');
+  }
+  return digits;
 }
 
 int edit_distance(std::string_view from, std::string_view to) {
@@ -172,6 +211,17 @@ std::string printable_lines(std::string_view text) {
 
 // The bounds of the second byte exclude overlong forms (E0, F0), surrogates (ED) and values above
 // U+10FFFF (F4).
+std::string wrapped_lines(std::string_view text, size_t columns) {
+  if (columns == 0) return std::string(text);
+  std::string lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines += (begin > 0 ? "\n" : "") + wrapped_line(text.substr(begin, end - begin), columns);
+    begin = end + 1;
+  }
+  return lines;
+}
+
 size_t utf8_sequence_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};

@@ -34,6 +34,9 @@ std::string format_duration(std::chrono::milliseconds duration);
 // Formats as a clock: "0:09", "14:02", "3:14:02", "2d 03:14"; "0:00" if negative or not finite.
 std::string format_duration(double seconds);
 
+// Formats a count in groups of three digits: "2 431". Text for people has counts in this form.
+std::string format_count(int64_t count);
+
 // Nearest: the known name that is closest to a mistyped one, for "did you mean". Pure function.
 
 // Counts the insertions, deletions, replacements and swaps of neighbours between two texts.
@@ -59,6 +62,11 @@ std::string printable(std::string_view text, size_t max_bytes = 80);
 // Escapes a whole message; line breaks and tabs stay. All terminal output passes through here
 // (log.h), so that a missing `printable` costs at most an odd line.
 std::string printable_lines(std::string_view text);
+
+// Breaks lines that are longer than `columns` at spaces, and indents the rest by two more. Indented
+// lines are broken only after a punctuation mark, so that a command to copy stays whole. 0 columns
+// change nothing.
+std::string wrapped_lines(std::string_view text, size_t columns);
 
 // Utf8: validates untrusted text. Pure functions, any thread.
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {
@@ -49,7 +50,7 @@ constexpr size_t kMaxUnreadNames = 32;
 constexpr const char* kOtherNames = "others";
 
 void append_count(std::string& line, int64_t count, const std::string& what) {
-  if (count > 0) line += ", " + std::to_string(count) + " " + what;
+  if (count > 0) line += ", " + format_count(count) + " " + what;
 }
 
 }  // namespace
@@ -99,13 +100,24 @@ FileReport DataReport::total() const {
   return total;
 }
 
+FileReport DataReport::sum() const {
+  FileReport sum = total();
+  if (files.empty()) return sum;
+  sum.format = files.front().format;
+  sum.detected = files.front().detected;
+  for (const FileReport& file : files) {
+    if (file.format != sum.format) sum.format = "mixed";
+  }
+  if (files.size() > 1) sum.path = std::to_string(files.size()) + " files";
+  return sum;
+}
+
 std::vector<std::string> lines_of(const FileReport& report) {
   std::string line =
       report.path + ": format " + report.format + (report.detected ? " (auto), " : ", ");
-  line += std::to_string(report.rows) + " rows, " + std::to_string(report.documents) +
-          " documents, " + std::to_string(report.tokens) + " tokens, " +
-          std::to_string(report.trained_tokens) + " of them trained, longest row " +
-          std::to_string(report.longest_row_tokens);
+  line += format_count(report.rows) + " rows, " + format_count(report.documents) + " documents, " +
+          format_count(report.tokens) + " tokens, " + format_count(report.trained_tokens) +
+          " of them trained, longest row " + format_count(report.longest_row_tokens) + " tokens";
   append_count(line, report.bad_rows, "bad rows skipped");
   append_count(line, report.truncated, "truncated");
   append_count(line, report.dropped, "dropped as too long");
@@ -114,26 +126,26 @@ std::vector<std::string> lines_of(const FileReport& report) {
   std::vector<std::string> lines = {line};
   if (report.resampled_rows > 0) {
     lines.push_back(
-        report.path + ": " + std::to_string(report.resampled_rows) +
-        " conversations are several samples each, with " + std::to_string(report.resampled_tokens) +
+        report.path + ": " + format_count(report.resampled_rows) +
+        " conversations are several samples each, with " + format_count(report.resampled_tokens) +
         " tokens more: the chat template writes earlier answers differently when messages follow, "
         "and each answer is trained after the text that the model sees when it generates it");
   }
   if (report.chat_prompts > 0) {
     lines.push_back(report.path + ": the chat template writes " +
-                    std::to_string(report.chat_prompts) +
+                    format_count(report.chat_prompts) +
                     " rows with an instruction (data.prompt_template = \"auto\"); \"alpaca\" "
                     "writes them as Alpaca's text");
   }
   if (report.special_tokens > 0) {
     lines.push_back(report.path + ": the rows' own texts spell " +
-                    std::to_string(report.special_tokens) +
+                    format_count(report.special_tokens) +
                     " special tokens; data.special_tokens says how they are read");
   }
   if (!report.unread.empty()) {
     std::string names;
     for (const auto& [name, count] : report.unread) {
-      names += (names.empty() ? "" : ", ") + name + " (" + std::to_string(count) + ")";
+      names += (names.empty() ? "" : ", ") + name + " (" + format_count(count) + ")";
     }
     lines.push_back(report.path + ": members that are not read: " + names);
   }
@@ -145,7 +157,7 @@ std::vector<std::string> warnings_of(const FileReport& report) {
   for (const auto& [what, count] : kUnwritten) {
     if (report.*count == 0) continue;
     warnings.push_back(report.path + ": the chat template does not write " +
-                       std::to_string(report.*count) + " " + what +
+                       format_count(report.*count) + " " + what +
                        ": the model does not see them; data.chat_template names another template");
   }
   return warnings;

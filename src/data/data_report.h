@@ -61,6 +61,8 @@ std::vector<std::string> warnings_of(const FileReport& report);
 struct DataReport {
   std::vector<FileReport> files;
   FileReport total() const;
+  // Returns the total with a short path, such as "4 files", and the format of all files or "mixed".
+  FileReport sum() const;
   // Returns the lines of all files, in order.
   std::vector<std::string> lines() const;
   std::vector<std::string> warnings() const;

@@ -382,8 +382,8 @@ class FilePreparer {
 
 std::string nothing_left(const DataReport& report) {
   const FileReport total = report.total();
-  return total.path + ": no document is left of " + std::to_string(total.rows) + " rows (" +
-         std::to_string(total.bad_rows) + " bad ones skipped, " + std::to_string(total.dropped) +
+  return total.path + ": no document is left of " + format_count(total.rows) + " rows (" +
+         format_count(total.bad_rows) + " bad ones skipped, " + format_count(total.dropped) +
          " too long ones dropped)";
 }
 

@@ -23,6 +23,15 @@ TEST(Duration, WritesTheLargestUnit) {
   }
 }
 
+// Counts are written in groups of three digits.
+TEST(Count, IsWrittenInGroupsOfThreeDigits) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(2431), "2 431");
+  EXPECT_EQ(format_count(1234567), "1 234 567");
+  EXPECT_EQ(format_count(-1234), "-1 234");
+}
+
 // Formatted text is what printf prints, of any length.
 TEST(Formatted, GivesWhatPrintfPrints) {
   EXPECT_EQ(formatted("%s of %lld: %.2f %%", "step", 12LL, 0.125), "step of 12: 0.12 %");

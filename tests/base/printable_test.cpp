@@ -47,5 +47,19 @@ TEST(Printable, MessagesAndResultsComeThroughIt) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "a\\x1b[31mb: 3\n");
 }
 
+// Long lines are broken at spaces, and commands that are indented stay whole.
+TEST(Wrapped, BreaksLongLinesBetweenWords) {
+  EXPECT_EQ(wrapped_lines("one two three\n", 0), "one two three\n");
+  EXPECT_EQ(wrapped_lines("one two three\n", 13), "one two three\n");
+  EXPECT_EQ(wrapped_lines("one two three four five", 9), "one two\n  three\n  four\n  five");
+  EXPECT_EQ(wrapped_lines("one\n\na-word-longer-than-that and", 9),
+            "one\n\na-word-longer-than-that\n  and");
+  EXPECT_EQ(wrapped_lines("  device: slots 1 B, units 2 B", 20),
+            "  device: slots 1 B,\n    units 2 B");
+  const std::string command = "  longshore export run.toml --to models/tuned";
+  EXPECT_EQ(wrapped_lines(command, 20), command);
+  EXPECT_EQ(wrapped_lines("ä ö ü é", 7), "ä ö ü é") << "characters are counted, not bytes";
+}
+
 }  // namespace
 }  // namespace longshore

@@ -472,10 +472,27 @@ TEST(PlanSearch, ShowsFewPlans) {
                       .drives = 0});
   }
   const std::string text = format_points(points);
-  EXPECT_EQ(std::ranges::count(text, '\n'), 7) << text;
+  EXPECT_EQ(std::ranges::count(text, '\n'), 6) << text;
   for (const char* line : {"\n 1 ", "\n 2 ", "\n18 ", "\n19 "}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << " in:\n" << text;
   }
+}
+
+// Plans that differ by less than a forecast errs are one line.
+TEST(PlanSearch, ShowsPlansThatAreAlikeOnce) {
+  std::vector<PlanPoint> points;
+  for (int i = 0; i < 24; ++i) {
+    points.push_back({.choice = {},
+                      .changes = {},
+                      .seconds = 18.6 + 0.01 * i,
+                      .device = (i < 12 ? 20 : 10) * kGiB + (24 - i) * kMiB,
+                      .host = 40 * kGiB,
+                      .drives = 0});
+  }
+  const std::string text = format_points(points);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3) << "the head, the fastest, the smallest:\n" << text;
+  EXPECT_NE(text.find("\n 1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n24 "), std::string::npos) << text;
 }
 
 // Goal: the plan's text answers a new user's questions.
@@ -494,6 +511,11 @@ TEST(PlanScreen, AnswersTheQuestionsInWords) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
   EXPECT_LE(std::ranges::count(text, '\n'), 24) << "one screen:\n" << text;
+  const std::string brief = format_brief(plan, screen);
+  EXPECT_TRUE(text.starts_with(brief.substr(0, brief.find('\n')))) << brief;
+  EXPECT_NE(text.find(brief.substr(brief.find('\n') + 1)), std::string::npos) << brief;
+  EXPECT_EQ(std::ranges::count(brief, '\n'), 2) << brief;
+  EXPECT_EQ(std::ranges::count(format_brief(plan, {}), '\n'), 1) << "without rates";
   const std::string nobody = format_screen(plan, one.machine, {});
   EXPECT_NE(nobody.find("this machine is not measured yet; `longshore check machine --rates`"),
             std::string::npos)

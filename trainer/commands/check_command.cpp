@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "config/run_config.h"
 #include "device/compute_threads.h"
 #include "offload/forecast/forecast_text.h"
@@ -74,9 +75,9 @@ int check_run(const CheckRunOptions& options) {
   for (const std::string& note : inputs.notes) log_warning(note);
   if (exit_code != 0) return exit_code;
   const RunConfig& config = checked.config;
-  print_out("valid: %s, %lld parameters in %zu units; the first rows of %zu files were read\n",
+  print_out("valid: %s, %s parameters in %zu units; the first rows of %zu files were read\n",
             inputs.source->arch().family.c_str(),
-            static_cast<long long>(inputs.source->spec().parameter_elements()),
+            format_count(inputs.source->spec().parameter_elements()).c_str(),
             inputs.source->spec().units.size(), config.data.train.size() + config.data.eval.size());
   if (config.train.steps == 0 && config.train.epochs == 0.0) {
     print_out("to train, add steps = 100 or epochs = 1 under [train]\n");

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
@@ -94,13 +95,13 @@ Json to_json(const Evaluation& result) {
 void print_result(const std::string& name, const Evaluation& result) {
   if (const PreferenceSums& sums = result.preference; !sums.empty()) {
     const bool paired = sums.pairs > 0;
-    print_out("%s  loss %.6f  %s  %lld %s\n", name.c_str(), result.loss,
+    print_out("%s  loss %.6f  %s  %s %s\n", name.c_str(), result.loss,
               describe_quality(result).c_str(),
-              static_cast<long long>(paired ? sums.pairs : sums.chosen + sums.rejected),
+              format_count(paired ? sums.pairs : sums.chosen + sums.rejected).c_str(),
               paired ? "pairs" : "rows");
   } else {
-    print_out("%s  loss %.6f  %s  %lld trained tokens\n", name.c_str(), result.loss,
-              describe_quality(result).c_str(), static_cast<long long>(result.trained_tokens));
+    print_out("%s  loss %.6f  %s  %s trained tokens\n", name.c_str(), result.loss,
+              describe_quality(result).c_str(), format_count(result.trained_tokens).c_str());
   }
 }
 

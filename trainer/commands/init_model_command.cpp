@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "hf/safetensors_writer.h"
 #include "model/families.h"
 #include "model/model_spec.h"
@@ -87,9 +88,8 @@ int run_init_model(const InitModelOptions& options) {
                 {"tokens", vocabulary}});
     return 0;
   }
-  print_out("%s: %s, %lld parameters, %lld tokens\n", options.directory.c_str(),
-            options.preset.c_str(), static_cast<long long>(spec.parameter_elements()),
-            static_cast<long long>(vocabulary));
+  print_out("%s: %s, %s parameters, %s tokens\n", options.directory.c_str(), options.preset.c_str(),
+            format_count(spec.parameter_elements()).c_str(), format_count(vocabulary).c_str());
   return 0;
 }
 

@@ -42,8 +42,8 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
     lines = preparation.known(files);
     if (!lines.empty() && config.train.steps == 0 && config.train.epochs > 0.0) {
-      const TrainingData data(config,
-                              load_sequences(config, source, SequenceUse::kTrain, [] {}, Say::kNo));
+      const TrainingData data(
+          config, load_sequences(config, source, SequenceUse::kTrain, [] {}, Say::kNone));
       lines.push_back(formatted("train.epochs = %g: %lld steps of %lld sequences",
                                 config.train.epochs, static_cast<long long>(data.total_steps()),
                                 static_cast<long long>(config.train.sequences_per_step)));

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "text/tokenizer.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
@@ -32,7 +33,7 @@ int run_tokenizer_train(const TokenizerTrainOptions& options) {
   if (options.json) {
     print_json({{"path", options.output}, {"tokens", tokens}});
   } else {
-    print_out("%s: %lld tokens\n", options.output.c_str(), static_cast<long long>(tokens));
+    print_out("%s: %s tokens\n", options.output.c_str(), format_count(tokens).c_str());
   }
   return 0;
 }

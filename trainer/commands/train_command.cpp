@@ -73,8 +73,14 @@ void write_beginning(const RunDirectory& directory, const MeasuredRun& setup, co
   directory.write_status(status);
 }
 
-void show_beginning(const MeasuredRun& setup, const TierPlan& plan, const PlanScreen& screen) {
-  log_info(format_screen(plan, setup.machine, screen));
+// A run that goes on has shown its whole plan before.
+void show_beginning(const MeasuredRun& setup, const TierPlan& plan, const PlanScreen& screen,
+                    const RunDirectory& directory) {
+  if (goes_on(setup.config, directory)) {
+    log_info(format_brief(plan, screen) + "the whole plan: " + directory.file("plan.txt"));
+  } else {
+    log_info(format_screen(plan, setup.machine, screen));
+  }
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.drives.tier.state && plan.drives.tier.versions == 1) {
     log_warning("offload.nvme_versions = 1: " + durability_text(plan));
@@ -100,7 +106,7 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
   if (first) {
     status = status_before(directory, setup.config);
     screen = forecast.screen(plan, false);
-    show_beginning(setup, plan, screen);
+    show_beginning(setup, plan, screen, directory);
   }
   std::optional<TraceFile> trace;
   if (!trace_path.empty()) trace.emplace(trace_path, setup.ranks->rank());

@@ -1,11 +1,13 @@
 #include "trainer/data/run_data.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "data/dataset.h"
 #include "trainer/data/run_prepare.h"
 
@@ -140,23 +142,29 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   });
   if (training && used.tokenizer != nullptr) data.ends = ends_of(*data.dataset, *used.tokenizer);
   if (training && may_be_chat) data.chat_template = template_to_export(config, used.chat);
-  if (say == Say::kNo) return data;
+  if (say == Say::kNone) return data;
   if (split && !training) {
     // The lines and warnings are about whole files, which the training data has named.
-    log_info("held out for evaluation: " + std::to_string(data.part->documents) + " documents, " +
-             std::to_string(data.part->trained_tokens) + " trained tokens");
+    if (say == Say::kSum) return data;
+    log_info("held out for evaluation: " + format_count(data.part->documents) +
+             (data.part->documents == 1 ? " document, " : " documents, ") +
+             format_count(data.part->trained_tokens) + " trained tokens");
     return data;
   }
-  for (const std::string& line : data.report.lines()) log_info(line);
+  if (say == Say::kSum) {
+    log_info(lines_of(data.report.sum()).front());
+  } else {
+    for (const std::string& line : data.report.lines()) log_info(line);
+  }
   for (const std::string& warning : data.report.warnings()) log_warning(warning);
   return data;
 }
 
 std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,
-                                                const StopCheck& stop) {
+                                                const StopCheck& stop, Say say) {
   std::vector<EvaluationSet> sets;
   for (const auto& [name, set] : evaluation_sets(config)) {
-    sets.push_back({name, load_sequences(set, source, SequenceUse::kEvaluate, stop)});
+    sets.push_back({name, load_sequences(set, source, SequenceUse::kEvaluate, stop, say)});
   }
   return sets;
 }
@@ -164,7 +172,9 @@ std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const M
 Json to_json(const SequenceData& data) {
   Json files = Json::array();
   for (const FileReport& report : data.report.files) {
-    Json file = {{"path", report.path}, {"xxh3", hash_text(report.content)}};
+    // A path relative to where the run was started would lose its meaning.
+    const std::string path = std::filesystem::absolute(report.path).lexically_normal();
+    Json file = {{"path", path}, {"xxh3", hash_text(report.content)}};
     file.update(to_json(report));
     files.push_back(std::move(file));
   }
@@ -201,8 +211,8 @@ std::string TrainingData::resume_at(Step step, const DataState& saved, const std
     const double share =
         static_cast<double>(cursor.position) / static_cast<double>(saved.sequences);
     cursor.position = static_cast<int64_t>(share * static_cast<double>(now));
-    note = path + ": an epoch had " + std::to_string(saved.sequences) + " sequences and has " +
-           std::to_string(now) +
+    note = path + ": an epoch had " + format_count(saved.sequences) + " sequences and has " +
+           format_count(now) +
            " now (data.max_tokens, data.packing): the run continues at the same fraction of its "
            "epoch, where some text may be repeated or skipped";
   }

@@ -57,8 +57,8 @@ Json to_json(const SequenceData& data);
 // Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
-// Whether lines about the files are logged.
-enum class Say : uint8_t { kYes, kNo };
+// The lines about the files that are logged: all, one with their sum and all warnings, or none.
+enum class Say : uint8_t { kAll, kSum, kNone };
 
 // PairObjective: a preference loss of one data set, or kPolicy. Plain value.
 struct PairObjective {
@@ -84,11 +84,11 @@ std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& 
 // Loads the documents for this use from the cache of prepared data, after preparing missing ones.
 // Safe in several processes at once.
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
-                            const StopCheck& stop, Say say = Say::kYes);
+                            const StopCheck& stop, Say say = Say::kAll);
 
 // Loads all evaluation sets; empty without any.
 std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,
-                                                const StopCheck& stop);
+                                                const StopCheck& stop, Say say = Say::kAll);
 
 // TrainingData provides the batches of each step of a run.
 class TrainingData {

@@ -125,14 +125,7 @@ PrepareOptions RunPreparation::options(const std::vector<std::string>& files) co
 std::vector<std::string> RunPreparation::known(const std::vector<std::string>& files) const {
   const std::optional<DataReport> report = report_of_prepared(options(files));
   if (!report || report->files.empty()) return {};
-  FileReport total = report->total();
-  total.format = report->files.front().format;
-  total.detected = report->files.front().detected;
-  for (const FileReport& file : report->files) {
-    if (file.format != total.format) total.format = "mixed";
-  }
-  if (files.size() > 1) total.path = std::to_string(files.size()) + " files";
-  return lines_of(total);
+  return lines_of(report->sum());
 }
 
 PreparedData RunPreparation::run(const std::vector<std::string>& files,

@@ -27,16 +27,23 @@ namespace {
 
 constexpr double kStatusSeconds = 1.0;
 
+// Returns what one rank says of the data: less if the run goes on from an earlier start.
+Say said_of_data(const MeasuredRun& setup, const RunDirectory& directory) {
+  if (!setup.ranks->first()) return Say::kNone;
+  return goes_on(setup.config, directory) ? Say::kSum : Say::kAll;
+}
+
 // Prepares the data; a stop signal may interrupt it at any moment.
-SequenceData load_until_stopped(const MeasuredRun& setup, const SignalFlag& signals) {
+SequenceData load_until_stopped(const MeasuredRun& setup, const SignalFlag& signals, Say say) {
   const HurriedStop hurried(signals);
-  return load_sequences(setup.config, *setup.source, SequenceUse::kTrain, stop_check_of(signals));
+  return load_sequences(setup.config, *setup.source, SequenceUse::kTrain, stop_check_of(signals),
+                        say);
 }
 
 std::vector<EvaluationSet> load_sets_until_stopped(const MeasuredRun& setup,
-                                                   const SignalFlag& signals) {
+                                                   const SignalFlag& signals, Say say) {
   const HurriedStop hurried(signals);
-  return load_evaluation_sets(setup.config, *setup.source, stop_check_of(signals));
+  return load_evaluation_sets(setup.config, *setup.source, stop_check_of(signals), say);
 }
 
 // Writes eval.prompts. Throws if they do not fit, instead of at the first evaluation.
@@ -382,6 +389,10 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
 
 }  // namespace
 
+bool goes_on(const RunConfig& config, const RunDirectory& directory) {
+  return config.checkpoint.resume != "never" && directory.has_record();
+}
+
 StopCheck stop_check_of(const SignalFlag& signals) {
   return [&signals] {
     if (signals.stop_requested()) throw Stopped(signals.stop_exit_code());
@@ -447,8 +458,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       directory(directory),
       signals(signals),
       ledger(&directory, setup.ranks->first()),
-      data(setup.config, load_until_stopped(setup, signals)),
-      eval_sets(load_sets_until_stopped(setup, signals)),
+      data(setup.config, load_until_stopped(setup, signals, said_of_data(setup, directory))),
+      eval_sets(load_sets_until_stopped(setup, signals, said_of_data(setup, directory))),
       frozen(setup.source->frozen() == nullptr
                  ? nullptr
                  : std::make_unique<FrozenSums>(setup.source->frozen())),

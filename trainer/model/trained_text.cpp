@@ -212,7 +212,7 @@ std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
   }
   if (conversations && 2 * ends.without > ends.documents) {
     notes.push_back(
-        std::to_string(ends.without) + " of " + std::to_string(ends.documents) +
+        format_count(ends.without) + " of " + format_count(ends.documents) +
         " documents are not trained to end: no special token of the tokenizer stands at the end of "
         "what is trained, so the served model will not stop; let the chat template "
         "(data.chat_template) end answers with one, inside of its {% generation %} block if it has "

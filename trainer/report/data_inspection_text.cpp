@@ -44,21 +44,21 @@ std::string escape_piece(const std::string& text) {
 std::vector<Fact> facts_of(const DataStatistics& statistics) {
   const FileReport total = statistics.report.total();
   std::vector<Fact> facts = {
-      {"rows", with_thousands(total.rows)},
-      {"documents", with_thousands(statistics.documents)},
-      {"tokens", with_thousands(statistics.tokens)},
-      {"trained tokens", with_thousands(statistics.trained_tokens) + " (" +
+      {"rows", format_count(total.rows)},
+      {"documents", format_count(statistics.documents)},
+      {"tokens", format_count(statistics.tokens)},
+      {"trained tokens", format_count(statistics.trained_tokens) + " (" +
                              percent(ratio(statistics.trained_tokens, statistics.tokens)) + ")"},
-      {"duplicates", with_thousands(statistics.duplicates)},
-      {"bad rows skipped", with_thousands(total.bad_rows)},
-      {"truncated", with_thousands(total.truncated)},
-      {"dropped", with_thousands(total.dropped)},
-      {"split as too long", with_thousands(total.split)},
-      {"in several samples", with_thousands(total.resampled_rows) + " rows, " +
-                                 with_thousands(total.resampled_tokens) + " tokens more"},
-      {"longest row", with_thousands(total.longest_row_tokens) + " tokens"},
-      {"sequences", with_thousands(statistics.sequences) + " of up to " +
-                        with_thousands(statistics.sequence_tokens) + " tokens"},
+      {"duplicates", format_count(statistics.duplicates)},
+      {"bad rows skipped", format_count(total.bad_rows)},
+      {"truncated", format_count(total.truncated)},
+      {"dropped", format_count(total.dropped)},
+      {"split as too long", format_count(total.split)},
+      {"in several samples", format_count(total.resampled_rows) + " rows, " +
+                                 format_count(total.resampled_tokens) + " tokens more"},
+      {"longest row", format_count(total.longest_row_tokens) + " tokens"},
+      {"sequences", format_count(statistics.sequences) + " of up to " +
+                        format_count(statistics.sequence_tokens) + " tokens"},
       {"packing efficiency", percent(statistics.efficiency)}};
   return facts;
 }
@@ -76,7 +76,7 @@ std::string histogram_svg(const DataStatistics& statistics) {
   std::string svg =
       "<svg viewBox='0 -24 720 214' role='img' aria-label='lengths of documents'>"
       "<text x='0' y='-6'>documents, at most " +
-      with_thousands(most) + "</text>";
+      format_count(most) + "</text>";
   for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
     const int64_t count = statistics.length_counts[step];
     const auto height = static_cast<int64_t>(150.0 * ratio(count, most) + (count > 0 ? 1.0 : 0.0));
@@ -88,7 +88,7 @@ std::string histogram_svg(const DataStatistics& statistics) {
         static_cast<long long>(first), static_cast<long long>(last), static_cast<long long>(count));
   }
   return svg + "<text x='0' y='180'>1</text><text x='720' y='180' text-anchor='end'>" +
-         with_thousands(statistics.max_tokens) + " tokens</text></svg>";
+         format_count(statistics.max_tokens) + " tokens</text></svg>";
 }
 
 constexpr const char* kStyle = R"(
@@ -180,7 +180,7 @@ std::string describe_statistics(const DataStatistics& statistics) {
         formatted("  %7lld - %7lld ", static_cast<long long>(first), static_cast<long long>(last));
     const auto cells = static_cast<int64_t>(48.0 * ratio(count, most) + (count > 0 ? 0.999 : 0.0));
     for (int64_t cell = 0; cell < cells; ++cell) text += "█";
-    text += (cells > 0 ? " " : "") + with_thousands(count) + "\n";
+    text += (cells > 0 ? " " : "") + format_count(count) + "\n";
   }
   return text;
 }

@@ -47,9 +47,10 @@ Field step_field(const LiveStatus& status) {
 std::vector<Field> number_fields(const LiveStatus& status) {
   std::vector<Field> fields;
   fields.push_back({formatted("loss %.4f", status.loss), 1, kBold});
+  if (status.mean_loss) fields.push_back({formatted("mean %.4f", *status.mean_loss), 7});
   if (status.skipped) fields.push_back({"skipped", 1, kYellow});
   fields.push_back({formatted("lr %.2g", status.lr), 4});
-  fields.push_back({formatted("norm %.3g", status.grad_norm), 5});
+  fields.push_back({formatted("grad norm %.3g", status.grad_norm), 5});
   fields.push_back({format_count(std::llround(status.tokens_per_second)) + " tok/s", 3});
   if (status.mfu) fields.push_back({formatted("MFU %.0f %%", *status.mfu * 100), 6});
   if (status.pairs) {
@@ -87,7 +88,8 @@ std::vector<Field> fields_of(const LiveStatus& status) {
     fields.insert(fields.end(), more.begin(), more.end());
   };
   append(number_fields(status));
-  if (!status.wall.empty()) fields.push_back({"wall: " + status.wall, 7});
+  if (status.epoch > 0.0) fields.push_back({formatted("epoch %.2f", status.epoch), 6});
+  if (!status.wall.empty()) fields.push_back({"bottleneck: " + status.wall, 7});
   append(memory_fields(status));
   if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 2});
   return fields;
@@ -106,6 +108,7 @@ std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
                                                    static_cast<double>(status.total_steps)
                                              : 0.0;
   std::vector<Field> fields = {step_field(status), {formatted("%.0f %%", done * 100), 2}};
+  if (status.epoch > 0.0) fields.push_back({formatted("epoch %.2f", status.epoch), 4});
   if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 1});
   int taken = 0;
   for (const Field& field : fields) taken += static_cast<int>(field.text.size()) + 2;
@@ -113,6 +116,11 @@ std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
   const int places = std::min(columns - taken - 2, kMost);
   if (places >= kLeast) fields.insert(fields.begin() + 1, {bar_text(done, places), 3});
   return fields;
+}
+
+// The lane of the optimizer is named by its work; the others are copies and collectives.
+std::string words_of(const std::string& lane) {
+  return lane == "update" ? "optimizer" : lane;
 }
 
 // Returns the step's compute time and its waits, the longest first.
@@ -131,13 +139,14 @@ std::vector<Field> time_fields(const LiveStatus& status) {
   int rank = 4;
   for (const auto& [lane, seconds] : waits) {
     if (share(seconds) == 0) break;
-    fields.push_back({"waits for " + lane + formatted(" %ld %%", share(seconds)), rank++});
+    fields.push_back(
+        {"waits for " + words_of(lane) + formatted(" %ld %%", share(seconds)), rank++});
   }
   const bool waits_most = !waits.empty() && waits.front().second > computed;
   const std::string wall = !status.wall.empty() ? status.wall
-                           : waits_most         ? waits.front().first
+                           : waits_most         ? words_of(waits.front().first)
                                                 : "compute";
-  fields.push_back({"wall: " + wall, 2, kYellow});
+  fields.push_back({"bottleneck: " + wall, 2, kYellow});
   return fields;
 }
 
@@ -166,16 +175,6 @@ std::string fitted_line(std::vector<Field> fields, int columns, bool colour) {
 }
 
 }  // namespace
-
-std::string format_count(int64_t count) {
-  std::string digits = std::to_string(count);
-  const size_t first = digits[0] == '-' ? 1 : 0;
-  for (size_t i = digits.size(); i > first + 3;) {
-    i -= 3;
-    digits.insert(i, 1, ' ');
-  }
-  return digits;
-}
 
 std::string format_live_line(const LiveStatus& status, int columns, bool colour) {
   return fitted_line(fields_of(status), columns, colour);

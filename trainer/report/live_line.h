@@ -17,6 +17,8 @@ struct LiveStatus {
   int64_t step = 0;
   int64_t total_steps = 0;
   double loss = 0.0;
+  std::optional<double> mean_loss = {};  // exponential mean of the last steps
+  double epoch = 0.0;                    // after the step; 0: unknown
   double lr = 0.0;
   double grad_norm = 0.0;
   double tokens_per_second = 0.0;
@@ -67,9 +69,6 @@ std::string format_live_line(const LiveStatus& status, int columns, bool colour)
 // than `columns`.
 std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
                                         bool colour);
-
-// Formats a count in groups of three digits: "2 431".
-std::string format_count(int64_t count);
 
 class LiveLine {
  public:

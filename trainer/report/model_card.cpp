@@ -91,13 +91,13 @@ std::vector<ChartPoint> until(const std::vector<ChartPoint>& points, Step step) 
 
 std::string figures(const RunRecord& run, Step step) {
   constexpr size_t kLastSteps = 20;
-  Rows rows = {{"steps", with_thousands(step.value)}};
+  Rows rows = {{"steps", format_count(step.value)}};
   const auto add = [&rows](const std::string& name, const std::string& value) {
     if (!value.empty()) rows.push_back({name, value});
   };
   const auto of = [&](const char* key) { return until(run.of(key), step); };
   add("epochs", number("%.3f", last_of(of("epoch"))));
-  add("tokens seen", with_thousands(static_cast<int64_t>(sum_of(of("tokens")))));
+  add("tokens seen", format_count(static_cast<int64_t>(sum_of(of("tokens")))));
   std::vector<ChartPoint> losses = of("loss");
   const size_t last = std::min(losses.size(), kLastSteps);
   losses.erase(losses.begin(), losses.end() - static_cast<std::ptrdiff_t>(last));
@@ -123,7 +123,7 @@ std::string data_of(const RunRecord& run) {
       const auto member = [&file](const char* key) -> std::string {
         const auto found = file.find(key);
         if (found == file.end()) return "";
-        if (found->is_number_integer()) return with_thousands(found->get<int64_t>());
+        if (found->is_number_integer()) return format_count(found->get<int64_t>());
         return found->is_string() ? plain(found->get<std::string>()) : "";
       };
       const std::string path = file.value("path", "");
@@ -213,7 +213,7 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
   }
   text += base.name.empty() ? "Trained from random weights" : "Fine-tuned from " + plain(base.name);
   text += " with Longshore: a " + plain(base.family) + " model of " +
-          with_thousands(base.parameters) + " parameters.";
+          format_count(base.parameters) + " parameters.";
   if (!base.card.empty()) text += " The model card of the base model is in BASE_README.md.";
   return text +
          "\n\nIntended use and limits are not stated: add them before you publish the model. Later "

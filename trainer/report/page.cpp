@@ -89,16 +89,6 @@ std::string table_of(const std::vector<std::string>& head,
   return html + "</table></div>";
 }
 
-std::string with_thousands(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ' ';
-    text += digits[i];
-  }
-  return text;
-}
-
 std::string percent(double share) {
   return formatted("%.1f %%", 100.0 * share);
 }

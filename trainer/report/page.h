@@ -27,8 +27,6 @@ std::string fact_boxes(const std::vector<Fact>& facts);
 std::string table_of(const std::vector<std::string>& head,
                      const std::vector<std::vector<std::string>>& rows);
 
-// Formats a number in groups of three digits: "12 345".
-std::string with_thousands(int64_t number);
 // Formats a share between 0 and 1: "12.5 %".
 std::string percent(double share);
 // Formats about three digits: "1.5k", "0.25", "3e-05".

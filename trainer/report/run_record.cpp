@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/median.h"
+#include "base/texts.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
 #include "trainer/report/metrics.h"
@@ -207,7 +208,7 @@ RecordedPart part_of_files(const Json& set) {
   try {
     found.held_out = part->at("held_out").get<bool>();
     const auto count = [&part](const char* key) {
-      return with_thousands(part->at(key).get<int64_t>());
+      return format_count(part->at(key).get<int64_t>());
     };
     const std::string split = "eval.split = " + part->at("eval_split").dump();
     found.words = found.held_out

@@ -148,7 +148,7 @@ std::string summary(const std::vector<RunRecord>& runs) {
         [](const RunRecord& run) {
           const bool known = run.plan.is_object() && run.plan.contains("parameters") &&
                              run.plan["parameters"].is_number_integer();
-          return known ? with_thousands(run.plan["parameters"].get<int64_t>()) : "–";
+          return known ? format_count(run.plan["parameters"].get<int64_t>()) : "–";
         }},
        {"command",
         [](const RunRecord& run) {
@@ -158,7 +158,7 @@ std::string summary(const std::vector<RunRecord>& runs) {
        {"newest record", [](const RunRecord& run) { return time_text(run.newest); }},
        {"status", [](const RunRecord& run) { return run.status; }},
        {"message", [](const RunRecord& run) { return run.message; }},
-       {"steps", [](const RunRecord& run) { return with_thousands(run.last_step()); }},
+       {"steps", [](const RunRecord& run) { return format_count(run.last_step()); }},
        {"starts", [](const RunRecord& run) { return std::to_string(run.starts); }},
        {"loss, first",
         [](const RunRecord& run) { return number(first_of(run.of("loss")), "%.4f"); }},
@@ -173,13 +173,13 @@ std::string summary(const std::vector<RunRecord>& runs) {
         }},
        {"tokens seen",
         [](const RunRecord& run) {
-          return with_thousands(static_cast<int64_t>(sum_of(run.of("tokens"))));
+          return format_count(static_cast<int64_t>(sum_of(run.of("tokens"))));
         }},
        {"epochs", [](const RunRecord& run) { return number(last_of(run.of("epoch")), "%.3f"); }},
        {"tokens/s, median",
         [](const RunRecord& run) {
           return or_dash(median_of(run.of("tokens_per_second")),
-                         [](double rate) { return with_thousands(std::llround(rate)); });
+                         [](double rate) { return format_count(std::llround(rate)); });
         }},
        {"time in steps",
         [](const RunRecord& run) { return duration_text(sum_of(run.of("seconds"))); }},
@@ -347,7 +347,7 @@ std::string ranks_table(const RunRecord& run) {
   html += "<p class='note'>slowest: ";
   for (size_t i = 0; i < std::min<size_t>(slowest.size(), 8); ++i) {
     html += (i == 0 ? "" : ", ") + shown(slowest[i].second) + " in " +
-            with_thousands(-slowest[i].first) + " steps";
+            format_count(-slowest[i].first) + " steps";
   }
   return html + "</p>";
 }
@@ -403,7 +403,7 @@ std::string evaluations(const RunRecord& run) {
   std::vector<std::vector<std::string>> rows;
   for (size_t i = losses.size() - std::min(losses.size(), kMostEvaluations); i < losses.size();
        ++i) {
-    rows.push_back({"step " + with_thousands(static_cast<int64_t>(losses[i].x)),
+    rows.push_back({"step " + format_count(static_cast<int64_t>(losses[i].x)),
                     number(losses[i].y, "%.4f"),
                     i < others.size() ? number(others[i].y, other.format) : ""});
   }
@@ -414,7 +414,7 @@ std::string evaluations(const RunRecord& run) {
   }
   for (size_t i = run.samples.size();
        i-- > run.samples.size() - std::min(run.samples.size(), kMostSamples);) {
-    html += "<blockquote><span class='note'>step " + with_thousands(run.samples[i].step) +
+    html += "<blockquote><span class='note'>step " + format_count(run.samples[i].step) +
             "</span><pre>" + shown(run.samples[i].text) + "</pre></blockquote>";
   }
   return html;
@@ -450,7 +450,7 @@ std::string data_of(const RunRecord& run) {
         if (found == file.end()) {
           row.emplace_back("–");
         } else {
-          row.push_back(found->is_number_integer() ? with_thousands(found->get<int64_t>())
+          row.push_back(found->is_number_integer() ? format_count(found->get<int64_t>())
                                                    : shown(in_short(*found)));
         }
       }

@@ -28,6 +28,8 @@ void StepReporter::add(const EndedStep& ended, const StepOutcome& outcome) {
   write(record);
   seconds_per_step_ =
       seconds_per_step_ == 0.0 ? ended.seconds : 0.9 * seconds_per_step_ + 0.1 * ended.seconds;
+  // A single step's loss is noisy: the display has the mean of about ten beside it.
+  if (!outcome.skipped) mean_loss_ = 0.9 * mean_loss_.value_or(outcome.loss) + 0.1 * outcome.loss;
   if (first_) show(ended, record, outcome);
 }
 
@@ -110,6 +112,8 @@ void StepReporter::show(const EndedStep& ended, const StepRecord& record,
   status.step = ended.step.value;
   status.total_steps = ended.total_steps;
   status.loss = outcome.loss;
+  status.mean_loss = mean_loss_;
+  status.epoch = ended.epoch;
   status.lr = record.lr;
   status.grad_norm = outcome.norm.norm;
   status.tokens_per_second = record.tokens_per_second;

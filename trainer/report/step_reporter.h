@@ -72,7 +72,8 @@ class StepReporter {
   std::optional<MetricsFile> metrics_;
   std::optional<PlanCheck> plan_check_;  // empty once it is complete
   std::function<void(const PlanCheck&)> plan_checked_;
-  double seconds_per_step_ = 0.0;  // exponential mean, for the remaining time
+  double seconds_per_step_ = 0.0;    // exponential mean, for the remaining time
+  std::optional<double> mean_loss_;  // exponential mean of steps that were not skipped
   // Counters at the end of the step before.
   PayloadCounters::Totals payload_before_;
   CopyEngine::Counts copied_before_;

@@ -287,7 +287,7 @@ void check_tensors(const ModelSource& source, Findings& findings) {
       findings.count(Verdict::kFailed) + findings.count(Verdict::kWarning) == bad_before;
   const bool compared = source.arch().layer_count() >= static_cast<int64_t>(kFewestLayers);
   findings.add(Verdict::kOk, "tensors", std::to_string(count_parameters(source)) + " tensors",
-               std::to_string(source.spec().parameter_elements()) + " values read" +
+               format_count(source.spec().parameter_elements()) + " values read" +
                    (fine ? ", all finite" : "") +
                    (compared ? "; sizes compared between layers"
                              : "; too few layers to compare sizes between them"));

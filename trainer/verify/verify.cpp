@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "base/texts.h"
 #include "model/families.h"
 #include "trainer/model/model_source.h"
 #include "trainer/verify/number_check.h"
@@ -94,7 +95,7 @@ void describe_files(const ModelSource& source, Findings& findings) {
   findings.add(Verdict::kOk, "files",
                std::to_string(directory.files().size()) + " weight file" +
                    (directory.files().size() == 1 ? "" : "s"),
-               source.arch().family + ", " + std::to_string(source.spec().parameter_elements()) +
+               source.arch().family + ", " + format_count(source.spec().parameter_elements()) +
                    " parameters, " + format_bytes(directory.weight_bytes()) +
                    (source.spec().units.back().tied.empty() ? "" : ", head tied"));
   int64_t used = 0;
