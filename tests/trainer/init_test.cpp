@@ -72,6 +72,19 @@ TEST(RunFileDraft, TakesLengthAndRateFromTheModelAndTheData) {
   EXPECT_EQ(config.precision.compute, DType::kBF16);
 }
 
+// Counted rows are named in the reasons: the longest one, and how many are left out.
+TEST(RunFileDraft, SaysHowManyRowsAreLeftOut) {
+  DraftFacts facts = example();
+  EXPECT_TRUE(has(first_draft(facts).toml(), "the longest of the first rows has 1 500 tokens"));
+  facts.longest_row = 9000;
+  facts.counted = {.max_tokens = 4096, .rows = 12000, .left_out = 7};
+  const std::string text = first_draft(facts).toml();
+  EXPECT_TRUE(has(text, "max_tokens = 4096  # the longest row has 9 000 tokens")) << text;
+  EXPECT_TRUE(has(text, "leaves out the 7 of 12 000 rows that are longer")) << text;
+  facts.counted.left_out = 0;
+  EXPECT_TRUE(has(first_draft(facts).toml(), "a longer row is left out; now there is none"));
+}
+
 // A small data set is read three times in small steps.
 TEST(RunFileDraft, ReadsSmallDataThreeTimesInSmallSteps) {
   DraftFacts facts = example();
@@ -202,6 +215,31 @@ TEST_F(Init, TakesTheRunFileBehindTheData) {
   EXPECT_EQ(load_run_config({file_}, {}).data.train, std::vector<std::string>{rows_});
 }
 
+// Goal: a long row behind the first ones is not lost: all rows are counted.
+TEST_F(Init, CountsAllRows) {
+  const auto row = [](int words) {
+    std::string answer;
+    for (int i = 0; i < words; ++i) answer += "word ";
+    return R"({"prompt": "say", "completion": ")" + answer + "\"}\n";
+  };
+  {
+    std::ofstream rows(rows_);
+    for (int i = 0; i < 300; ++i) rows << row(3);
+    rows << row(60);
+  }
+  const Ended ended =
+      run_command({"init", file_, "--model", model_, "--data", rows_, "--json", "--replace"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Json::parse(ended.out).at("rows"), 301);
+  EXPECT_EQ(Json::parse(ended.out).at("rows_left_out"), 0);
+  EXPECT_EQ(load_run_config({file_}, {}).data.max_tokens, 512) << read(file_);
+  std::ofstream(rows_, std::ios::app) << row(4000) << row(5000);
+  const Ended longer =
+      run_command({"init", file_, "--model", model_, "--data", rows_, "--replace"});
+  ASSERT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_TRUE(has(longer.out, "2 of 303 rows have more than 1024 tokens and are left out"))
+      << longer.out;
+}
 // Goal: without a GPU a recipe is drafted for its own machine, and `plan` there agrees.
 TEST_F(Init, TakesARecipe) {
   const Ended ended = run_command({"init", file_, "--recipe", "qwen3-8b_2x-rtx-4090", "--model",
@@ -217,11 +255,11 @@ TEST_F(Init, TakesARecipe) {
             0);
   // Without --machine it is for this machine, or for the recipe's if this one has no GPU.
   const Ended json =
-      run_command({"init", directory_.file("json.toml"), "--recipe", "qwen3-8b_rtx-4090", "--model",
+      run_command({"init", directory_.file("json.toml"), "--recipe", "qwen3-4b_rtx-5090", "--model",
                    model_, "--data", rows_, "--json"});
   ASSERT_EQ(json.exit_code, 0) << json.err;
   const Json said = Json::parse(json.out);
-  EXPECT_EQ(said.at("recipe"), "qwen3-8b_rtx-4090");
+  EXPECT_EQ(said.at("recipe"), "qwen3-4b_rtx-5090");
   EXPECT_EQ(said.at("ranks"), 1);
   EXPECT_EQ(said.at("device"), "cuda");
 }

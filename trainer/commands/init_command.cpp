@@ -31,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 200;               // rows read per file
+constexpr Bytes kMostCounted = 4 * kGiB;     // larger data is not counted
 constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum length
 
 struct InitOptions {
@@ -154,6 +155,26 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
   }
 }
 
+// Counts all rows with the length that the draft gives them, which is that of the longest row where
+// the model and a usual sequence have room for it. A start of the run finds the data prepared. The
+// goal kLongest changes the length later.
+void count_rows(RunConfig config, const ModelSource& source, DraftFacts& facts) {
+  if (facts.text || facts.data_bytes > kMostCounted || facts.goal == DraftGoal::kLongest) return;
+  std::vector<std::string> files = with_data_files(config.data).train;
+  std::erase_if(files, is_text_file);
+  for (;;) {
+    const RunFileDraft draft = first_draft(facts);
+    const RunConfig drafted = load_run_config({}, draft.overrides(), {.complete = false});
+    if (facts.counted.max_tokens == drafted.data.max_tokens) return;
+    config.data.max_tokens = drafted.data.max_tokens;
+    config.data.overlength = drafted.data.overlength;
+    const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+    const FileReport total = preparation.run(files, [] {}).report.total();
+    facts.counted = {drafted.data.max_tokens, total.rows, total.dropped};
+    facts.longest_row = std::max(facts.longest_row, total.longest_row_tokens);
+  }
+}
+
 // Returns whether the machine's CPU computes faster in bf16 than in fp32.
 bool computes_in_bf16(const MachineRates& rates) {
   const auto speed = [&rates](DType dtype) {
@@ -180,6 +201,11 @@ DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const R
   facts.gpu = described ? !described->machine.gpus.empty() : !find_gpus().usable.empty();
   facts.cpu_bf16 = described ? computes_in_bf16(described->rates) : cpu_has_bf16();
   look_at_data(config, *inputs.source, facts);
+  try {
+    count_rows(config, *inputs.source, facts);
+  } catch (const DataError& error) {
+    log_warning(error.what());
+  }
   return facts;
 }
 
@@ -267,6 +293,8 @@ Json to_json(const InitOptions& options, const DraftFacts& facts, const FittedDr
           {"host_bytes", plan.host.total},
           {"state_on_drives", plan.drives.tier.state},
           {"checkpoint_bytes", plan.checkpoint_bytes},
+          {"rows", facts.counted.max_tokens > 0 ? Json(facts.counted.rows) : Json()},
+          {"rows_left_out", facts.counted.max_tokens > 0 ? Json(facts.counted.left_out) : Json()},
           {"run_directory", facts.run_directory}};
 }
 
@@ -281,9 +309,9 @@ std::string trained_on(const DraftFacts& facts, const InitPlace& place) {
 void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted,
          const InitPlace& place) {
   const TierPlan& plan = fitted.plan;
-  print_out("%s: %lld parameters, %s on %s\n", facts.model.c_str(),
-            static_cast<long long>(facts.parameters),
-            facts.adapter ? (std::to_string(plan.trainable) + " more trained as adapters").c_str()
+  print_out("%s: %s parameters, %s on %s\n", facts.model.c_str(),
+            format_count(facts.parameters).c_str(),
+            facts.adapter ? (format_count(plan.trainable) + " more trained as adapters").c_str()
                           : "trained in full",
             trained_on(facts, place).c_str());
   print_out("  fits with %s: %s on the device, %s of host memory%s\n", fitted.words.c_str(),
@@ -292,6 +320,13 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
   print_out("  a checkpoint is about %s, in %s\n", format_bytes(plan.checkpoint_bytes).c_str(),
             facts.run_directory.c_str());
   const std::string file = shell_quoted(options.file);
+  if (const DraftFacts::Counted& counted = facts.counted; counted.left_out > 0) {
+    print_out(
+        "  %s of %s rows have more than %lld tokens and are left out; data.overlength = "
+        "\"truncate\" keeps their beginning\n",
+        format_count(counted.left_out).c_str(), format_count(counted.rows).c_str(),
+        static_cast<long long>(counted.max_tokens));
+  }
   print_out("written: %s; next\n", options.file.c_str());
   print_out("  longshore check data %s    # what is trained\n", file.c_str());
   std::string planned, launched;

@@ -37,16 +37,27 @@ std::string learning_rate(int64_t parameters) {
   return parameters < 20'000'000'000 ? "1e-5" : "5e-6";
 }
 
+std::string longest_row_text(const DraftFacts& facts) {
+  const bool all = facts.counted.max_tokens > 0;
+  return std::string(all ? "the longest row has " : "the longest of the first rows has ") +
+         format_count(facts.longest_row) + " tokens";
+}
+
+std::string left_out_text(const DraftFacts::Counted& counted) {
+  if (counted.max_tokens == 0) return "a longer row is left out; the first start reports how many";
+  if (counted.left_out == 0) return "a longer row is left out; now there is none";
+  return "leaves out the " + format_count(counted.left_out) + " of " + format_count(counted.rows) +
+         " rows that are longer";
+}
+
 void add_data(RunFileDraft& draft, const DraftFacts& facts) {
   const int64_t length = sequence_length(facts);
   draft.set("data", "train", list_of(facts.data), "");
-  draft.set("data", "max_tokens", std::to_string(length),
-            "the longest of the first rows has " + std::to_string(facts.longest_row) + " tokens");
+  draft.set("data", "max_tokens", std::to_string(length), longest_row_text(facts));
   if (facts.text) {
     draft.set("data", "overlength", "\"split\"", "a longer text becomes several sequences");
   } else {
-    draft.set("data", "overlength", "\"drop\"",
-              "a longer row is left out; the first start reports how many");
+    draft.set("data", "overlength", "\"drop\"", left_out_text(facts.counted));
   }
   draft.set("eval", "split", "0.02", "of the documents, never trained: their loss is reported");
 }
@@ -84,15 +95,13 @@ RunFileDraft recipe_draft(const DraftFacts& facts) {
   draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
   draft.set("model", "path", quote_toml(facts.model), "");
   add_data(draft, facts);
-  const std::string rows =
-      "the longest of the first rows has " + std::to_string(facts.longest_row) + " tokens";
   bool drives = false;
   for (const DraftKey& key : keys_of_run_file(facts.recipe->text, name)) {
     const std::string path = key.section + "." + key.name;
     if (path == "model.path") continue;
     drives = drives || path == "offload.nvme";
     draft.set(key.section, key.name, path == "offload.nvme" ? list_of(facts.drives) : key.value,
-              path == "data.max_tokens" ? "the recipe's; " + rows : key.why);
+              path == "data.max_tokens" ? "the recipe's; " + longest_row_text(facts) : key.why);
   }
   if (drives == facts.drives.empty()) {
     throw ConfigError("init: the recipe " + name +

@@ -31,11 +31,17 @@ struct DraftFacts {
   bool adapter = false;  // trains LoRA adapters; excludes a recipe
   int64_t parameters = 0;
   int64_t max_positions = 0;  // the model's limit; 0: unknown
-  int64_t longest_row = 0;    // tokens, among the sampled rows
-  bool text = false;          // all tokens of the sampled rows are trained
-  bool pairs = false;         // rows are pairs of a chosen and a rejected answer; no recipe then
-  bool judged = false;        // rows are single answers with a label; no recipe then
-  Bytes data_bytes = 0;       // of all files
+  int64_t longest_row = 0;    // tokens, among the rows that were read: all if they were counted
+  // The rows of all files, and those that are left out with this length of sequences; 0 tokens:
+  // only the first rows of each file were read.
+  struct Counted {
+    int64_t max_tokens = 0, rows = 0, left_out = 0;
+  };
+  Counted counted = {};
+  bool text = false;     // all tokens of the sampled rows are trained
+  bool pairs = false;    // rows are pairs of a chosen and a rejected answer; no recipe then
+  bool judged = false;   // rows are single answers with a label; no recipe then
+  Bytes data_bytes = 0;  // of all files
   bool gpu = false;
   bool cpu_bf16 = false;  // in hardware
 };
