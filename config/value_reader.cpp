@@ -161,6 +161,12 @@ std::string meant_choice(const Key& key, const std::string& said) {
   for (const auto& [other, ours] : kElsewhere) {
     if (said == other && std::ranges::count(key.choices, ours) > 0) return std::string(ours);
   }
+  // Other trainers have an AdamW for each way to keep its moments: "adamw_torch",
+  // "paged_adamw_8bit".
+  const std::string adamw = "adamw";
+  if (said.find(adamw) != std::string::npos && std::ranges::count(key.choices, adamw) > 0) {
+    return adamw;
+  }
   return nearest_name(said, key.choices);
 }
 
@@ -172,6 +178,9 @@ ReadValue read_choice(const Key& key, const TomlValue& found) {
   const std::string nearest = meant_choice(key, found.string);
   ReadValue wrong = expected(key, key.type_text(), found);
   if (!nearest.empty()) wrong.problem += ", did you mean " + quote_toml(nearest) + "?";
+  if (nearest == "adamw" && found.string.find("8bit") != std::string::npos) {
+    wrong.problem += " Its moments have 8 bits with offload.state_format = \"split-int8\"";
+  }
   return wrong;
 }
 

@@ -209,6 +209,10 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
       {"[offload]\noptimizer = \"disk\"",
        "run.toml:2:13: offload.optimizer: expected \"host\" or \"nvme\", found the string "
        "\"disk\", did you mean \"nvme\"?"},
+      {"[optimizer]\nname = \"paged_adamw_8bit\"",
+       "run.toml:2:8: optimizer.name: expected \"adamw\", found the string \"paged_adamw_8bit\", "
+       "did you mean \"adamw\"? Its moments have 8 bits with offload.state_format = "
+       "\"split-int8\""},
       {"[fsdp]\nstrategy = \"zero3\"",
        "run.toml:2:12: fsdp.strategy: expected \"full_shard\", \"shard_grad_op\", \"hybrid_shard\" "
        "or "
