@@ -4,6 +4,7 @@
 // allocated as the kernels do; inside is the formula in fp32, in memory that does not count as the
 // GPU's.
 #include <ATen/ATen.h>
+#include <ATen/ops/_flash_attention_forward_ops.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -135,13 +136,16 @@ class Flash {
   std::vector<int64_t> starts_;
 };
 
+// Later are the arguments that newer versions of LibTorch add at the end; none may be set.
+template <typename... Later>
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_forward(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const OptionalTensor& starts_q,
     const OptionalTensor& starts_k, c10::SymInt most_q, c10::SymInt most_k, double dropout,
     bool causal, bool debug_mask, std::optional<double> scale, OptionalSize left,
-    OptionalSize right, const OptionalTensor& used, const OptionalTensor& slopes) {
+    OptionalSize right, const OptionalTensor& used, const OptionalTensor& slopes, Later... later) {
   TORCH_CHECK(starts_q && starts_k && at::equal(*starts_q, *starts_k), "documents");
   TORCH_CHECK(most_q == most_k && dropout == 0.0 && causal && !debug_mask && !used && !slopes);
+  TORCH_CHECK((!later.has_value() && ...));
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor sums = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
   at::Tensor seed = at::zeros({2}, at::kUInt64), offset = at::empty({0}, at::kUInt64);
@@ -303,7 +307,8 @@ at::Tensor& added_products(const at::Tensor& self, const at::Tensor& a, const at
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
-  m.impl("_flash_attention_forward", TORCH_FN(flash_forward));
+  using FlashForward = at::_ops::_flash_attention_forward::schema;
+  m.impl("_flash_attention_forward", TORCH_FN(static_cast<FlashForward*>(flash_forward)));
   m.impl("_flash_attention_backward", TORCH_FN(flash_backward));
   m.impl("_efficient_attention_forward", TORCH_FN(efficient_forward));
   m.impl("_efficient_attention_backward", TORCH_FN(efficient_backward));
