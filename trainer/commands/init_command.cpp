@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 200;               // rows read per file
-constexpr Bytes kMostCounted = 4 * kGiB;     // larger data is not counted
+constexpr Bytes kMostCounted = 512 * kMiB;   // larger data is not counted
 constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum length
 
 struct InitOptions {
