@@ -249,5 +249,18 @@ TEST(PlanLimits, BeginsWithWhetherItFitsAndByHowMuch) {
   EXPECT_TRUE(format_plan(draft_tier_plan(inputs, machine), machine).starts_with("does not fit: "));
 }
 
+// A model so small that no activation checkpoint leaves the device has empty files on its drives.
+TEST(PlanLimits, HasEmptyFilesWhereNoInputIsOffloaded) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.offload_inputs = true;
+  inputs.nvme.inputs = true;
+  inputs.nvme.directories = {"/one", "/two"};
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(plan.step.offloaded_inputs_total(), 0);
+  EXPECT_EQ(plan.drives.files, (std::vector<Bytes>{0, 0}));
+  EXPECT_EQ(plan.drives.step_writes, (std::vector<Bytes>{0, 0}));
+}
+
 }  // namespace
 }  // namespace longshore

@@ -195,19 +195,6 @@ TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
   EXPECT_EQ(both.host.inputs, drives.host.inputs);
 }
 
-// A model so small that no activation checkpoint leaves the device has empty files on its drives.
-TEST(TierPlan, HasEmptyFilesWhereNoInputIsOffloaded) {
-  const ModelSpec model = fakes::make_small_model(1, false);
-  PlanInputs inputs = made_up_inputs(model);
-  inputs.offload_inputs = true;
-  inputs.nvme.inputs = true;
-  inputs.nvme.directories = {"/one", "/two"};
-  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(plan.step.offloaded_inputs_total(), 0);
-  EXPECT_EQ(plan.drives.files, (std::vector<Bytes>{0, 0}));
-  EXPECT_EQ(plan.drives.step_writes, (std::vector<Bytes>{0, 0}));
-}
-
 // Ranks that share a machine gather units in host memory.
 TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
   const ModelSpec model = fakes::make_small_model(3, false);
