@@ -63,13 +63,19 @@ std::string escaped(std::string_view text, bool keep_lines, size_t max_bytes) {
   return out;
 }
 
+// Returns whether a space groups the digits of a count, as in "20 025".
+bool is_in_count(std::string_view line, size_t at) {
+  const auto is_digit = [&line](size_t i) { return line[i] >= '0' && line[i] <= '9'; };
+  return at > 0 && at + 1 < line.size() && is_digit(at - 1) && is_digit(at + 1);
+}
+
 // Returns the place of the space where a line is broken: the last one within the columns, else the
 // first one behind them; npos if there is none.
 size_t breaking_space(std::string_view line, size_t indent, bool anywhere, size_t columns) {
   constexpr std::string_view kPauses = ",;:.)";
   size_t found = std::string_view::npos, width = indent;
   for (size_t at = indent; at < line.size(); ++at) {
-    if (line[at] == ' ' && at > indent &&
+    if (line[at] == ' ' && at > indent && !is_in_count(line, at) &&
         (anywhere || kPauses.find(line[at - 1]) != kPauses.npos)) {
       if (width > columns && found != std::string_view::npos) return found;
       found = at;
