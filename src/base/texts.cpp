@@ -215,8 +215,6 @@ std::string printable_lines(std::string_view text) {
   return escaped(text, true, std::string_view::npos);
 }
 
-// The bounds of the second byte exclude overlong forms (E0, F0), surrogates (ED) and values above
-// U+10FFFF (F4).
 std::string wrapped_lines(std::string_view text, size_t columns) {
   if (columns == 0) return std::string(text);
   std::string lines;
@@ -228,6 +226,8 @@ std::string wrapped_lines(std::string_view text, size_t columns) {
   return lines;
 }
 
+// The bounds of the second byte exclude overlong forms (E0, F0), surrogates (ED) and values above
+// U+10FFFF (F4).
 size_t utf8_sequence_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};

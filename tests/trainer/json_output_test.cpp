@@ -94,7 +94,8 @@ TEST_F(JsonOutput, InitSaysWhatItWroteAndWhatItTakes) {
   EXPECT_EQ(keys_of(json),
             (std::set<std::string>{"checkpoint_bytes", "device", "device_bytes", "fits_with",
                                    "host_bytes", "machine", "model", "parameters", "path", "ranks",
-                                   "recipe", "run_directory", "state_on_drives"}));
+                                   "recipe", "rows", "rows_left_out", "run_directory",
+                                   "state_on_drives"}));
   EXPECT_EQ(json.at("path"), file);
   EXPECT_TRUE(json.at("recipe").is_null());
   EXPECT_EQ(json.at("ranks"), 1);

@@ -283,6 +283,8 @@ DescribedMachine measure_machine(const CheckMachineOptions& options, const RunCo
   DescribedMachine described;
   described.name = facts.machine.cpu_model;
   described.machine = facts.machine;
+  // The memory that is free now says nothing about a later run.
+  described.machine.ram_available = described.machine.ram_total;
   described.rates = measure_rates(facts.machine, rate_options(options, config, facts.directories));
   described.sources = {described.rates.source};
   described.program = build_id();

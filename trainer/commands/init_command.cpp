@@ -201,10 +201,16 @@ DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const R
   facts.gpu = described ? !described->machine.gpus.empty() : !find_gpus().usable.empty();
   facts.cpu_bf16 = described ? computes_in_bf16(described->rates) : cpu_has_bf16();
   look_at_data(config, *inputs.source, facts);
+  const auto skip_counting = [&facts](const Error& error) {
+    facts.counted = {};
+    log_warning(error.what() + std::string("; the rows are not counted"));
+  };
   try {
     count_rows(config, *inputs.source, facts);
   } catch (const DataError& error) {
-    log_warning(error.what());
+    skip_counting(error);
+  } catch (const IoError& error) {
+    skip_counting(error);
   }
   return facts;
 }

@@ -390,7 +390,7 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
 }  // namespace
 
 bool goes_on(const RunConfig& config, const RunDirectory& directory) {
-  return config.checkpoint.resume != "never" && directory.has_record();
+  return config.checkpoint.resume != "never" && directory.read_config() == to_toml(config);
 }
 
 StopCheck stop_check_of(const SignalFlag& signals) {
