@@ -21,9 +21,8 @@ SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) 
   for (size_t i = 1; i < model.units.size(); ++i) {
     trains = trains || model.units[i].has_trainable();
     const std::vector<CarryTensorSpec>& carry = model.units[i - 1].carry_out;
-    const bool joins = std::ranges::any_of(carry, [](const CarryTensorSpec& tensor) {
-      return tensor.passes && !tensor.resident;
-    });
+    const bool joins = std::ranges::any_of(
+        carry, [](const CarryTensorSpec& tensor) { return tensor.passes && !tensor.resident; });
     if (joins) {
       runs_.back().last = model.units[i].id;
     } else if (std::ranges::any_of(carry, is_kept)) {

@@ -142,13 +142,12 @@ TEST(PassingCarry, GivesTheBitsOfCopies) {
   const auto copies = make_parted_model(kCopies);
   const std::vector<double> expected =
       train(*copies, plan_of(*copies, InputTier::kDevice, 0, true));
-  const std::vector<Declared> all = {
-      {},
-      {.x = std::nullopt},
-      {.normed = std::nullopt},
-      {.running = false},
-      {.resident = true},
-      {.running = false, .resident = true}};
+  const std::vector<Declared> all = {{},
+                                     {.x = std::nullopt},
+                                     {.normed = std::nullopt},
+                                     {.running = false},
+                                     {.resident = true},
+                                     {.running = false, .resident = true}};
   for (const Declared& declared : all) {
     const auto model = make_parted_model(declared);
     for (const InputTier tier : {InputTier::kDevice, InputTier::kHost, InputTier::kDrives}) {
@@ -194,8 +193,9 @@ TEST(PassingCarry, KeepsResidentTensorsOnTheDevice) {
   EXPECT_EQ(host.host.inputs, 2 * tensor);
   EXPECT_EQ(host.device.buffer(InputSlot(0))->bytes, 2 * tensor);
   const auto passing = make_parted_model({});
-  EXPECT_EQ(plan_of(*passing, InputTier::kDevice, 1, true).device.buffer(BufferKind::kResidentInputs),
-            nullptr);
+  EXPECT_EQ(
+      plan_of(*passing, InputTier::kDevice, 1, true).device.buffer(BufferKind::kResidentInputs),
+      nullptr);
 }
 
 // A unit that returns another tensor than the one it declares to pass is refused.
