@@ -279,7 +279,11 @@ std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const Mode
   for (ParamRef ref : group.tied) all.push_back(merged.parameter(ref));
   std::vector<int32_t> places;
   const auto add = [&](const ParamSpec& parameter) {
-    const auto found = std::ranges::find(all, parameter);
+    // A group may multiply by a table that its first member looks up.
+    const auto found = std::ranges::find_if(all, [&parameter](ParamSpec candidate) {
+      candidate.looked_up = parameter.looked_up;
+      return candidate == parameter;
+    });
     LONGSHORE_CHECK(found != all.end()) << "no " << parameter.name << " in " << group.name;
     places.push_back(static_cast<int32_t>(found - all.begin()));
   };
