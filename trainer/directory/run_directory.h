@@ -54,10 +54,8 @@ class RunDirectory {
   std::string export_directory() const { return file("hf"); }
 
   void write_config(const std::string& toml) const;
-  // Returns what the last start wrote; empty if it is missing or unreadable.
+  // Returns what the last start that passed all checks wrote; empty if it is missing or unreadable.
   std::string read_config() const;
-  // Returns whether an earlier start has passed all checks, so that its files describe the run.
-  bool has_record() const { return !read_config().empty(); }
   // Writes the arguments quoted, so that a shell parses the same arguments from the file.
   void write_command(const std::vector<std::string>& arguments) const;
   void write_environment(const Json& environment) const;
