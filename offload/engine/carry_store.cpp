@@ -76,7 +76,8 @@ CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::De
       }
     }
   }
-  lay_out_residents();
+  const Bytes residents = lay_out_inputs(UnitId(1), spec.units.back().id, /*resident=*/true);
+  LONGSHORE_CHECK(residents == resident_bytes_per_position(spec, dtype_)) << residents;
   for (const SharedInputGroup& run : runs_.all()) {
     lay_out(run);
     tags_[place(run.first, 0).data()] = kNobody;
@@ -84,25 +85,31 @@ CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::De
 }
 
 // Puts fp32 tensors first, so each begins at a multiple of its width for any position count.
-void CarryStore::lay_out(const SharedInputGroup& run) {
+Bytes CarryStore::lay_out_inputs(UnitId first, UnitId last, bool resident) {
   Bytes end = 0;
   for (const bool fp32 : {true, false}) {
-    for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
+    for (int32_t unit = first.value; unit <= last.value; ++unit) {
       const std::vector<CarryTensorSpec>& tensors = specs(UnitId(unit));
       for (size_t i = 0; i < tensors.size(); ++i) {
-        const bool now = (tensors[i].dtype(dtype_, CarryUse::kValue) == DType::kF32) == fp32;
+        const CarryTensorSpec& tensor = tensors[i];
+        const bool now = (tensor.dtype(dtype_, CarryUse::kValue) == DType::kF32) == fp32;
+        if (!now || tensor.running || tensor.resident != resident) continue;
         Bytes& offset = offsets_[static_cast<size_t>(unit)][i].value;
-        if (now && is_kept(tensors[i])) {
+        if (tensor.passes) {
+          const std::vector<Offsets>& before = offsets_[static_cast<size_t>(unit) - 1];
+          offset = before.at(static_cast<size_t>(*tensor.passes)).value;
+        } else {
           offset = end;
-          end += tensors[i].bytes_per_position(dtype_, CarryUse::kValue);
-        } else if (now && tensors[i].passes && !tensors[i].resident) {
-          offset = offsets_[static_cast<size_t>(unit) - 1]
-                       .at(static_cast<size_t>(*tensors[i].passes))
-                       .value;
+          end += tensor.bytes_per_position(dtype_, CarryUse::kValue);
         }
       }
     }
   }
+  return end;
+}
+
+void CarryStore::lay_out(const SharedInputGroup& run) {
+  Bytes end = lay_out_inputs(run.first, run.last, /*resident=*/false);
   for (int32_t unit = run.first.value; run.results && unit <= run.last.value; ++unit) {
     for (const CarryTensorSpec& tensor : spec_->unit(UnitId(unit)).results) {
       end = align_up(end, kResultAlignment);
@@ -111,28 +118,6 @@ void CarryStore::lay_out(const SharedInputGroup& run) {
     }
   }
   LONGSHORE_CHECK(end == kept_bytes_per_position(*spec_, run, dtype_)) << end;
-}
-
-// As lay_out: fp32 tensors first.
-void CarryStore::lay_out_residents() {
-  Bytes end = 0;
-  for (const bool fp32 : {true, false}) {
-    for (size_t unit = 1; unit < offsets_.size(); ++unit) {
-      for (size_t i = 0; i < offsets_[unit].size(); ++i) {
-        const CarryTensorSpec& tensor = spec_->units[unit - 1].carry_out[i];
-        const bool now = (tensor.dtype(dtype_, CarryUse::kValue) == DType::kF32) == fp32;
-        if (!now || !tensor.resident) continue;
-        Bytes& offset = offsets_[unit][i].value;
-        if (tensor.passes) {
-          offset = offsets_[unit - 1].at(static_cast<size_t>(*tensor.passes)).value;
-        } else {
-          offset = end;
-          end += tensor.bytes_per_position(dtype_, CarryUse::kValue);
-        }
-      }
-    }
-  }
-  LONGSHORE_CHECK(end == resident_bytes_per_position(*spec_, dtype_)) << end;
 }
 
 const std::vector<CarryTensorSpec>& CarryStore::specs(UnitId unit) const {

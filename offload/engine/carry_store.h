@@ -66,8 +66,10 @@ class CarryStore {
   struct Offsets {
     Bytes value = 0, gradient = 0;
   };
+  // Sets the offsets of values in the inputs of units `first` to `last`: of all resident tensors,
+  // or of all others that are kept. Returns their bytes per position.
+  Bytes lay_out_inputs(UnitId first, UnitId last, bool resident);
   void lay_out(const SharedInputGroup& run);
-  void lay_out_residents();
   const std::vector<CarryTensorSpec>& specs(UnitId unit) const;  // specs of its input
   at::Tensor view(const CarryTensorSpec& tensor, CarryUse use, std::span<std::byte> memory,
                   Bytes offset, int64_t positions) const;

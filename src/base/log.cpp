@@ -89,7 +89,8 @@ void log_message(LogLevel level, std::string_view text) {
   if (level > g_level.load()) return;
   const std::string start = prefix(level);
   std::string lines = start;
-  const size_t columns = stderr_redraws() ? stderr_columns() : 0;
+  const auto columns =
+      static_cast<size_t>(stderr_redraws() ? terminal_size(STDERR_FILENO).columns : 0);
   const size_t before =
       level == LogLevel::kInfo ? 0 : kNames[static_cast<size_t>(level)].size() + 2;
   // The message's author indents its later lines; they get no prefix.
@@ -156,9 +157,10 @@ bool stderr_redraws() {
   return ::isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
 }
 
-size_t stderr_columns() {
+TerminalSize terminal_size(int fd) {
   struct winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0) return {};
+  return {size.ws_col, size.ws_row};
 }
 
 void hush_progress() {
@@ -199,7 +201,8 @@ void Progress::show() {
   const double seconds = std::chrono::duration<double>(now - begun_).count();
   std::string line = format_progress(what_, done_, total_, seconds);
   if (kRedraws) {
-    const size_t known = stderr_columns(), columns = known > 0 ? known : kUnknownColumns;
+    const auto known = static_cast<size_t>(terminal_size(STDERR_FILENO).columns);
+    const size_t columns = known > 0 ? known : kUnknownColumns;
     if (line.size() >= columns) line.resize(columns - 1);
     g_drawn = true;
     draw("\r\x1b[K" + line);

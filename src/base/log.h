@@ -99,8 +99,11 @@ bool progress_is_wanted();
 // sequences and gets plain lines.
 bool stderr_redraws();
 
-// Returns the width of the terminal that stderr is; 0 if it is none or unknown.
-size_t stderr_columns();
+// Returns the size of the terminal behind `fd` in characters; zeros if it is none or unknown.
+struct TerminalSize {
+  int columns = 0, rows = 0;
+};
+TerminalSize terminal_size(int fd);
 
 // Clears the progress line before other output goes to the terminal.
 void clear_progress_line();

@@ -5,6 +5,14 @@
 #include "base/errors.h"
 
 namespace longshore {
+namespace {
+
+// Returns whether a tensor has its own bytes in a group.
+bool is_kept(const CarryTensorSpec& tensor) {
+  return !tensor.running && !tensor.passes && !tensor.resident;
+}
+
+}  // namespace
 
 void InputTier::write(UnitId unit, StagingSlot slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are written from slots (" << slot
@@ -41,10 +49,6 @@ SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) 
 const SharedInputGroup* SharedInputGroups::of(UnitId unit) const {
   const int32_t run = of_unit_.at(static_cast<size_t>(unit.value));
   return run < 0 ? nullptr : &runs_[static_cast<size_t>(run)];
-}
-
-bool is_kept(const CarryTensorSpec& tensor) {
-  return !tensor.running && !tensor.passes && !tensor.resident;
 }
 
 Bytes resident_bytes_per_position(const ModelSpec& model, DType compute) {

@@ -74,9 +74,6 @@ class SharedInputGroups {
   std::vector<int32_t> of_unit_;  // index into runs_; -1: none
 };
 
-// Returns whether a tensor has its own bytes in a group.
-bool is_kept(const CarryTensorSpec& tensor);
-
 // Each result begins at a multiple of these bytes per position.
 inline constexpr Bytes kResultAlignment = 16;
 

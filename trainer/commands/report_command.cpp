@@ -1,5 +1,4 @@
 // The `report` command writes an HTML page about runs, or draws their loss curves in the terminal.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,9 +42,8 @@ std::vector<double> read_losses(const std::string& path) {
 // Returns the terminal's width, limited to kColumns.
 int columns_of_stdout() {
   constexpr int kColumns = 72;
-  struct winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumns;
-  return std::min<int>(size.ws_col, kColumns);
+  const int columns = terminal_size(STDOUT_FILENO).columns;
+  return columns > 0 ? std::min(columns, kColumns) : kColumns;
 }
 
 // Returns "3 steps without a finite loss: 5 to 7", or an empty string if all losses are finite.

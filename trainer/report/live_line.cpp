@@ -1,6 +1,5 @@
 #include "trainer/report/live_line.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -205,11 +204,9 @@ LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
   return options;
 }
 
-LiveLine::Size LiveLine::size_now() const {
-  struct winsize size{};
-  if (::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) {
-    return {size.ws_col, size.ws_row};
-  }
+TerminalSize LiveLine::size_now() const {
+  const TerminalSize size = terminal_size(options_.fd);
+  if (size.columns > 0 && size.rows > 0) return size;
   return {options_.columns > 0 ? options_.columns : kUnknownColumns,
           options_.rows > 0 ? options_.rows : kUnknownRows};
 }
@@ -223,7 +220,7 @@ void LiveLine::show(const LiveStatus& status) {
   if (options_.quiet) return;
   if (options_.terminal) {
     // The last column stays free, because a full line would wrap before "\r" returns.
-    const Size size = size_now();
+    const TerminalSize size = size_now();
     const std::vector<std::string> lines =
         format_display(status, std::max(size.columns - 1, 1), size.rows, options_.colour);
     // A single write never leaves half a display visible.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 namespace longshore {
 
@@ -90,10 +91,7 @@ class LiveLine {
   void leave() { drawn_ = 0; }
 
  private:
-  struct Size {
-    int columns, rows;
-  };
-  Size size_now() const;
+  TerminalSize size_now() const;
   // Returns the escape sequence that moves to the display's first line and erases everything below.
   std::string back_to_its_begin() const;
   void write(const std::string& text);
