@@ -9,6 +9,7 @@
 #include "model/router_corrections.h"
 #include "model/row_ops.h"
 #include "model/unit.h"
+#include "model/wide_products.h"
 
 namespace longshore {
 namespace {
@@ -82,31 +83,6 @@ void ParameterViews::bind(const UnitLease& lease) {
   storage->set_data_ptr_noswap(c10::DataPtr(lease.bytes().data(), device_));
 }
 
-namespace {
-
-// Elements that are added at once; bounds the temporary.
-constexpr int64_t kPieceElements = int64_t{1} << 18;
-
-// Adds left^T right.
-void add_product_to(at::Tensor sum, const at::Tensor& left, const at::Tensor& right) {
-  if (left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat) {
-    sum.addmm_(left.t(), right);
-    return;
-  }
-  if (on_gpu(left)) {
-    // 16-bit products are accumulated in fp32 in place, without a temporary product.
-    at::addmm_out(sum, sum, left.t(), right, at::kFloat);
-    return;
-  }
-  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
-  for (int64_t begin = 0; begin < sum.size(0); begin += step) {
-    const int64_t end = std::min(begin + step, sum.size(0));
-    sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));
-  }
-}
-
-}  // namespace
-
 RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
                        at::Device device) {
   const int64_t elements = layout.trainable_elements();
@@ -132,6 +108,7 @@ void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
     sum.add_(grad);  // a GPU converts during the addition
     return;
   }
+  constexpr int64_t kPieceElements = int64_t{1} << 18;  // bounds the temporary
   const at::Tensor flat_sum = sum.view({-1});
   const at::Tensor flat_grad = grad.contiguous().view({-1});
   for (int64_t begin = 0; begin < flat_sum.numel(); begin += kPieceElements) {
@@ -145,12 +122,13 @@ void RunningSum::add_rows(int32_t parameter, const at::Tensor& rows, const at::T
 }
 
 void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {
-  add_product_to(parameters_.at(static_cast<size_t>(parameter)), left, right);
+  add_wide_product(parameters_.at(static_cast<size_t>(parameter)), left.t(), right);
 }
 
 void RunningSum::add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
                                 const at::Tensor& right) {
-  add_product_to(parameters_.at(static_cast<size_t>(parameter)).select(0, matrix), left, right);
+  add_wide_product(parameters_.at(static_cast<size_t>(parameter)).select(0, matrix), left.t(),
+                   right);
 }
 
 // The graph that backward of one unit and micro-batch differentiates.

@@ -9,25 +9,17 @@
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
 #include "model/row_ops.h"
+#include "model/wide_products.h"
 
 namespace longshore {
 namespace {
 
 constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // indices into a head's carry
 
-// Elements of a table that are widened at a time.
-constexpr int64_t kWidenedElements = int64_t{1} << 20;
-
-// Returns left x right in fp32: the caller sums such products, and rounding each would add error.
+// Returns left x right in fp32: the caller sums such products.
 at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
-  if (left.scalar_type() == at::kFloat) return at::mm(left, right);
   at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
-  if (on_gpu(left)) return at::addmm_out(sum, sum, left, right, at::kFloat);
-  const int64_t step = std::max<int64_t>(1, kWidenedElements / right.size(1));
-  for (int64_t begin = 0; begin < right.size(0); begin += step) {
-    const int64_t end = std::min(begin + step, right.size(0));
-    sum.addmm_(left.slice(1, begin, end).to(at::kFloat), right.slice(0, begin, end).to(at::kFloat));
-  }
+  add_wide_product(sum, left, right);
   return sum;
 }
 
