@@ -148,26 +148,34 @@ ReadValue read_duration(const Key& key, const TomlValue& found) {
   return {int64_t{duration->count()}, ""};
 }
 
-// Translates other programs' names, otherwise returns the choice with the nearest spelling.
-std::string meant_choice(const Key& key, const std::string& said) {
-  constexpr std::array<std::array<std::string_view, 2>, 8> kElsewhere = {{{"gpu", "cuda"},
-                                                                          {"nvidia", "cuda"},
-                                                                          {"float32", "fp32"},
-                                                                          {"f32", "fp32"},
-                                                                          {"bfloat16", "bf16"},
-                                                                          {"disk", "nvme"},
-                                                                          {"ssd", "nvme"},
-                                                                          {"ram", "host"}}};
-  for (const auto& [other, ours] : kElsewhere) {
-    if (said == other && std::ranges::count(key.choices, ours) > 0) return std::string(ours);
-  }
-  // Other trainers have an AdamW for each way to keep its moments: "adamw_torch",
-  // "paged_adamw_8bit".
-  const std::string adamw = "adamw";
-  if (said.find(adamw) != std::string::npos && std::ranges::count(key.choices, adamw) > 0) {
-    return adamw;
-  }
-  return nearest_name(said, key.choices);
+// A value of other programs, the choice that it is here, and what else to say.
+struct OtherChoice {
+  std::string_view said;  // a glob
+  std::string_view choice;
+  std::string_view hint = "";
+};
+
+// The first that matches counts. Other trainers have an AdamW for each way to keep its moments:
+// "adamw_torch", "paged_adamw_8bit".
+constexpr auto kElsewhere = std::to_array<OtherChoice>(
+    {{"gpu", "cuda"},
+     {"nvidia", "cuda"},
+     {"float32", "fp32"},
+     {"f32", "fp32"},
+     {"bfloat16", "bf16"},
+     {"disk", "nvme"},
+     {"ssd", "nvme"},
+     {"ram", "host"},
+     {"*adamw*8bit*", "adamw",
+      " Its moments have 8 bits with offload.state_format = \"split-int8\""},
+     {"*adamw*", "adamw"}});
+
+// Returns null if the key has no such choice.
+const OtherChoice* meant_elsewhere(const Key& key, const std::string& said) {
+  const auto found = std::ranges::find_if(kElsewhere, [&](const OtherChoice& one) {
+    return glob_matches(one.said, said) && std::ranges::count(key.choices, one.choice) > 0;
+  });
+  return found == kElsewhere.end() ? nullptr : &*found;
 }
 
 ReadValue read_choice(const Key& key, const TomlValue& found) {
@@ -175,12 +183,12 @@ ReadValue read_choice(const Key& key, const TomlValue& found) {
   if (std::find(key.choices.begin(), key.choices.end(), found.string) != key.choices.end()) {
     return {found.string, ""};
   }
-  const std::string nearest = meant_choice(key, found.string);
+  const OtherChoice* const other = meant_elsewhere(key, found.string);
+  const std::string meant =
+      other == nullptr ? nearest_name(found.string, key.choices) : std::string(other->choice);
   ReadValue wrong = expected(key, key.type_text(), found);
-  if (!nearest.empty()) wrong.problem += ", did you mean " + quote_toml(nearest) + "?";
-  if (nearest == "adamw" && found.string.find("8bit") != std::string::npos) {
-    wrong.problem += " Its moments have 8 bits with offload.state_format = \"split-int8\"";
-  }
+  if (!meant.empty()) wrong.problem += ", did you mean " + quote_toml(meant) + "?";
+  if (other != nullptr) wrong.problem += other->hint;
   return wrong;
 }
 
