@@ -88,7 +88,13 @@ class Chain {
     if (!members_.empty()) members_.front().unit->make_worst(in);
   }
 
-  // Returns the largest heads among the members.
+  int64_t attention_width() const {
+    int64_t sum = 0;
+    for (const Member& member : members_) sum += member.unit->attention_width();
+    return sum;
+  }
+
+  // Returns the largest heads among the members, which run one after the other.
   AttentionHeads attention_heads() const {
     AttentionHeads most;
     for (const Member& member : members_) {
@@ -206,6 +212,7 @@ class GroupedUnit : public Unit {
     return chain_.forward(parameters, in, batch);
   }
   AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
+  int64_t attention_width() const override { return chain_.attention_width(); }
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override {
@@ -242,6 +249,7 @@ class GroupedLoss : public LossUnit {
     return loss_->positions_at_once(device);
   }
   AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
+  int64_t attention_width() const override { return chain_.attention_width(); }
   Bytes gpu_bytes_of_position(DType compute) const override {
     return loss_->gpu_bytes_of_position(compute);
   }

@@ -66,6 +66,7 @@ class PackedUnit : public Unit {
   bool has_router() const override { return unit_->has_router(); }
   void make_worst(Carry& in) const override { unit_->make_worst(in); }
   AttentionHeads attention_heads() const override { return unit_->attention_heads(); }
+  int64_t attention_width() const override { return unit_->attention_width(); }
   Bytes gpu_bytes_of_position(DType compute) const override {
     return unit_->gpu_bytes_of_position(compute);
   }

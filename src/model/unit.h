@@ -131,16 +131,21 @@ class UnitCode {
   // Returns the matrix elements that a position does not use: those of experts it did not choose.
   virtual int64_t idle_elements() const { return 0; }
   // Returns the multiplications of a position in products of activations, other than attention's
-  // (attention_heads), whose number grows with the document.
+  // (attention_width), whose number grows with the document.
   virtual int64_t activation_elements() const { return 0; }
+  // Returns heads times their size, summed over all attentions of the unit.
+  virtual int64_t attention_width() const {
+    const AttentionHeads heads = attention_heads();
+    return heads.heads * heads.head_dim;
+  }
   // Returns the width of the teacher's columns that the unit reads.
   virtual int64_t teacher_tokens() const { return 0; }
   // Returns whether the unit reports to MicroBatch::routers.
   virtual bool has_router() const { return false; }
   // Sets the values of an otherwise zero input that make the unit use the most memory.
   virtual void make_worst(Carry&) const {}
-  // GPU kernels allocate scratch that is not measured; these return its sizes: the attention, and
-  // the bytes of one of positions_at_once().
+  // GPU kernels allocate scratch that is not measured; these return its sizes: the largest
+  // attention, and the bytes of one of positions_at_once().
   virtual AttentionHeads attention_heads() const { return {}; }
   virtual Bytes gpu_bytes_of_position(DType /*compute*/) const { return 0; }
 };

@@ -14,12 +14,12 @@
 namespace longshore {
 namespace {
 
-ArchSpec small_llama(bool tied) {
-  const Json config = {{"model_type", "llama"},      {"vocab_size", 32},
-                       {"hidden_size", 16},          {"intermediate_size", 40},
-                       {"num_hidden_layers", 1},     {"num_attention_heads", 4},
-                       {"num_key_value_heads", 2},   {"max_position_embeddings", 64},
-                       {"rms_norm_eps", 1e-5},       {"hidden_act", "silu"},
+ArchSpec small_llama(bool tied, int64_t layers = 1) {
+  const Json config = {{"model_type", "llama"},       {"vocab_size", 32},
+                       {"hidden_size", 16},           {"intermediate_size", 40},
+                       {"num_hidden_layers", layers}, {"num_attention_heads", 4},
+                       {"num_key_value_heads", 2},    {"max_position_embeddings", 64},
+                       {"rms_norm_eps", 1e-5},        {"hidden_act", "silu"},
                        {"tie_word_embeddings", tied}};
   return read_arch_spec(config, "config.json");
 }
@@ -68,6 +68,21 @@ TEST(RunFlops, AMergedUnitHasTheProductsOfItsMembers) {
     EXPECT_EQ(products({{embedding, block}, {head}}), (std::vector<double>{of_block, of_head}));
     EXPECT_EQ(products({{embedding, block, head}}), (std::vector<double>{of_block + of_head}));
   }
+}
+
+// A merged unit has the attention of each of its blocks, with and without the head.
+TEST(RunFlops, AMergedUnitHasTheAttentionOfItsMembers) {
+  const ArchSpec arch = small_llama(false, 3);
+  const DecoderModel model(arch, make_model_spec(arch, {}));
+  constexpr int64_t kDocument = 64;
+  const double of_block = 4.0 * 16 * kDocument / 2.0;
+  const UnitId embedding(0), one(1), two(2), three(3), head(4);
+  const GroupedModel merged(&model, {{embedding}, {one, two}, {three, head}});
+  std::vector<double> attention;
+  for (const UnitSpec& unit : merged.spec().units) {
+    attention.push_back(flops_of_unit(merged, unit.id, kDocument).attention);
+  }
+  EXPECT_EQ(attention, (std::vector<double>{0.0, 2 * of_block, of_block}));
 }
 
 // A measurement of a machine has a rate of adapters.

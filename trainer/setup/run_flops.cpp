@@ -72,8 +72,7 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
     flops.products = kFlopsOfElement * elements;
     flops.width = std::sqrt(elements / static_cast<double>(matrices.count));
   }
-  const AttentionHeads heads = model.code_of(id).attention_heads();
-  flops.attention = kFlopsOfPair * static_cast<double>(heads.heads * heads.head_dim) *
+  flops.attention = kFlopsOfPair * static_cast<double>(model.code_of(id).attention_width()) *
                     static_cast<double>(document) / 2.0;
   return flops;
 }
