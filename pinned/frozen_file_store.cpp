@@ -201,8 +201,11 @@ std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::resident_parameters
   const ParameterSlot place(id.value);
   places_.claim(place, id);
   try {
-    if (!unit.resident_read) threads_.finish(*begin_filling(unit, unit.resident));
-    unit.resident_read = true;
+    if (!unit.resident_read) {
+      threads_.finish(*begin_filling(unit, unit.resident));
+      for (const Chunk& chunk : unit.chunks) files_->release(chunk.name);
+      unit.resident_read = true;
+    }
     return std::make_unique<Parameters>(&places_, id, place, joined(id, unit.resident));
   } catch (...) {
     places_.free(place, id);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <set>
 
 #include "base/errors.h"
 #include "base/number_formats.h"
@@ -50,9 +51,11 @@ class MadeUpFiles final : public FrozenSource {
     }
     return elements * 4;
   }
+  void release(const std::string& name) const override { released.insert(name); }
   std::string place_of(const std::string& name) const override { return "file of " + name; }
 
   bool fails = false;
+  mutable std::set<std::string> released = {};
 };
 
 // FilesInTurn: values of unit 2 arrive only after a read of unit 1 has begun.
@@ -177,6 +180,28 @@ TEST(FrozenFileStore, KeepsResidentUnitsAfterOneRead) {
       EXPECT_GT(store.traffic().files, read);
     }
   }
+}
+
+// A unit that became resident releases what the source holds for its next reads; a unit that is
+// read again does not.
+TEST(FrozenFileStore, ReleasesWhatStaysResident) {
+  const ModelSpec model = model_with_base();
+  WorkerPool pool(1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 3);
+  FrozenFileStore::Resident resident(layouts.size(), false);
+  resident[1] = true;
+  const MadeUpFiles files;
+  FrozenFileStore store(model, layouts, resident, all_options().front(), Rank(1), false, &files,
+                        &pool);
+  store.parameters(UnitId(2));
+  EXPECT_TRUE(files.released.empty());
+  store.parameters(UnitId(1));
+  std::set<std::string> frozen;
+  for (const ShardPiece& piece : layouts[1].pieces(Rank(1))) {
+    const ParamSpec& parameter = model.units[1].parameters[static_cast<size_t>(piece.parameter)];
+    if (parameter.frozen) frozen.insert(parameter.name);
+  }
+  EXPECT_EQ(files.released, frozen);
 }
 
 // Host memory has the trained state and two slots of the largest shard, nothing of the rest.

@@ -97,5 +97,17 @@ TEST_F(PackedFilesTest, AMatrixIsPackedOnceWhileItIsRead) {
   EXPECT_THROW(read(0, elements()), IoError) << "it is packed anew, from a file that is empty";
 }
 
+// A rank of two reads half of each matrix. What is held for the other half is freed when the tier
+// says that nothing more is read.
+TEST_F(PackedFilesTest, WhatIsHeldOfAMatrixIsReleased) {
+  read(0, elements() / 2);
+  std::filesystem::resize_file(weights(), 0);
+  EXPECT_NO_THROW(read(0, 1)) << "it is held";
+  packed_->release("another");
+  EXPECT_NO_THROW(read(0, 1)) << "it is still held";
+  packed_->release("experts");
+  EXPECT_THROW(read(0, 1), IoError) << "it is packed anew, from a file that is empty";
+}
+
 }  // namespace
 }  // namespace longshore

@@ -57,10 +57,20 @@ std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const MatrixId& id) cons
   return kept_.front().second;
 }
 
-void PackedFiles::forget(const MatrixId& id) const {
+template <typename Chosen>
+void PackedFiles::forget(const Chosen& chosen) const {
   const MutexLock lock(mutex_);
-  const size_t forgotten = std::erase_if(kept_, [&](const auto& kept) { return kept.first == id; });
-  held_ -= static_cast<Bytes>(forgotten) * packed_bytes(format_, parameters_.at(id.first).shape);
+  Bytes freed = 0;
+  std::erase_if(kept_, [&](const auto& kept) {
+    const bool goes = chosen(kept.first);
+    if (goes) freed += packed_bytes(format_, parameters_.at(kept.first.first).shape);
+    return goes;
+  });
+  held_ -= freed;
+}
+
+void PackedFiles::release(const std::string& name) const {
+  forget([&](const MatrixId& id) { return id.first == name; });
 }
 
 std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& packed) const {
@@ -107,7 +117,9 @@ void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::by
   const std::span<const std::byte> bytes = bytes_of(id, *packed);
   std::ranges::copy(bytes.subspan(static_cast<size_t>(begin), part.size()), part.begin());
   packed->read += part.size();
-  if (packed->read >= bytes.size()) forget(id);
+  if (packed->read >= bytes.size()) {
+    forget([&](const MatrixId& other) { return other == id; });
+  }
 }
 
 Bytes PackedFiles::read(const std::string& name, int64_t begin, DType compute,

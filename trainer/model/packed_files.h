@@ -4,7 +4,8 @@
 // parameter are matrices of their own. ModelSource owns it. Any thread may read. A matrix that was
 // packed here is held until all of its bytes were read, so that pieces of it that several threads
 // read, and a piece that two experts share, pack it once; the latest kKept are held whatever their
-// size, more of them within kHeldBytes, and one more by each thread that reads.
+// size, more of them within kHeldBytes, and one more by each thread that reads. A rank that reads a
+// shard of a matrix does not read all of it, so the tier releases what it has read.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,8 @@ class PackedFiles final : public FrozenSource {
 
   Bytes read(const std::string& name, int64_t begin, DType compute,
              std::span<std::byte> out) const override;
+  // Frees what is held of the parameter's matrices.
+  void release(const std::string& name) const override;
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
   bool has(const std::string& name) const { return parameters_.contains(name); }
@@ -59,7 +62,9 @@ class PackedFiles final : public FrozenSource {
   };
 
   std::shared_ptr<Packed> entry(const MatrixId& id) const;
-  void forget(const MatrixId& id) const;
+  // Frees what `chosen` says of an id.
+  template <typename Chosen>
+  void forget(const Chosen& chosen) const;
   std::span<const std::byte> bytes_of(const MatrixId& id, Packed& packed) const
       LONGSHORE_REQUIRES(packed.packing);
   // Reads bytes of a packed matrix; those behind its last are zero.

@@ -36,6 +36,7 @@ class FrozenSums final : public FrozenSource {
   // read.
   Bytes read(const std::string& name, int64_t begin, DType compute,
              std::span<std::byte> out) const override;
+  void release(const std::string& name) const override { files_->release(name); }
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
  private:
