@@ -367,8 +367,9 @@ class TensorCheck {
 
   void check_magnitude(const TensorInfo& tensor) {
     const std::string_view name = tensor.name;
-    const std::string b =
-        std::string(name.substr(0, name.size() - kMagnitude.size())) + std::string(kB);
+    const std::string module(name.substr(0, name.size() - kMagnitude.size()));
+    std::string b = module + std::string(kLookupB);
+    if (file_.find(b) == nullptr) b = module + std::string(kB);
     expect(tensor, b);
     const TensorInfo* const found = file_.find(b);
     if (found == nullptr || found->shape.empty()) return;

@@ -17,15 +17,6 @@ void for_large_pieces(int64_t rows, int64_t row_elements, Body body) {
   for_pieces(rows, std::max<int64_t>(1, row_elements / kPiecesAtOnce), body);
 }
 
-// Multiplies the columns of `values` by fp32 factors into `out`, which may be `values`. It works in
-// pieces, because the CPU converts bf16 in a temporary of the operands' size.
-void scale_columns(const at::Tensor& out, const at::Tensor& values, const at::Tensor& factors) {
-  for_large_pieces(values.size(0), values.size(1), [&](int64_t begin, int64_t rows) {
-    at::Tensor target = out.narrow(0, begin, rows);
-    at::mul_out(target, values.narrow(0, begin, rows), factors);
-  });
-}
-
 at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                     bool transposed) {
   const at::Tensor matrix = transposed ? weight : weight.t();
@@ -38,34 +29,22 @@ void add_adapter(const at::Tensor& out, const at::Tensor& x, const Lora& lora) {
 }
 
 // Returns the product inside of DoRA's factors. `x` is the one that A reads.
-at::Tensor inside(const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
-                  bool transposed) {
+at::Tensor product_inside(const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
+                          bool transposed) {
   at::Tensor out = multiply(x, weight, {}, transposed);
   add_adapter(out, x, lora);
   return out;
 }
 
-// Returns the gradient of inside() from that of the output. `magnitude`, if not null, becomes the
-// magnitude's gradient, which needs inside() again; the result then takes that one's memory.
-at::Tensor inside_gradient(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                           const Lora& lora, bool transposed, at::Tensor* magnitude) {
-  at::Tensor out;
-  if (magnitude == nullptr) {
-    out = at::empty(grad.sizes(), grad.options());
-  } else {
-    out = inside(x, weight, lora, transposed);
-    const at::Tensor sum = at::zeros_like(lora.norms);
-    for_large_pieces(grad.size(0), grad.size(1), [&](int64_t begin, int64_t rows) {
-      at::Tensor piece = out.narrow(0, begin, rows).to(at::kFloat, false, /*copy=*/true);
-      add_row_sum(sum, piece.mul_(grad.narrow(0, begin, rows)));
-    });
-    *magnitude = sum.div_(lora.norms).to(lora.magnitude.scalar_type());
-  }
-  scale_columns(out, grad, lora.factors());
-  return out;
-}
-
 }  // namespace
+
+// It works in pieces, because the CPU converts bf16 in a temporary of the operands' size.
+void scale_columns(const at::Tensor& out, const at::Tensor& values, const at::Tensor& factors) {
+  for_large_pieces(values.size(0), values.size(1), [&](int64_t begin, int64_t rows) {
+    at::Tensor target = out.narrow(0, begin, rows);
+    at::mul_out(target, values.narrow(0, begin, rows), factors);
+  });
+}
 
 void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
   sum.view({1, -1}).addmm_(at::ones({1, values.size(0)}, values.options()), values);
@@ -132,6 +111,21 @@ at::Tensor Lora::norms_of(const at::Tensor& weight, bool transposed) const {
   return squares.sqrt_().clamp_min_(std::numeric_limits<float>::min());
 }
 
+Lora Lora::of_rows(const at::Tensor& rows) const {
+  Lora some = *this;
+  if (dropout.drops()) some.dropout.keys = dropout.keys.index_select(0, rows);
+  return some;
+}
+
+at::Tensor Lora::magnitude_gradient(const at::Tensor& grad, const at::Tensor& inside) const {
+  const at::Tensor sum = at::zeros_like(norms);
+  for_large_pieces(grad.size(0), grad.size(1), [&](int64_t begin, int64_t rows) {
+    at::Tensor piece = inside.narrow(0, begin, rows).to(at::kFloat, false, /*copy=*/true);
+    add_row_sum(sum, piece.mul_(grad.narrow(0, begin, rows)));
+  });
+  return sum.div_(norms);
+}
+
 at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                            const Lora& lora, bool transposed) {
   if (!lora.magnitude.defined()) {
@@ -140,7 +134,7 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
     return out;
   }
   const at::Tensor kept = lora.input(x);
-  at::Tensor out = inside(kept, weight, lora, transposed);
+  at::Tensor out = product_inside(kept, weight, lora, transposed);
   scale_columns(out, out, lora.factors());
   // The magnitudes scale the product with the x that is kept; the product with the rest of x stays.
   if (lora.dropout.drops()) {
@@ -148,6 +142,27 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
     out.addmm_(kept.sub_(x), matrix, /*beta=*/1.0, /*alpha=*/-1.0);
   }
   return bias.defined() ? out.add_(bias) : out;
+}
+
+// The result takes the memory of the product that the magnitude's gradient reads.
+LoraGradients LoraGradients::inside(const at::Tensor& grad, const at::Tensor& x,
+                                    const at::Tensor& weight, const Lora& lora, bool transposed,
+                                    at::Tensor* magnitude) {
+  LoraGradients own{grad, {}};
+  if (lora.magnitude.defined()) {
+    own.product = magnitude == nullptr ? at::empty(grad.sizes(), grad.options())
+                                       : product_inside(x, weight, lora, transposed);
+    if (magnitude != nullptr) *magnitude = lora.magnitude_gradient(grad, own.product);
+    scale_columns(own.product, grad, lora.factors());
+  }
+  own.inner = at::mm(own.product, lora.b).mul_(lora.scaling);
+  return own;
+}
+
+void LoraGradients::divide(const at::Tensor& grad, const Lora& lora) {
+  if (!lora.magnitude.defined() || !lora.dropout.drops()) return;
+  kept = product.sub_(grad);  // W also multiplies the rest of x, with the factor 1
+  product = grad;
 }
 
 at::Tensor LoraGradients::weight_gradient_of(const at::Tensor& weight, const at::Tensor& x,
@@ -175,14 +190,13 @@ LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Te
                              const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
                              bool transposed, size_t place,
                              torch::autograd::variable_list& result) {
-  LoraGradients own{grad, {}};
-  if (!lora.a.defined()) return own;
+  if (!lora.a.defined()) return {grad, {}};
   const at::Tensor kept = lora.input(x);
-  if (lora.magnitude.defined()) {
-    at::Tensor* const wanted = ctx->needs_input_grad(place + 2) ? &result[place + 2] : nullptr;
-    own.product = inside_gradient(grad, kept, weight, lora, transposed, wanted);
-  }
-  own.inner = at::mm(own.product, lora.b).mul_(lora.scaling);
+  const bool wanted = lora.magnitude.defined() && ctx->needs_input_grad(place + 2);
+  at::Tensor magnitude;
+  LoraGradients own =
+      LoraGradients::inside(grad, kept, weight, lora, transposed, wanted ? &magnitude : nullptr);
+  if (wanted) result[place + 2] = magnitude.to(lora.magnitude.scalar_type());
   if (ctx->needs_input_grad(place)) {
     result[place] = weight_gradient(lora.a, kept, own.inner, /*transposed=*/false);
   }
@@ -190,10 +204,7 @@ LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Te
     const at::Tensor inner = lora.inner_of(kept).mul(lora.scaling);
     result[place + 1] = weight_gradient(lora.b, inner, own.product, /*transposed=*/false);
   }
-  if (lora.magnitude.defined() && lora.dropout.drops()) {
-    own.kept = own.product.sub_(grad);  // W also multiplies the rest of x, with the factor 1
-    own.product = grad;
-  }
+  own.divide(grad, lora);
   return own;
 }
 

@@ -52,7 +52,15 @@ struct Lora {
   }
   // Returns DoRA's factors of the outputs.
   at::Tensor factors() const { return magnitude.to(at::kFloat) / norms; }
+  // Returns the adapter for the rows `rows` of those that its dropout has keys for.
+  Lora of_rows(const at::Tensor& rows) const;
+  // Returns the magnitude's gradient (fp32) from that of the output. `inside` is what the factors
+  // multiply.
+  at::Tensor magnitude_gradient(const at::Tensor& grad, const at::Tensor& inside) const;
 };
+
+// Multiplies the columns of `values` by fp32 factors into `out`, which may be `values`.
+void scale_columns(const at::Tensor& out, const at::Tensor& values, const at::Tensor& factors);
 
 // Computes x A^T of all adapters that read this x as one product, so that the wide x is read once
 // and not once for each adapter, and sets their `inner`. Returns false, and does nothing, if fewer
@@ -72,6 +80,14 @@ struct LoraGradients {
   // dropout.
   at::Tensor kept = {};
 
+  // Returns the gradients inside of DoRA's factors from that of the output; those of A and B follow
+  // from them. `x` is the one that A reads. `magnitude`, if not null, becomes the magnitude's
+  // gradient (fp32), which needs the product again, and one more tensor of the output's size.
+  static LoraGradients inside(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                              const Lora& lora, bool transposed, at::Tensor* magnitude);
+  // Divides inside() between W x and W times the x that is kept, if DoRA has dropout. `grad` is
+  // that of the output.
+  void divide(const at::Tensor& grad, const Lora& lora);
   // Returns the gradient of W as weight_gradient does.
   at::Tensor weight_gradient_of(const at::Tensor& weight, const at::Tensor& x, const Lora& lora,
                                 bool transposed) const;

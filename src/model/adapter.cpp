@@ -190,12 +190,6 @@ void check_tables(const ArchSpec& arch, const AdapterSpec& adapter, const std::s
                       "adapter behind that norm, but its merge before it, so the embedding " +
                       "cannot have one; name other targets");
   }
-  if (!adapter.magnitudes) return;
-  for (const Module module : kTableModules) {
-    if (!adapter.adapts(kNoLayer, module)) continue;
-    throw ConfigError(where + ": the adapters of embedding and head are LoRA, not DoRA; set " +
-                      "adapter.kind = \"lora\", or name other targets");
-  }
 }
 
 // Throws for words that include the expert for all tokens where PEFT adapts it.
@@ -246,8 +240,11 @@ std::string module_of(std::string_view parameter) {
 }
 
 AdapterNames adapter_names(const std::string& module, bool lookup) {
-  if (lookup) return {module + std::string(kLookupA), module + std::string(kLookupB), {}};
-  return {module + ".lora_A.weight", module + ".lora_B.weight", module + std::string(kMagnitude)};
+  const std::string magnitude = module + std::string(kMagnitude);
+  if (lookup) {
+    return {module + std::string(kLookupA), module + std::string(kLookupB), magnitude};
+  }
+  return {module + ".lora_A.weight", module + ".lora_B.weight", magnitude};
 }
 
 std::vector<int64_t> peft_shape(const ParamSpec& parameter) {

@@ -34,7 +34,7 @@ struct AdapterChoice {
 // Returns the adapters that the choice asks for. The embedding and the head are only adapted
 // where they are named. Throws ConfigError, whose message begins with `where`, if a target is
 // nothing in this model or cannot have an adapter: experts of a family whose experts PEFT does not
-// adapt, an embedding or a head with DoRA.
+// adapt.
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                             const std::string& where);
 

@@ -16,19 +16,31 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
 
 std::string EmbeddingUnit::signature() const {
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraA) >= 0;
-  return adapted ? "embedding lora" : norm_eps_ ? "embedding normed" : "embedding";
+  const bool dora = index_.index(Module::kTokens, ParameterRole::kLoraMagnitude) >= 0;
+  return dora        ? "embedding dora"
+         : adapted   ? "embedding lora"
+         : norm_eps_ ? "embedding normed"
+                     : "embedding";
 }
 
-at::Tensor EmbeddingUnit::adapter_rows(UnitParameters parameters, const MicroBatch& batch) const {
-  const at::Tensor a = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraA);
-  return a.defined() ? at::index_select(a, 0, batch.tokens) : a;
+Lora EmbeddingUnit::adapter(UnitParameters parameters) const {
+  Lora lora{.a = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraA),
+            .b = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraB),
+            .magnitude = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraMagnitude),
+            .scaling = lora_scaling_};
+  if (lora.a.defined()) lora.a = lora.a.t();
+  if (lora.magnitude.defined()) {
+    lora.norms = lora.norms_of(index_.weight(parameters, Module::kTokens), /*transposed=*/true);
+  }
+  return lora;
 }
 
-at::Tensor EmbeddingUnit::rows_of(UnitParameters parameters, const MicroBatch& batch) const {
+at::Tensor EmbeddingUnit::rows_of(UnitParameters parameters, const MicroBatch& batch,
+                                  const Lora& lora) const {
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
-  if (const at::Tensor rows = adapter_rows(parameters, batch); rows.defined()) {
-    const at::Tensor b = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraB);
-    x.addmm_(rows, b.t(), /*beta=*/1.0, /*alpha=*/lora_scaling_);
+  if (lora.a.defined()) {
+    x.addmm_(at::index_select(lora.a.t(), 0, batch.tokens), lora.b.t(), /*beta=*/1.0,
+             /*alpha=*/lora.scaling);
   }
   return x;
 }
@@ -54,7 +66,9 @@ at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
-  at::Tensor x = rows_of(parameters, batch);
+  const Lora lora = adapter(parameters);
+  at::Tensor x = rows_of(parameters, batch, lora);
+  if (lora.magnitude.defined()) scale_columns(x, x, lora.factors());
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
@@ -70,14 +84,21 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   const int32_t b = index_.index(Module::kTokens, ParameterRole::kLoraB);
   if (sink.wants(tokens) || b >= 0) {
     at::Tensor grad = grad_out.at(0);
-    if (norm_eps_) grad = normed_rows_backward(grad, rows_of(parameters, batch), *norm_eps_);
+    const Lora lora = adapter(parameters);
+    if (norm_eps_) grad = normed_rows_backward(grad, rows_of(parameters, batch, lora), *norm_eps_);
     if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
+    if (lora.magnitude.defined()) {
+      const at::Tensor inside = rows_of(parameters, batch, lora);
+      sink.add(index_.index(Module::kTokens, ParameterRole::kLoraMagnitude),
+               lora.magnitude_gradient(grad, inside));
+      scale_columns(inside, grad, lora.factors());
+      grad = inside;
+    }
     if (sink.wants(tokens)) sink.add_rows(tokens, batch.tokens, grad);
     if (b >= 0) {
-      const at::Tensor by_rows = at::mm(grad, parameters[static_cast<size_t>(b)]);
       sink.add_rows(index_.index(Module::kTokens, ParameterRole::kLoraA), batch.tokens,
-                    by_rows.mul_(lora_scaling_));
-      sink.add_product(b, grad, adapter_rows(parameters, batch).mul_(lora_scaling_));
+                    at::mm(grad, lora.b).mul_(lora.scaling));
+      sink.add_product(b, grad, at::index_select(lora.a.t(), 0, batch.tokens).mul_(lora.scaling));
     }
   }
   if (positions >= 0 && sink.wants(positions)) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "model/adapted_product.h"
 #include "model/arch_spec.h"
 #include "model/differentiable_ops.h"
 #include "model/families.h"
@@ -29,8 +30,9 @@ std::optional<double> embedding_norm_eps(const ArchSpec& arch);
 at::Tensor normed_rows(const at::Tensor& rows, double eps);
 at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, double eps);
 
-// Looks up token rows, adds those of an adapter if there is one, scales or normalises the sum if
-// the family does, and adds learned positions if it has them. No family scales and normalises.
+// Looks up token rows, adds those of an adapter if there is one (with DoRA each column is then
+// multiplied by its magnitude / its norm in the whole table), scales or normalises the sum if the
+// family does, and adds learned positions if it has them. No family scales and normalises.
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
@@ -44,10 +46,11 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
-  // Returns the rows of the batch's tokens, with those of the adapter added.
-  at::Tensor rows_of(UnitParameters parameters, const MicroBatch& batch) const;
-  // Returns the rows of A of the batch's tokens; undefined without an adapter.
-  at::Tensor adapter_rows(UnitParameters parameters, const MicroBatch& batch) const;
+  // Returns the adapter, whose A has a column for each token; undefined without one. With DoRA it
+  // reads the whole table for its norms.
+  Lora adapter(UnitParameters parameters) const;
+  // Returns the rows of the batch's tokens with those of the adapter added, before DoRA's factors.
+  at::Tensor rows_of(UnitParameters parameters, const MicroBatch& batch, const Lora& lora) const;
 
   ModuleIndex index_;
   double lora_scaling_;

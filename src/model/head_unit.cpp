@@ -118,6 +118,7 @@ struct HeadUnit::Gradients {
   at::Tensor in = {};          // undefined if not wanted
   at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
   at::Tensor bias_sum = {};
+  at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
 };
 
 HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
@@ -127,33 +128,39 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
       distill_(arch.distill),
       vocabulary_(arch.vocabulary),
       index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
+      drops_(arch.adapter.dropout > 0.0),
       head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
                        : index_.weight_index(Module::kHead)) {}
 
 std::string HeadUnit::signature() const {
+  const bool adapted = index_.index(Module::kHead, ParameterRole::kLoraA) >= 0;
+  const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
+  const std::string adapter = dora ? " dora" : adapted ? " lora" : "";
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
          std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
-         (rule_.caps() ? " capped" : "") +
-         (index_.index(Module::kHead, ParameterRole::kLoraA) < 0 ? "" : " lora") +
+         (rule_.caps() ? " capped" : "") + adapter + (adapted && drops_ ? " dropout" : "") +
          signature_of(distill_);
 }
 
-// Counts the logits, which their gradient overwrites, and with a cap two more copies in fp32.
+// Counts the logits, which their gradient overwrites, with DoRA the logits that its gradient makes
+// again, and with a cap two more copies in fp32.
 Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
-  return vocabulary_ * (width_of(compute) + (rule_.caps() ? 2 * width_of(DType::kF32) : 0) +
-                        gpu_bytes_of(distill_));
+  const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
+  return vocabulary_ * ((dora ? 2 : 1) * width_of(compute) +
+                        (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + gpu_bytes_of(distill_));
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
   return parameters[static_cast<size_t>(head_index_)];
 }
 
-Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch,
-                       const at::Tensor& rows) const {
+Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch) const {
   const LinearWeights weights = index_.linear(parameters, Module::kHead, batch);
   Lora lora = Lora::of(Lora::tensors_of(weights), weights.lora_scaling);
   lora.dropout = weights.lora_dropout;
-  if (lora.dropout.drops()) lora.dropout.keys = lora.dropout.keys.index_select(0, rows);
+  if (lora.magnitude.defined()) {
+    lora.norms = lora.norms_of(head_weight(parameters), /*transposed=*/false);
+  }
   return lora;
 }
 
@@ -167,21 +174,29 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
                                const at::Tensor& normed, at::Tensor grad_logits, const Lora& lora,
                                const at::Tensor& rows, Gradients& gradients) const {
   GradientSink& sink = *gradients.sink;
-  if (sink.wants(head_index_)) sink.add_product(head_index_, grad_logits, normed);
+  const at::Tensor weight = head_weight(parameters);
   LoraGradients by_lora{.product = grad_logits, .inner = {}};
   if (lora.a.defined()) {
     const at::Tensor kept = lora.input(normed);
-    by_lora.inner = at::mm(grad_logits, lora.b).mul_(lora.scaling);
+    at::Tensor magnitude;
+    by_lora = LoraGradients::inside(grad_logits, kept, weight, lora, /*transposed=*/false,
+                                    lora.magnitude.defined() ? &magnitude : nullptr);
+    if (magnitude.defined()) gradients.magnitude_sum.add_(magnitude);
     sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraA), by_lora.inner, kept);
-    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraB), grad_logits,
+    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraB), by_lora.product,
                      lora.inner_of(kept).mul(lora.scaling));
+    by_lora.divide(grad_logits, lora);
+  }
+  grad_logits.reset();
+  if (sink.wants(head_index_)) {
+    sink.add_product(head_index_, by_lora.product, normed);
+    if (by_lora.kept.defined()) sink.add_product(head_index_, by_lora.kept, lora.input(normed));
   }
   const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
   if (!gradients.in.defined() && !norm_wanted) return;
-  const at::Tensor grad_normed = at::mm(grad_logits, head_weight(parameters));
-  by_lora.add_to_input(grad_normed, head_weight(parameters), lora, /*transposed=*/false);
-  by_lora.product.reset();
-  grad_logits.reset();
+  const at::Tensor grad_normed = at::mm(by_lora.product, weight);
+  by_lora.add_to_input(grad_normed, weight, lora, /*transposed=*/false);
+  by_lora = {};
   const at::Tensor grad_x =
       normalise_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm), norm_kind_,
                          norm_eps_, gradients.weight_sum, gradients.bias_sum);
@@ -227,13 +242,15 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
   const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
   std::vector<at::Tensor> losses;
+  if (count == 0) return losses;
+  const Lora whole = adapter(parameters, batch);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t length = std::min(chunk, count - begin);
     const at::Tensor rows = trained.narrow(0, begin, length);
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    const Lora lora = adapter(parameters, batch, rows);
+    const Lora lora = whole.of_rows(rows);
     at::Tensor logits = rule_.project(normed, head_weight(parameters), lora);
     at::Tensor bent;  // saved for the cap's derivative
     if (rule_.caps()) {
@@ -316,11 +333,14 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   if (bias_index >= 0 && sink.wants(bias_index)) {
     gradients.bias_sum = at::zeros(weight.sizes(), sums);
   }
+  const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);
+  if (magnitude_index >= 0) gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
   const std::vector<at::Tensor> losses =
       run(parameters, in, batch, trained, &gradients, result.distill);
   if (!batch.preference) sum_losses(losses, trained, batch, result);
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
+  if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);
   if (want_grad_in) result.grad_in.push_back(gradients.in);
   return result;
 }
@@ -330,7 +350,7 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::NoGradGuard no_grad;
   const at::Tensor rows = positions.to(in.at(0).device());
   const at::Tensor normed = norm(parameters, in.at(0).index_select(0, rows));
-  return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch, rows));
+  return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch).of_rows(rows));
 }
 
 }  // namespace longshore

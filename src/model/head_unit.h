@@ -107,8 +107,8 @@ class HeadUnit : public LossUnit {
   struct Gradients;
   at::Tensor head_weight(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
-  // Returns the adapter of the head for the positions `rows`; without tensors if it has none.
-  Lora adapter(UnitParameters parameters, const MicroBatch& batch, const at::Tensor& rows) const;
+  // Returns the adapter of the head for all positions; without tensors if it has none.
+  Lora adapter(UnitParameters parameters, const MicroBatch& batch) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const Lora& lora, const at::Tensor& rows,
                        Gradients& gradients) const;
@@ -128,6 +128,7 @@ class HeadUnit : public LossUnit {
   std::optional<DistillOptions> distill_;
   int64_t vocabulary_;
   ModuleIndex index_;
+  bool drops_;          // the adapter's input
   int32_t head_index_;  // in the unit's list, after the norm: owned or tied
 };
 

@@ -202,19 +202,23 @@ class UnitBuilder {
   }
 
   // Adds A, [rows, rank], and B, [hidden, rank], of a lookup, as PEFT begins them: A is zero and B
-  // normal. PEFT's A is the transpose, whose columns belong to tokens.
+  // normal. PEFT's A is the transpose, whose columns belong to tokens. A magnitude belongs to a
+  // column of the table.
   void add_lookup_adapter(Module module, int64_t rows) {
     const AdapterNames names = adapter_names(adapter_module(module), /*lookup=*/true);
-    const auto push = [&](ParameterRole role, const std::string& name, int64_t first,
+    const int64_t rank = arch_.adapter.rank;
+    const auto push = [&](ParameterRole role, const std::string& name, std::vector<int64_t> shape,
                           InitSpec init) {
       parameters_.push_back(
           {.module = module,
            .role = role,
-           .spec = {
-               .name = name, .shape = {first, arch_.adapter.rank}, .adapter = true, .init = init}});
+           .spec = {.name = name, .shape = std::move(shape), .adapter = true, .init = init}});
     };
-    push(ParameterRole::kLoraA, names.a, rows, {.kind = InitSpec::Kind::kZeros});
-    push(ParameterRole::kLoraB, names.b, arch_.hidden, normal_init(1.0));
+    push(ParameterRole::kLoraA, names.a, {rows, rank}, {.kind = InitSpec::Kind::kZeros});
+    push(ParameterRole::kLoraB, names.b, {arch_.hidden, rank}, normal_init(1.0));
+    if (!arch_.adapter.magnitudes) return;
+    push(ParameterRole::kLoraMagnitude, names.magnitude, {arch_.hidden},
+         {.kind = InitSpec::Kind::kOnes});
   }
 
   const ArchSpec& arch_;

@@ -431,6 +431,22 @@ TEST_F(AdapterFiles, MagnitudesOfDoraFitTheirModules) {
   EXPECT_EQ(open().shape(kModule + ".lora_magnitude_vector"), std::vector<int64_t>{5});
 }
 
+// With DoRA an embedding has a magnitude for each of its columns, as many as rows of its B.
+TEST_F(AdapterFiles, MagnitudesOfAnEmbeddingFitItsColumns) {
+  const auto f32 = TensorDType::kF32;
+  const std::string module = kPrefix + "model.embed_tokens";
+  const std::string name = module + ".lora_magnitude_vector";
+  const Tensors factors = {{module + ".lora_embedding_A", f32, {4, 9}},
+                           {module + ".lora_embedding_B", f32, {6, 4}}};
+  write_config({{"use_dora", "true"}, {"target_modules", "[\"embed_tokens\"]"}});
+  write_weights(factors);
+  expect_parts(open_error<DataError>(), {"lora_embedding_A", "there is no", name});
+  write_weights(both(factors, {{name, f32, {9}}}));
+  expect_parts(open_error<DataError>(), {name, "lora_embedding_B", "makes it [6]"});
+  write_weights(both(factors, {{name, f32, {6}}}));
+  EXPECT_EQ(open().shape("model.embed_tokens.lora_magnitude_vector"), std::vector<int64_t>{6});
+}
+
 // Modules that are trained as a whole are in the file, under the ends of their names, as PEFT reads
 // modules_to_save.
 TEST_F(AdapterFiles, ModulesTrainedAsAWholeAreInTheFile) {

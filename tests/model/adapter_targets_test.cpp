@@ -438,8 +438,26 @@ TEST(AdapterTargets, OfAnEmbeddingAreStoredInTheOrderOfPeft) {
   EXPECT_EQ(from_peft(a, peft), own);
 }
 
-// A table with an adapter is one unit. DoRA on it is refused, and so is an adapter on one of a tied
-// pair, which PEFT merges into both.
+// With DoRA a magnitude belongs to each column of the embedding, and to each token of the head.
+TEST(AdapterTargets, OfTablesHaveMagnitudes) {
+  using Shape = std::vector<int64_t>;
+  ArchSpec arch = llama();
+  arch.adapter =
+      choose_adapters(arch, {.rank = 4, .dora = true, .targets = {"embed_tokens", "lm_head"}}, "");
+  const ModelSpec model = make_model_spec(arch, {});
+  const std::vector<ParamSpec>& first = model.units.front().parameters;
+  ASSERT_EQ(first.size(), 4u);
+  EXPECT_EQ(first[3].name, "model.embed_tokens.lora_magnitude_vector");
+  EXPECT_EQ(peft_shape(first[3]), (Shape{16}));
+  EXPECT_EQ(weight_of_magnitude(first[3].name), first[0].name);
+  const std::vector<ParamSpec>& last = model.units.back().parameters;
+  ASSERT_EQ(last.size(), 5u);
+  EXPECT_EQ(last[4].name, "lm_head.lora_magnitude_vector");
+  EXPECT_EQ(peft_shape(last[4]), (Shape{32}));
+}
+
+// A table with an adapter is one unit. An adapter on one of a tied pair is refused, of DoRA too,
+// because PEFT merges it into both.
 TEST(AdapterTargets, OfTablesKeepThemWholeAndUntied) {
   UnitPolicy pieces{.kind = UnitPolicy::Kind::kPiece, .classes = {}, .groups = {}};
   pieces.rows = 16;
@@ -448,9 +466,10 @@ TEST(AdapterTargets, OfTablesKeepThemWholeAndUntied) {
   EXPECT_EQ(cut.head_rows, 0);
   EXPECT_GT(cut.embedding_rows, 0);
   EXPECT_EQ(cut_for(pieces, with_targets(llama(), {"embed_tokens"})).embedding_rows, 0);
-  EXPECT_THROW(choose_adapters(llama(), {.dora = true, .targets = {"lm_head"}}, ""), ConfigError);
   for (const std::string target : {"embed_tokens", "lm_head"}) {
-    const ArchSpec tied = with_targets(llama(/*tied=*/true), {target});
+    ArchSpec tied = with_targets(llama(/*tied=*/true), {target});
+    EXPECT_THROW(check_tied_targets(tied, make_model_spec(tied, {}), ""), ConfigError) << target;
+    tied.adapter = choose_adapters(tied, {.rank = 4, .dora = true, .targets = {target}}, "");
     EXPECT_THROW(check_tied_targets(tied, make_model_spec(tied, {}), ""), ConfigError) << target;
     const ArchSpec untied = with_targets(llama(), {target});
     EXPECT_NO_THROW(check_tied_targets(untied, make_model_spec(untied, {}), ""));

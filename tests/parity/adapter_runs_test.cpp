@@ -114,11 +114,16 @@ TEST(AdapterRuns, OfDoraHaveTheSameBitsInEveryConfiguration) {
   expect_dora_agrees(Runs::kOptionsTogether);
 }
 
+const std::string kTables = "--adapter.targets=[\"embed_tokens\", \"lm_head\", \"v_proj\"]";
+
 // Adapters on embedding and head change backward of both; the head's drops inputs by position.
 void expect_tables_agree(Runs runs) {
-  const Arguments tables = {"--adapter.targets=[\"embed_tokens\", \"lm_head\", \"v_proj\"]"};
-  expect_same_bits("llama", "fp32", joined(tables, {"--adapter.dropout=0.25"}), runs);
-  expect_same_bits("llama", "bf16", tables, runs);
+  const Arguments lora = {kTables}, dora = joined(lora, {"--adapter.kind=dora"});
+  const Arguments dropout = {"--adapter.dropout=0.25"};
+  expect_same_bits("llama", "fp32", joined(lora, dropout), runs);
+  expect_same_bits("llama", "bf16", lora, runs);
+  expect_same_bits("llama", "fp32", joined(dora, dropout), runs);
+  expect_same_bits("llama", "bf16", dora, runs);
 }
 
 TEST(AdapterRuns, OfEmbeddingAndHeadHaveTheSameBitsInEveryConfiguration) {
@@ -180,45 +185,51 @@ std::vector<double> norms_of(const std::vector<float>& matrix, size_t outputs, b
 }
 
 // New magnitudes are the norms of the model's weights, so the model begins as itself; on two ranks
-// too, of which each makes its own part.
-TEST(AdapterRuns, OfDoraBeginAsTheModel) {
-  for (const std::string golden : {"llama", "gpt2"}) {
-    const auto weights = read_tensors(golden_directory(golden) + "/model.safetensors");
-    const Arguments still = {"--train.steps=1", "--optimizer.lr=0"};
-    const Outcome lora = train(golden, still);
-    const Arguments dora = joined(still, {"--adapter.kind=dora"});
-    RunDriver two("adapter-dora-ranks");
-    ASSERT_EQ(two.train_ranks(2, joined(adapter_arguments(golden), dora)), 0) << two.output();
-    for (const Outcome& outcome : {train(golden, dora), outcome_of(two)}) {
-      EXPECT_NEAR(outcome.losses.at(0), lora.losses.at(0), 1e-5 * lora.losses.at(0));
-      size_t magnitudes = 0;
-      for (const auto& [name, values] : outcome.state) {
-        const std::string end = ".lora_magnitude_vector.master";
-        if (!name.ends_with(end)) continue;
-        const std::string weight = name.substr(0, name.size() - end.size()) + ".weight";
-        const std::vector<double> norms =
-            norms_of(weights.at(weight), values.size(), golden == "gpt2");
-        for (size_t i = 0; i < values.size(); ++i) {
-          EXPECT_NEAR(values[i], norms[i], 1e-6 * norms[i]) << name << " " << i;
-        }
-        ++magnitudes;
+// too, of which each makes its own part. Outputs of an embedding are its columns.
+void expect_begins_as_the_model(const std::string& golden, const Arguments& more, size_t count) {
+  const auto weights = read_tensors(golden_directory(golden) + "/model.safetensors");
+  const Arguments still = joined({"--train.steps=1", "--optimizer.lr=0"}, more);
+  const Outcome lora = train(golden, still);
+  const Arguments dora = joined(still, {"--adapter.kind=dora"});
+  RunDriver two("adapter-dora-ranks");
+  ASSERT_EQ(two.train_ranks(2, joined(adapter_arguments(golden), dora)), 0) << two.output();
+  for (const Outcome& outcome : {train(golden, dora), outcome_of(two)}) {
+    EXPECT_NEAR(outcome.losses.at(0), lora.losses.at(0), 1e-5 * lora.losses.at(0));
+    size_t magnitudes = 0;
+    for (const auto& [name, values] : outcome.state) {
+      const std::string end = ".lora_magnitude_vector.master";
+      if (!name.ends_with(end)) continue;
+      const std::string weight = name.substr(0, name.size() - end.size()) + ".weight";
+      const bool columns = golden == "gpt2" || weight.find("embed_tokens") != weight.npos;
+      const std::vector<double> norms = norms_of(weights.at(weight), values.size(), columns);
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_NEAR(values[i], norms[i], 1e-6 * norms[i]) << name << " " << i;
       }
-      EXPECT_EQ(magnitudes, golden == "gpt2" ? 8u : 14u);
+      ++magnitudes;
     }
+    EXPECT_EQ(magnitudes, count);
   }
+}
+
+TEST(AdapterRuns, OfDoraBeginAsTheModel) {
+  expect_begins_as_the_model("llama", {}, 14);
+  expect_begins_as_the_model("gpt2", {}, 8);
+  expect_begins_as_the_model("llama", {kTables}, 4);
 }
 
 // Two ranks differ from one by the order of sums alone.
 TEST(AdapterRuns, OnTwoRanksAreCloseToOne) {
-  for (const std::string dropout : {"0", "0.25"}) {
-    const Arguments own = {"--adapter.dropout=" + dropout};
+  for (const Arguments& own : {Arguments{"--adapter.dropout=0"},
+                               {"--adapter.dropout=0.25"},
+                               {"--adapter.dropout=0.25", "--adapter.kind=dora", kTables}}) {
     const Outcome one = train("llama", own);
     RunDriver two("adapter-ranks");
     ASSERT_EQ(two.train_ranks(2, joined(adapter_arguments("llama"), own)), 0) << two.output();
     const std::vector<double> losses = two.steps("loss");
     ASSERT_EQ(losses.size(), one.losses.size());
     for (size_t i = 0; i < losses.size(); ++i) {
-      EXPECT_LE(std::abs(losses[i] - one.losses[i]), 1e-5 * one.losses[i]) << dropout << " " << i;
+      EXPECT_LE(std::abs(losses[i] - one.losses[i]), 1e-5 * one.losses[i])
+          << own.back() << " " << i;
     }
   }
 }

@@ -17,8 +17,9 @@ All of it is fp32 on the CPU with eager attention and no dropout.
 A new adapter of PEFT has B = 0 and A drawn by torch.nn.init.kaiming_uniform_(a=sqrt(5)), that is
 uniform between -1/sqrt(inputs) and 1/sqrt(inputs); with init_lora_weights="gaussian" A is normal
 with deviation 1/r (peft/tuners/lora/layer.py, LoraLayer.reset_lora_parameters). A new
-magnitude of DoRA is the norm of the weights of its output. A new adapter of an embedding has A = 0
-and a normal B. `check_first_values` makes sure of all but the second.
+magnitude of DoRA is the norm of the weights of its output; an output of an embedding is a column. A
+new adapter of an embedding has A = 0 and a normal B. `check_first_values` makes sure of all but the
+second.
 """
 import copy
 import json
@@ -29,6 +30,7 @@ import sys
 sys.dont_write_bytecode = True
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora.layer import Embedding
 from safetensors.torch import load_file, save_file
 
 import make_golden
@@ -143,6 +145,12 @@ CASES = {
                    "lora": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"],
                             "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
                    "merged": ["model.embed_tokens.weight"]},
+    # Magnitudes of the embedding belong to its columns, those of the head to tokens.
+    "llama-tables-dora": {"base": "llama",
+                          "lora": {"r": 4, "lora_alpha": 8, "use_dora": True,
+                                   "target_modules": ["embed_tokens", "lm_head", "v_proj"]},
+                          "merged": ["model.embed_tokens.weight", "lm_head.weight",
+                                     "model.layers.1.self_attn.v_proj.weight"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 
@@ -165,7 +173,8 @@ def check_first_values(model):
         elif ".lora_magnitude_vector." in name:
             module = name[:name.index(".lora_magnitude_vector.")]
             weight = weights[module + ".base_layer.weight"]
-            if model.get_submodule(module).fan_in_fan_out:
+            layer = model.get_submodule(module)
+            if layer.fan_in_fan_out or isinstance(layer, Embedding):
                 weight = weight.T
             assert torch.allclose(parameter, weight.norm(dim=1), rtol=1e-6), name
 

@@ -124,18 +124,12 @@ class MergedReader {
     const ParamSpec &a = parameters_.at(names.a), &b = parameters_.at(names.b);
     const int64_t rows = parameter.shape.at(parameter.shape.size() - 2);
     const int64_t columns = parameter.shape.back();
-    if (adapted.lookup) {
-      return {adapted.scaling,
-              adapted.transposed,
-              rows,
-              columns,
-              to_peft(a, whole_values(a, read_)),
-              whole_values(b, read_)};
-    }
     const bool transposed = adapted.transposed;
     const int64_t expert = parameter.stacked ? row : adapted.expert;
     const int64_t rank = a.shape.at(a.shape.size() - 2);
-    AdaptedMatrix matrix(adapted.scaling, transposed, rows, columns, rows_of(a, expert, 0, rank),
+    std::vector<float> a_values =
+        adapted.lookup ? to_peft(a, whole_values(a, read_)) : rows_of(a, expert, 0, rank);
+    AdaptedMatrix matrix(adapted.scaling, transposed, rows, columns, std::move(a_values),
                          rows_of(b, expert, adapted.first_output, transposed ? columns : rows));
     if (arch.adapter.magnitudes) {
       matrix.set_magnitudes(

@@ -512,11 +512,14 @@ void ModelSource::read_stored(const std::string& name, int64_t begin, std::span<
       std::as_writable_bytes(out).first(out.size() * static_cast<size_t>(width_of(compute_))));
 }
 
-// A new adapter begins with B = 0, so that these are norms of the model's own weights.
+// A new adapter's product is 0, so that these are norms of the model's own weights.
 void ModelSource::read_norms(const std::string& weight, int64_t begin, std::span<float> out) const {
-  const std::vector<int64_t>& shape = parameter(weight).shape;
-  const AdaptedMatrix matrix(arch_.adapter.scaling, arch_.transposed_weights, shape.at(0),
-                             shape.at(1));
+  const ParamSpec& spec = parameter(weight);
+  // A family with transposed matrices has a head like any other.
+  const std::vector<ParamSpec>& last = whole_.units.back().parameters;
+  const bool head = std::ranges::find(last, weight, &ParamSpec::name) != last.end();
+  const bool transposed = spec.looked_up || (arch_.transposed_weights && !head);
+  const AdaptedMatrix matrix(arch_.adapter.scaling, transposed, spec.shape.at(0), spec.shape.at(1));
   const std::vector<double> norms = matrix.norms(
       [&](int64_t first, std::span<float> values) { read_initial(weight, first, values); }, begin,
       static_cast<int64_t>(out.size()));
