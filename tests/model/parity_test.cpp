@@ -177,7 +177,9 @@ TEST_P(Parity, OneAndTwoThreadsAgree) {
   }
 }
 
-// Gradients in bf16 are as close to fp32 as those of transformers on a CPU with AVX-512. Without it
+// Gradients in bf16 are as close to fp32 as those of transformers on a CPU with AVX-512. The golden
+// distances are of one CPU: on another, transformers' own are up to 1.32 times as large (gemma4-e2b
+// on a Xeon with AMX), so ours may be 2 times instead of 1.5 times as large. Without AVX-512
 // LibTorch rounds partial sums: up to 2.2 times was measured; 2.4 times with a GPU's branches, for
 // the norm of a head of four values.
 TEST_P(Parity, GradientsInBf16AreAsCloseToFp32AsThoseOfTransformers) {
@@ -189,7 +191,7 @@ TEST_P(Parity, GradientsInBf16AreAsCloseToFp32AsThoseOfTransformers) {
                            .gradients({batch}, 1.0 / trained, PlainRunner::Recompute::kUnit);
   EXPECT_NEAR(outcome.loss_sum / trained + outcome.balance_loss,
               facts["gradient_loss"].get<double>(), 2e-2);
-  const double factor = cpu_has_avx512() && !on_gpu(at::empty({0})) ? 1.5 : 3.0;
+  const double factor = cpu_has_avx512() && !on_gpu(at::empty({0})) ? 2.0 : 3.0;
   for (const auto& [name, gradient] : outcome.gradients) {
     EXPECT_LE(relative_error(gradient, loaded.golden.golden.at("grad." + name)),
               0.01 + factor * facts["bf16_gradient_errors"].at(name).get<double>())
