@@ -1,6 +1,6 @@
 // PackedFormat: how a frozen matrix is stored in fewer bits than its values have in the compute
-// dtype. Tiers, slots and transfers hold the packed bytes; kernels/nf4.h, kernels/fp8.h and
-// kernels/mxfp4.h unpack them on the device. Pure functions; any thread.
+// dtype. Tiers, slots and transfers hold the packed bytes; kernels/unpack.h unpacks them on the
+// device. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

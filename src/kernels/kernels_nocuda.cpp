@@ -1,13 +1,11 @@
 // The build without CUDA: no tensor is on a GPU, so none of these functions is called.
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/fp8.h"
 #include "kernels/gradient.h"
-#include "kernels/mxfp4.h"
-#include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/swiglu.h"
+#include "kernels/unpack.h"
 
 namespace longshore::kernels {
 namespace {

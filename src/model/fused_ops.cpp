@@ -9,12 +9,10 @@
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/fp8.h"
-#include "kernels/mxfp4.h"
-#include "kernels/nf4.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
 #include "kernels/swiglu.h"
+#include "kernels/unpack.h"
 
 namespace longshore::fused {
 namespace {

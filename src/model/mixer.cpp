@@ -2,10 +2,8 @@
 
 #include "base/errors.h"
 #include "model/attention_mixer.h"
-#include "model/convolution_mixer.h"
-#include "model/delta_mixer.h"
+#include "model/convolution_mixers.h"
 #include "model/latent_mixer.h"
-#include "model/mamba_mixer.h"
 
 namespace longshore {
 

@@ -1,8 +1,12 @@
-#include "kernels/mxfp4.h"
+#include "kernels/unpack.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
+#include "base/fp8.h"
 #include "base/mxfp4.h"
+#include "base/nf4.h"
 #include "kernels/cpu_values.h"
 
 namespace longshore::kernels {
@@ -13,7 +17,7 @@ constexpr int64_t kTile = 32;  // outputs whose values are written together: a c
 
 // Writes the values of a group of inputs and of `count` outputs from `first` on.
 template <typename T>
-void unpack_tile(const Mxfp4Layout& layout, const uint8_t* packed, int64_t group, int64_t first,
+void unpack_mxfp4_tile(const Mxfp4Layout& layout, const uint8_t* packed, int64_t group, int64_t first,
                  int64_t count, T* y) {
   std::array<std::array<T, kTile>, kGroup> values;  // by input, then output
   for (int64_t i = 0; i < count; ++i) {
@@ -33,7 +37,28 @@ void unpack_tile(const Mxfp4Layout& layout, const uint8_t* packed, int64_t group
   }
 }
 
+template <typename Layout>
+std::span<const std::byte> bytes_of(const void* packed, const Layout& layout) {
+  return {static_cast<const std::byte*>(packed), static_cast<size_t>(layout.bytes())};
+}
+
 }  // namespace
+
+void unpack_fp8_cpu(DType dtype, int64_t rows, int64_t columns, const void* packed, int64_t begin,
+                    int64_t end, void* y) {
+  const Fp8Layout layout(rows, columns);
+  write_decoded(dtype, begin, end, y, [&](int64_t at, std::span<float> values) {
+    decode_fp8(layout, bytes_of(packed, layout), at, values);
+  });
+}
+
+void unpack_nf4_cpu(DType dtype, int64_t elements, const void* packed, int64_t begin, int64_t end,
+                    void* y) {
+  const Nf4Layout layout(elements);
+  write_decoded(dtype, begin, end, y, [&](int64_t at, std::span<float> values) {
+    decode_nf4(layout, bytes_of(packed, layout), at, values);
+  });
+}
 
 void unpack_mxfp4_cpu(DType dtype, int64_t inputs, int64_t outputs, const void* packed,
                       int64_t begin_group, int64_t end_group, void* y) {
@@ -42,7 +67,7 @@ void unpack_mxfp4_cpu(DType dtype, int64_t inputs, int64_t outputs, const void* 
     using T = decltype(type);
     for (int64_t group = begin_group; group < end_group; ++group) {
       for (int64_t first = 0; first < outputs; first += kTile) {
-        unpack_tile(layout, static_cast<const uint8_t*>(packed), group, first,
+        unpack_mxfp4_tile(layout, static_cast<const uint8_t*>(packed), group, first,
                     std::min(kTile, outputs - first), static_cast<T*>(y));
       }
     }
