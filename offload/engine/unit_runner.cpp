@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "device/counting_allocator.h"
 #include "device/gpu_tensors.h"
-#include "model/router_corrections.h"
+#include "model/router_load.h"
 #include "model/row_ops.h"
 #include "model/unit.h"
 #include "model/wide_products.h"

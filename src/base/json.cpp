@@ -268,6 +268,10 @@ Json read_json_file(const std::string& path, const JsonLimits& limits) {
   return parse_json(read_whole_file(path, limits.max_bytes), limits, path);
 }
 
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string python_numbers(std::string_view text) {
   return rewritten_numbers(text, Dialect::kConfig);
 }

@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "device/copy_engine.h"
+#include "device/copy_speed.h"
 #include "device/cuda_device.h"
 #include "device/cuda_runtime.h"
 #include "device/cuda_stream.h"
@@ -105,6 +106,16 @@ void finish_cuda_work(int, const std::string&) {}
 
 CUstream_st* current_cuda_stream(int) {
   return nullptr;
+}
+
+std::vector<CopySpeed> measure_copy_speeds(int device, const std::vector<Bytes>&, int) {
+  require_gpu(device);
+  return {};
+}
+
+std::pair<double, double> measure_copies_both_ways(int device, Bytes, int) {
+  require_gpu(device);
+  return {};
 }
 
 }  // namespace longshore

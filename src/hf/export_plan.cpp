@@ -345,7 +345,7 @@ void write_export_list(const std::string& directory, const ExportList& list) {
       {"files", std::move(files)},
       {"tensors", std::move(tensors)}};
   write_file_durably(directory + "/" + kExportListName,
-                     object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+                     json_text(object, 1) + "\n");
 }
 
 ExportList read_export_list(const std::string& directory) {

@@ -59,7 +59,7 @@ bool has_experts(const Json& config) {
 }
 
 std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(value);
   constexpr size_t kMost = 60;
   if (text.size() > kMost) {
     text.resize(kMost);

@@ -14,10 +14,16 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "shard/unit_spec.h"
+
 namespace longshore {
+
+struct ArchSpec;
 
 // The settings of a model's routers; layers = 0 means no routers or no reporting.
 struct RouterShape {
@@ -25,7 +31,7 @@ struct RouterShape {
   int64_t experts = 0, top_k = 0;
   double balance = 0.0;          // coefficient of the loss; 0: none
   bool watched = false;          // statistics are requested
-  double correction_rate = 0.0;  // of move_corrections (model/router_corrections.h); 0: no move
+  double correction_rate = 0.0;  // of move_corrections; 0: no move
   bool asked() const { return layers > 0 && (watched || balance != 0.0 || correction_rate != 0.0); }
 };
 
@@ -76,5 +82,21 @@ struct RouterStatistics {
 };
 // Computes the statistics from the sums of all ranks.
 RouterStatistics router_statistics(const RouterShape& shape, std::span<const double> sums);
+
+// ---- Corrections ----
+
+// Corrections of routers' choices that a run moves (arXiv:2412.19437, section 2.1.2): after a step
+// the correction of an expert grows by the rate if it had fewer tokens than the mean of its layer,
+// and shrinks by it if it had more. Corrections are fp32 [layers, experts], zeros for layers
+// without a router.
+
+// Returns the place of each layer's corrections by the name of the parameter that holds them in
+// the model's files; empty if the family has none. `whole` is of make_model_spec.
+std::map<std::string, int64_t> correction_places(const ArchSpec& arch, const ModelSpec& whole);
+
+// Moves the corrections by the loads of a whole step: RouterLoad::sums() added over its ranks. The
+// loads are whole numbers, so all ranks get the same bits.
+void move_corrections(const RouterShape& shape, std::span<const double> sums,
+                      std::span<float> corrections);
 
 }  // namespace longshore

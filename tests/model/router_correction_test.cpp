@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "model/router_corrections.h"
 #include "model/router_load.h"
 #include "tests/fakes/test_files.h"
 #include "tests/model/golden_case.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "model/expert_math.h"
-#include "model/router_corrections.h"
+#include "model/router_load.h"
 
 namespace longshore {
 namespace {

@@ -1,13 +1,13 @@
 // The committed steps on drives, as recorded in a run's directory.
-#include "trainer/directory/committed_steps.h"
+#include "trainer/directory/drive_record.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/directory/drive_record.h"
 #include "trainer/directory/run_directory.h"
-#include "trainer/directory/state_key.h"
 
 namespace longshore {
 namespace {

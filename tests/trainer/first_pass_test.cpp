@@ -1,6 +1,6 @@
 // The first pass is checked against a plan that was not measured at the run's own shape. Made-up
 // costs: 1 KiB forward and 3 KiB backward per position, twice that for the loss.
-#include "trainer/run/first_pass.h"
+#include "trainer/loop/run_loop.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/directory/committed_steps.h"
+#include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/use/evaluator.h"
 

@@ -34,7 +34,7 @@ struct RunProgress {
   DataState data;
   std::string model_fingerprint;  // identifies the base model
   std::string config_text;        // the resolved run file; not in commit payloads
-  // The corrections of routers' choices, if the run moves them (model/router_corrections.h). A
+  // The corrections of routers' choices, if the run moves them (model/router_load.h). A
   // commit payload has the hash of their text, which lies in the run's directory.
   std::vector<float> router_corrections = {};
 };

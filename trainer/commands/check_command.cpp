@@ -15,7 +15,6 @@
 #include "offload/forecast/forecast_text.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/gpu_check.h"
 #include "trainer/device/run_environment.h"
@@ -180,7 +179,7 @@ int check_data(const CheckDataOptions& options) {
   }
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
   if (options.json) {
-    for (const InspectedRow& row : rows) print_raw(json_line(row_as_json(row)));
+    for (const InspectedRow& row : rows) print_json_line(row_as_json(row));
     return 0;
   }
   const DataStatistics statistics = measure_data(config, preparation, files);

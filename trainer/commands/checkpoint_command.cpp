@@ -4,7 +4,6 @@
 #include "config/run_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 
 namespace longshore {
 namespace {

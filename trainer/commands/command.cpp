@@ -1,5 +1,6 @@
 #include "trainer/commands/command.h"
 
+#include "base/log.h"
 #include "config/describe.h"
 #include "config/run_file_path.h"
 
@@ -22,6 +23,14 @@ void add_source(CommandArguments command, std::string& source) {
                   "weights to use: auto (newest valid checkpoint, else the model), model, or the "
                   "directory of a checkpoint, a run or a model")
       .show_default();
+}
+
+void print_json(const Json& value) {
+  print_raw(json_text(value, 2) + "\n");
+}
+
+void print_json_line(const Json& value) {
+  print_raw(json_text(value) + "\n");
 }
 
 }  // namespace longshore

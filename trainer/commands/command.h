@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "config/overrides.h"
 #include "trainer/commands/command_arguments.h"
 #include "trainer/setup/run_setup.h"
@@ -59,5 +60,9 @@ void add_run_files(CommandArguments command, const CommandLine& line, RunArgumen
 
 // Adds `--from`, which selects the weights.
 void add_source(CommandArguments command, std::string& source);
+
+// Print the result of `--json` on standard output: a value over several lines, or on a line.
+void print_json(const Json& value);
+void print_json_line(const Json& value);
 
 }  // namespace longshore

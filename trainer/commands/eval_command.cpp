@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/report/metric_table.h"
 #include "trainer/use/evaluator.h"

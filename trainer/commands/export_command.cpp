@@ -5,7 +5,6 @@
 #include "config/run_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/model/export_run.h"
 #include "trainer/report/model_card.h"
 #include "trainer/use/loaded_run.h"

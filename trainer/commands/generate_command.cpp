@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/use/generator.h"
 #include "trainer/use/loaded_run.h"
 #include "trainer/use/prompt_writer.h"

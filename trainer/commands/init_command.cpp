@@ -17,7 +17,6 @@
 #include "hf/hub_cache.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/directory/run_directory.h"

@@ -16,7 +16,6 @@
 #include "model/random_init.h"
 #include "pinned/worker_pool.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"
 
 namespace longshore {

@@ -10,7 +10,6 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"

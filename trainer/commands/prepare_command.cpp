@@ -3,7 +3,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"

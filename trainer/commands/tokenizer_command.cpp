@@ -9,7 +9,6 @@
 #include "base/texts.h"
 #include "text/tokenizer.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"
 
 namespace longshore {

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "offload/simd_level.h"
 #include "trainer/commands/command.h"
-#include "trainer/commands/json_output.h"
 #include "trainer/device/run_environment.h"
 
 namespace longshore {

@@ -93,10 +93,6 @@ double now_seconds() {
   return std::chrono::duration<double>(now).count();
 }
 
-std::string json_text(const Json& value) {
-  return value.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
 std::string_view name_of(RunStatus::State state) {
@@ -141,7 +137,7 @@ void RunDirectory::write_command(const std::vector<std::string>& arguments) cons
 }
 
 void RunDirectory::write_environment(const Json& environment) const {
-  write_file_durably(file("env.json"), json_text(environment));
+  write_file_durably(file("env.json"), json_text(environment, 2) + "\n");
 }
 
 void RunDirectory::write_plan(const std::string& text, const std::string& json) const {
@@ -150,7 +146,7 @@ void RunDirectory::write_plan(const std::string& text, const std::string& json) 
 }
 
 void RunDirectory::write_data(const Json& data) const {
-  write_file_durably(file("data.json"), json_text(data));
+  write_file_durably(file("data.json"), json_text(data, 2) + "\n");
 }
 
 void RunDirectory::write_chat_template(const std::string& text) const {
@@ -172,7 +168,7 @@ std::string RunDirectory::status_text(const RunStatus& status) {
   object["pid"] = ::getpid();
   object["host"] = host_name();
   object["time"] = now_seconds();
-  return json_text(object);
+  return json_text(object, 2) + "\n";
 }
 
 void RunDirectory::write_status(const RunStatus& status) const {

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <chrono>
+#include <span>
 #include <string>
 
+#include "device/device_memory.h"
+#include "offload/engine/batch_stage.h"
+#include "offload/plan/tier_plan.h"
 #include "trainer/loop/started_run.h"
 #include "trainer/run/run_checkpoints.h"
 
@@ -56,5 +60,12 @@ class RunLoop {
   std::string failure_;
   bool events_warned_ = false;
 };
+
+// Checks a plan whose workspace was not measured at the run's own shape; `usage` is the memory of a
+// pass over `batches`. Throws OutOfMemoryError, with the key to change, if by its measure a pass
+// over full micro-batches will not fit; warns if it only takes more than planned. Runs with updates
+// in backward have measured plans (setup/measured_run.cpp).
+void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
+                      const DeviceMemory::Usage& usage, std::span<const HostBatch> batches);
 
 }  // namespace longshore

@@ -12,7 +12,7 @@
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
-#include "trainer/directory/committed_steps.h"
+#include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"

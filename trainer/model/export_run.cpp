@@ -12,7 +12,7 @@
 #include "model/adapter.h"
 #include "model/adapter_values.h"
 #include "model/model_spec.h"
-#include "model/router_corrections.h"
+#include "model/router_load.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 

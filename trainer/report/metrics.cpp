@@ -111,10 +111,7 @@ double MetricsFile::now_seconds() {
 }
 
 void MetricsFile::write_line(const Json& object) {
-  // Invalid UTF-8 from a path or an error text is replaced, so that every line can be written.
-  const std::string line =
-      object.dump(-1, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
-  waiting_ += line;
+  waiting_ += json_text(object) + "\n";
   write_waiting();
 }
 

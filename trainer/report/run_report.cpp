@@ -421,8 +421,7 @@ std::string evaluations(const RunRecord& run) {
 }
 
 std::string in_short(const Json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 std::string data_of(const RunRecord& run) {

@@ -13,8 +13,7 @@
 #include "offload/engine/tiers.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"
-#include "trainer/directory/committed_steps.h"
-#include "trainer/directory/state_key.h"
+#include "trainer/directory/drive_record.h"
 #include "trainer/run/router_state.h"
 #include "trainer/run/run_checkpoints.h"
 

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "model/router_corrections.h"
+#include "model/router_load.h"
 
 namespace longshore {
 namespace {
