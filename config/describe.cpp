@@ -92,19 +92,14 @@ std::string cell(const std::string& text) {
 
 std::string describe_keys(std::string_view section) {
   if (!section.empty()) return describe_section(section_named(section));
-  std::string text;
-  for (const Section& each : run_file_sections()) {
-    text += (text.empty() ? "" : "\n") + describe_section(each);
-  }
-  return text;
+  return joined(run_file_sections(), "\n", describe_section);
 }
 
 std::string help_overview() {
   constexpr size_t kNameColumns = 14;
   std::string text;
   for (const Section& section : run_file_sections()) {
-    std::string names;
-    for (const Key& key : section.keys) names += (names.empty() ? "" : " ") + key.name;
+    const std::string names = joined(section.keys, " ", [](const Key& key) { return key.name; });
     const std::string label = "  " + section.name;
     const std::string lines = wrapped(names, std::string(kNameColumns, ' '), 100);
     text += label + lines.substr(label.size());

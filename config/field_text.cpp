@@ -70,14 +70,6 @@ std::string base_type_text(const Key& key) {
   return text;
 }
 
-std::string strings_text(const std::vector<std::string>& strings) {
-  std::string text;
-  for (const std::string& element : strings) {
-    text += (text.empty() ? "" : ", ") + quote_toml(element);
-  }
-  return "[" + text + "]";
-}
-
 std::string units_text(const UnitsChoice& units) {
   switch (units.kind) {
     case UnitsChoice::Kind::kBlock:
@@ -88,15 +80,13 @@ std::string units_text(const UnitsChoice& units) {
     case UnitsChoice::Kind::kRows:
       return "{ rows = " + std::to_string(units.rows) + " }";
     case UnitsChoice::Kind::kClasses:
-      return "{ classes = " + strings_text(units.classes) + " }";
+      return "{ classes = " + toml_list(units.classes) + " }";
     case UnitsChoice::Kind::kMinParameters:
       return "{ min_parameters = " + std::to_string(units.min_parameters) + " }";
     case UnitsChoice::Kind::kGroups:
       break;
   }
-  std::string text;
-  for (const auto& group : units.groups) text += (text.empty() ? "" : ", ") + strings_text(group);
-  return "{ groups = [" + text + "] }";
+  return "{ groups = [" + joined(units.groups, ", ", toml_list) + "] }";
 }
 
 }  // namespace
@@ -153,9 +143,7 @@ std::string toml_text(const Key& key, const KeyValue& value) {
     return "[" + real_text((*pair)[0]) + ", " + real_text((*pair)[1]) + "]";
   }
   if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
-    std::string text;
-    for (const double real : *reals) text += (text.empty() ? "" : ", ") + real_text(real);
-    return "[" + text + "]";
+    return "[" + joined(*reals, ", ", real_text) + "]";
   }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
   if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
@@ -163,10 +151,8 @@ std::string toml_text(const Key& key, const KeyValue& value) {
     return groups_text(*groups);
   }
   const auto& list = std::get<std::vector<std::string>>(value);
-  if (key.type != KeyType::kTable) return strings_text(list);
-  std::string text;
-  for (const std::string& entry : list) text += (text.empty() ? " " : ", ") + entry;
-  return text.empty() ? "{}" : "{" + text + " }";
+  if (key.type != KeyType::kTable) return toml_list(list);
+  return list.empty() ? "{}" : "{ " + joined(list, ", ") + " }";
 }
 
 }  // namespace longshore

@@ -217,6 +217,10 @@ std::string quote_toml(std::string_view text) {
   return quoted + '"';
 }
 
+std::string toml_list(const std::vector<std::string>& texts) {
+  return "[" + joined(texts, ", ", quote_toml) + "]";
+}
+
 std::string describe(const TomlValue& value) {
   constexpr size_t kMaxShown = 60;
   switch (value.kind) {

@@ -91,12 +91,12 @@ std::optional<std::string> plain_value(const TomlValue& value) {
     case Kind::kString:
       return quote_toml(value.string);
     case Kind::kArray: {
-      std::string list;
+      std::vector<std::string> strings;
       for (const TomlValue& element : value.elements) {
         if (element.kind != Kind::kString) return std::nullopt;
-        list += (list.empty() ? "" : ", ") + quote_toml(element.string);
+        strings.push_back(element.string);
       }
-      return "[" + list + "]";
+      return toml_list(strings);
     }
     default:
       return std::nullopt;
@@ -391,11 +391,7 @@ ReadValue read_groups(const Key& key, const TomlValue& value) {
 std::string groups_text(const std::vector<ParameterGroup>& groups) {
   std::string text;
   for (const ParameterGroup& group : groups) {
-    std::string globs;
-    for (const std::string& glob : group.parameters) {
-      globs += (globs.empty() ? "" : ", ") + quote_toml(glob);
-    }
-    text += (text.empty() ? "{ parameters = [" : ", { parameters = [") + globs + "]";
+    text += (text.empty() ? "{ parameters = " : ", { parameters = ") + toml_list(group.parameters);
     if (group.lr) text += ", lr = " + real_text(*group.lr);
     if (group.weight_decay) text += ", weight_decay = " + real_text(*group.weight_decay);
     text += " }";

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <string>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace longshore {
@@ -69,10 +69,8 @@ std::vector<int> parse_id_list(std::string_view text) {
 }
 
 std::vector<int> read_numa_nodes(const std::filesystem::path& root) {
-  std::ifstream file(root / "sys/devices/system/node/has_memory");
-  std::string line;
-  std::getline(file, line);
-  const std::vector<int> nodes = parse_id_list(line);
+  const std::vector<int> nodes =
+      parse_id_list(first_line(root / "sys/devices/system/node/has_memory").value_or(""));
   return nodes.empty() ? std::vector<int>{0} : nodes;
 }
 

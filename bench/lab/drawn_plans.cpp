@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/median.h"
+#include "base/measurement.h"
 
 namespace longshore {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "bench/lab/timer_run.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/schedule/schedule_simulation.h"

@@ -27,7 +27,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/median.h"
+#include "base/measurement.h"
 
 namespace longshore {
 namespace {
@@ -43,10 +43,6 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 constexpr Bytes kProbeFileBytes = 256 * kMiB;
@@ -142,16 +138,16 @@ DriveProbe::Stream DriveProbe::stream(BlockOp::Kind kind, const DriveSettings& s
     started += half;
     drive.start(transfers[i]);
   };
-  const double begin = now_seconds();
+  const auto begin = std::chrono::steady_clock::now();
   start(0);
   start(1);
-  for (size_t i = 0; now_seconds() - begin < seconds && started < most; i = 1 - i) {
+  for (size_t i = 0; seconds_since(begin) < seconds && started < most; i = 1 - i) {
     drive.wait(transfers[i]);
     start(i);
   }
   for (Transfer& transfer : transfers) drive.wait(transfer);
   if (kind == BlockOp::Kind::kWrite) drive.flush();
-  return {started, now_seconds() - begin};
+  return {started, seconds_since(begin)};
 }
 
 DriveSpeed DriveProbe::measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds,
@@ -207,8 +203,7 @@ DriveTuning tune_drive(const std::string& directory, IoEngine engine, double sec
   make_directories(directory);
   const auto begin = std::chrono::steady_clock::now();
   DriveProbe probe(directory, kProbeFileBytes, engine);
-  const double spent =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double spent = seconds_since(begin);
   DriveTuning tuning;
   tuning.gb_per_second = static_cast<double>(kProbeFileBytes) * 1e-9 / spent;
   const double each = (seconds - spent) / kMeasurements;
@@ -328,13 +323,6 @@ std::string nvme_device_of(const std::string& directory) {
 
 namespace fs = std::filesystem;
 
-fs::path nearest_directory(const std::string& directory) {
-  std::error_code ignored;
-  fs::path path = fs::absolute(directory, ignored).lexically_normal();
-  while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
-  return path;
-}
-
 Bytes held_by_state_files(const std::string& directory) {
   Bytes bytes = 0;
   std::error_code error;
@@ -374,7 +362,7 @@ std::optional<DriveWear> read_drive_wear(const std::string& directory) {
 }
 
 std::optional<DriveRoom> read_drive_room(const std::string& directory) {
-  const fs::path path = nearest_directory(directory);
+  const std::string path = nearest_existing(directory);
   struct stat status{};
   struct statvfs space{};
   struct statfs kind{};

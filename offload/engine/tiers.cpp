@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/measurement.h"
 #include "nvme/store/nvme_inputs.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
@@ -113,9 +114,7 @@ void StepCommit::run() {
   store_->commit(*staged_, agreement_);
   staged_.reset();
   const std::optional<DurablePoint> point = store_->committed();
-  if (!point) return;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  done_ = CommittedStep{*point, took.count()};
+  if (point) done_ = CommittedStep{*point, seconds_since(begin)};
 }
 
 }  // namespace longshore

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "base/texts.h"
 #include "offload/forecast/forecast_text.h"
 #include "shard/input_tier.h"

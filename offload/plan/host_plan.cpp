@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/file.h"
 #include "offload/plan/drive_plan.h"
 #include "offload/plan/machine.h"
 #include "pinned/frozen_file_store.h"
@@ -117,13 +118,6 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
-std::optional<std::string> first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
 // Reads a file with one number; nullopt if it is missing or "max".
 std::optional<int64_t> number_in(const fs::path& path) {
   const auto line = first_line(path);
@@ -132,14 +126,7 @@ std::optional<int64_t> number_in(const fs::path& path) {
 
 // Reads the number behind `key` in lines of "key number".
 std::optional<int64_t> number_of(const fs::path& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    std::string value;
-    if (words >> name >> value && name == key) return parse_integer(value);
-  }
-  return std::nullopt;
+  return parse_integer(word_behind(path, key));
 }
 
 struct CgroupPaths {

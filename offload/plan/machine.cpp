@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -36,11 +38,10 @@ std::vector<int> cores_of_this_process() {
 int count_physical(const std::vector<int>& cores) {
   std::set<std::string> siblings;
   for (int core : cores) {
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(core) +
-                       "/topology/thread_siblings_list");
-    std::string line;
-    if (!std::getline(file, line)) return static_cast<int>(cores.size());
-    siblings.insert(line);
+    const auto line = first_line("/sys/devices/system/cpu/cpu" + std::to_string(core) +
+                                 "/topology/thread_siblings_list");
+    if (!line) return static_cast<int>(cores.size());
+    siblings.insert(*line);
   }
   return static_cast<int>(siblings.size());
 }

@@ -13,12 +13,6 @@ using Row = std::array<std::string, 7>;
 
 const Row kTitles = {"op", "lane", "operation", "unit", "uses", "after", "bytes"};
 
-std::string joined(const std::vector<int32_t>& numbers) {
-  std::string text;
-  for (int32_t number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
-  return text;
-}
-
 // Lists the slots and buffers of the operation, such as "slot 1, gradient 0".
 std::string uses_of(const Op& op) {
   std::string text;
@@ -74,7 +68,7 @@ std::string bar(const Op& op, int32_t index, const std::string& name, const Simu
   const double width = std::max(1.0, (times.end - times.begin) * scale - 1.0);
   std::string title = std::to_string(index) + " " + name;
   if (const std::string uses = uses_of(op); !uses.empty()) title += ", " + uses;
-  if (!op.after.empty()) title += ", after " + joined(op.after);
+  if (!op.after.empty()) title += ", after " + joined(op.after, " ");
   const auto colour = static_cast<size_t>(op.unit.value) % kColours.size();
   std::string text = "<g><title>" + escaped(title) + "</title><rect x=\"" + number(x) + "\" y=\"" +
                      number(y) + "\" width=\"" + number(width) + "\" height=\"" + number(kBar) +
@@ -98,7 +92,7 @@ std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model)
     rows.push_back({std::to_string(i), std::string(name_of(lane_of(op.kind))),
                     std::string(name_of(op.kind)),
                     op.kind == OpKind::kCommit ? "" : model.unit(op.unit).name, uses_of(op),
-                    joined(op.after), op.bytes > 0 ? format_bytes(op.bytes) : ""});
+                    joined(op.after, " "), op.bytes > 0 ? format_bytes(op.bytes) : ""});
   }
   std::array<size_t, kTitles.size()> widths{};
   for (const Row& row : rows) {

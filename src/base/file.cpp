@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -213,6 +216,43 @@ std::string read_input(const std::string& path, Bytes max_bytes) {
     throw IoError("open", path, errno);
   }
   return read_to_end(fd, max_bytes);
+}
+
+void read_in_pieces(const UniqueFd& fd,
+                    const std::function<void(std::span<const std::byte>)>& use) {
+  const Bytes bytes = file_bytes(fd);
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kMiB, bytes)));
+  for (Bytes begin = 0; begin < bytes; begin += kMiB) {
+    const auto part = std::span(piece).first(static_cast<size_t>(std::min(kMiB, bytes - begin)));
+    read_exact_at(fd, begin, part);
+    use(part);
+  }
+}
+
+std::optional<std::string> first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+std::string word_behind(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name, value;
+    if (words >> name >> value && name == key) return value;
+  }
+  return "";
+}
+
+std::string nearest_existing(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::path path = fs::absolute(directory, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
+  return path;
 }
 
 UniqueFd duplicate_stdin() {

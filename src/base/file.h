@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,6 +81,14 @@ void refuse_lfs_pointer(std::string_view begin, const std::string& path);
 std::string read_input(const std::string& path, Bytes max_bytes);
 // Like read_whole_file, from an open descriptor's position to its end (for example stdin).
 std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
+// Gives the bytes of an open file, from its beginning, in pieces of at most a MiB.
+void read_in_pieces(const UniqueFd& fd, const std::function<void(std::span<const std::byte>)>& use);
+// Returns the first line of a small file of the system; nullopt if it cannot be read.
+std::optional<std::string> first_line(const std::string& path);
+// Returns the word behind the key in such a file, as in "MemTotal: 1024 kB"; "" if it is missing.
+std::string word_behind(const std::string& path, std::string_view key);
+// Returns the directory if it exists, else the nearest one above it that does.
+std::string nearest_existing(const std::string& directory);
 // Returns a new descriptor for standard input, named "stdin".
 UniqueFd duplicate_stdin();
 

@@ -268,6 +268,12 @@ Json read_json_file(const std::string& path, const JsonLimits& limits) {
   return parse_json(read_whole_file(path, limits.max_bytes), limits, path);
 }
 
+std::string member_text(const Json& object, std::string_view key) {
+  if (!object.is_object()) return "";
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,5 +1,5 @@
-// Json: a strict reader for untrusted JSON, and a writer. Pure functions, any thread. Keys keep their order. A
-// lookup scans its object, so iterate over large objects instead.
+// Json: a strict reader for untrusted JSON, and a writer. Pure functions, any thread. Keys keep
+// their order. A lookup scans its object, so iterate over large objects instead.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -34,8 +34,11 @@ Json parse_python_json(std::string_view text, const JsonLimits& limits, const st
 // Reads the file and parses it as parse_json does.
 Json read_json_file(const std::string& path, const JsonLimits& limits);
 
-// Returns the text of a value: on one line, or with `indent` spaces for each level. Bytes that are not
-// UTF-8, as in some paths, become U+FFFD so that it is always valid JSON.
+// Returns the text that an object has under `key`; "" if it has none there, or is no object.
+std::string member_text(const Json& object, std::string_view key);
+
+// Returns the text of a value: on one line, or with `indent` spaces for each level. Bytes that are
+// not UTF-8, as in some paths, become U+FFFD so that it is always valid JSON.
 std::string json_text(const Json& value, int indent = -1);
 
 // PythonNumbers: converts JSON in Python's dialect to strict JSON. Pure function, any thread.

@@ -1,6 +1,6 @@
-// Texts: formatted text, UTF-8 that is checked, text that is safe for a terminal, durations as
-// text, the known name nearest to a mistyped one, globs, blanks at the ends, and files that are
-// embedded in the program. Pure functions, any thread.
+// Texts: formatted and joined text, UTF-8 that is checked, text that is safe for a terminal,
+// durations as text, the known name nearest to a mistyped one, globs, blanks at the ends, and files
+// that are embedded in the program. Pure functions, any thread.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace longshore {
 
@@ -45,6 +46,28 @@ int edit_distance(std::string_view from, std::string_view to);
 // Returns the closest of `names`, the first among equals. Returns "" if more than a third of the
 // longer name's characters differ; one change is always allowed.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+// Returns the elements' texts with the separator between them; `text_of` gives an element's text.
+// Numbers are written in full.
+template <typename Elements, typename TextOf>
+std::string joined(const Elements& elements, std::string_view separator, const TextOf& text_of) {
+  std::string all;
+  for (const auto& element : elements) {
+    if (!all.empty()) all += separator;
+    all += text_of(element);
+  }
+  return all;
+}
+template <typename Elements>
+std::string joined(const Elements& elements, std::string_view separator) {
+  return joined(elements, separator, [](const auto& element) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(element)>>) {
+      return std::to_string(element);
+    } else {
+      return std::string_view(element);
+    }
+  });
+}
 
 // Returns whether the whole name matches a glob: * any text, ? a character, [...] one of several.
 bool glob_matches(std::string_view glob, std::string_view name);

@@ -81,7 +81,7 @@ std::string text_of_parts(const Json& parts, const std::string& place) {
 }
 
 bool is_blank(const std::string& text) {
-  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+  return trimmed(text).empty();
 }
 
 Json read_content(const Json& message, const std::string& place, bool may_lack) {

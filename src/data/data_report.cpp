@@ -143,10 +143,9 @@ std::vector<std::string> lines_of(const FileReport& report) {
                     " special tokens; data.special_tokens says how they are read");
   }
   if (!report.unread.empty()) {
-    std::string names;
-    for (const auto& [name, count] : report.unread) {
-      names += (names.empty() ? "" : ", ") + name + " (" + format_count(count) + ")";
-    }
+    const std::string names = joined(report.unread, ", ", [](const auto& unread) {
+      return unread.first + " (" + format_count(unread.second) + ")";
+    });
     lines.push_back(report.path + ": members that are not read: " + names);
   }
   return lines;

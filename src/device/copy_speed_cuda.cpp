@@ -1,4 +1,5 @@
 // Copy speeds in the build with CUDA.
+#include "base/measurement.h"
 #include "device/copy_speed.h"
 
 #include <cuda_runtime_api.h>
@@ -31,8 +32,7 @@ double best_of(int rounds, const std::function<void()>& round) {
   for (int i = 0; i < rounds; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     round();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, static_cast<double>(kRoundBytes) / seconds.count() / 1e9);
+    best = std::max(best, static_cast<double>(kRoundBytes) / seconds_since(begin) / 1e9);
   }
   return best;
 }

@@ -246,7 +246,6 @@ ExportPlan plan_adapter(const ModelDirectory& source, const ModelSpec& spec,
 }
 
 constexpr Bytes kMaxListBytes = 16 * kMiB;
-constexpr Bytes kChunkBytes = kMiB;
 
 std::optional<struct stat> status_of(const std::string& path) {
   struct stat status{};
@@ -263,15 +262,8 @@ OwnFile own_file(const std::string& name, const struct stat& status) {
 }
 
 uint64_t hash_of(const UniqueFd& fd) {
-  const Bytes bytes = file_bytes(fd);
-  std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, bytes)));
   Hasher hasher;
-  for (Bytes begin = 0; begin < bytes; begin += kChunkBytes) {
-    const auto part =
-        std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, bytes - begin)));
-    read_exact_at(fd, begin, part);
-    hasher.update(part);
-  }
+  read_in_pieces(fd, [&hasher](std::span<const std::byte> piece) { hasher.update(piece); });
   return hasher.digest();
 }
 
@@ -344,8 +336,7 @@ void write_export_list(const std::string& directory, const ExportList& list) {
       {"about", "what longshore wrote here; it replaces these files alone, while unchanged"},
       {"files", std::move(files)},
       {"tensors", std::move(tensors)}};
-  write_file_durably(directory + "/" + kExportListName,
-                     json_text(object, 1) + "\n");
+  write_file_durably(directory + "/" + kExportListName, json_text(object, 1) + "\n");
 }
 
 ExportList read_export_list(const std::string& directory) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -29,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kChunkElements = int64_t{1} << 18;
-constexpr Bytes kChunkBytes = kMiB;
 
 struct Place {
   fs::path path;  // absolute, as the user named it
@@ -228,7 +226,7 @@ class ExportJob {
     const UniqueFd from = source_.open_companion(name);
     const UniqueFd to = create_file(path_of(copy));
     Hasher hasher;
-    for_chunks(from, [&](std::span<const std::byte> chunk) {
+    read_in_pieces(from, [&](std::span<const std::byte> chunk) {
       hasher.update(chunk);
       write_all(to, chunk);
     });
@@ -236,21 +234,9 @@ class ExportJob {
     file_hashes_[copy] = hasher.digest();
   }
 
-  static void for_chunks(const UniqueFd& fd,
-                         const std::function<void(std::span<const std::byte>)>& use) {
-    const Bytes bytes = file_bytes(fd);
-    std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, bytes)));
-    for (Bytes begin = 0; begin < bytes; begin += kChunkBytes) {
-      const auto part =
-          std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, bytes - begin)));
-      read_exact_at(fd, begin, part);
-      use(part);
-    }
-  }
-
   static uint64_t hash_file(const UniqueFd& fd) {
     Hasher hasher;
-    for_chunks(fd, [&hasher](std::span<const std::byte> chunk) { hasher.update(chunk); });
+    read_in_pieces(fd, [&hasher](std::span<const std::byte> chunk) { hasher.update(chunk); });
     return hasher.digest();
   }
 
@@ -281,14 +267,9 @@ class ExportJob {
   }
 
   static void copy_bytes(const ExportTensor& tensor, SafetensorsWriter& writer) {
-    const TensorInfo& stored = *tensor.stored.tensor;
-    std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, stored.bytes)));
-    for (Bytes begin = 0; begin < stored.bytes; begin += kChunkBytes) {
-      const auto part =
-          std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, stored.bytes - begin)));
-      tensor.stored.file->file.read(stored, begin, part);
-      writer.append(part);
-    }
+    tensor.stored.file->file.read_in_pieces(
+        *tensor.stored.tensor,
+        [&writer](std::span<const std::byte> piece) { writer.append(piece); });
   }
 
   void write_values(const ExportTensor& tensor, SafetensorsWriter& writer) const {

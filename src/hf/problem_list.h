@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/texts.h"
 
 namespace longshore {
 
@@ -20,8 +21,7 @@ class ProblemList {
   // Throws a DataError with one line per problem; returns if there is none.
   void throw_if_any() const {
     if (count_ == 0) return;
-    std::string text;
-    for (const std::string& line : lines_) text += (text.empty() ? "" : "\n") + line;
+    std::string text = joined(lines_, "\n");
     if (count_ > kMaxLines) text += "\nand " + std::to_string(count_ - kMaxLines) + " more";
     throw DataError(text);
   }

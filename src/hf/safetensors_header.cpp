@@ -90,11 +90,7 @@ std::string format_safetensors_header(const SafetensorsMetadata& metadata,
 }
 
 std::string format_shape(const std::vector<int64_t>& shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    out += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return out + "]";
+  return "[" + joined(shape, ", ") + "]";
 }
 
 // The strict parser of parse_safetensors_header.

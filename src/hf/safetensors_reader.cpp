@@ -12,8 +12,6 @@
 namespace longshore {
 namespace {
 
-constexpr Bytes kChunkBytes = kMiB;
-
 uint64_t read_header_length(const UniqueFd& fd) {
   std::array<std::byte, kSafetensorsPrefixBytes> prefix;
   read_exact_at(fd, 0, prefix);
@@ -98,15 +96,20 @@ void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std:
   reader.read(checked_offset(tensor, begin, out), out);
 }
 
-uint64_t SafetensorsFile::hash(const TensorInfo& tensor) const {
-  std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, tensor.bytes)));
-  Hasher hasher;
-  for (Bytes begin = 0; begin < tensor.bytes; begin += kChunkBytes) {
+void SafetensorsFile::read_in_pieces(
+    const TensorInfo& tensor, const std::function<void(std::span<const std::byte>)>& use) const {
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kMiB, tensor.bytes)));
+  for (Bytes begin = 0; begin < tensor.bytes; begin += kMiB) {
     const std::span<std::byte> part =
-        std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, tensor.bytes - begin)));
+        std::span(piece).first(static_cast<size_t>(std::min(kMiB, tensor.bytes - begin)));
     read(tensor, begin, part);
-    hasher.update(part);
+    use(part);
   }
+}
+
+uint64_t SafetensorsFile::hash(const TensorInfo& tensor) const {
+  Hasher hasher;
+  read_in_pieces(tensor, [&hasher](std::span<const std::byte> piece) { hasher.update(piece); });
   return hasher.digest();
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,7 +49,10 @@ class SafetensorsFile {
   DirectReader past_cache() const { return DirectReader(fd_); }
   // Returns whether the file has the size and the time of change that it had when it was opened.
   bool unchanged() const { return identity_of(fd_) == identity_; }
-  // Returns the xxh3 of the tensor's bytes, read in bounded chunks.
+  // Gives the tensor's bytes in pieces of at most a MiB.
+  void read_in_pieces(const TensorInfo& tensor,
+                      const std::function<void(std::span<const std::byte>)>& use) const;
+  // Returns the xxh3 of the tensor's bytes.
   uint64_t hash(const TensorInfo& tensor) const;
 
  private:

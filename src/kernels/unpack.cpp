@@ -17,8 +17,8 @@ constexpr int64_t kTile = 32;  // outputs whose values are written together: a c
 
 // Writes the values of a group of inputs and of `count` outputs from `first` on.
 template <typename T>
-void unpack_mxfp4_tile(const Mxfp4Layout& layout, const uint8_t* packed, int64_t group, int64_t first,
-                 int64_t count, T* y) {
+void unpack_mxfp4_tile(const Mxfp4Layout& layout, const uint8_t* packed, int64_t group,
+                       int64_t first, int64_t count, T* y) {
   std::array<std::array<T, kTile>, kGroup> values;  // by input, then output
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = (first + i) * layout.groups() + group;
@@ -68,7 +68,7 @@ void unpack_mxfp4_cpu(DType dtype, int64_t inputs, int64_t outputs, const void* 
     for (int64_t group = begin_group; group < end_group; ++group) {
       for (int64_t first = 0; first < outputs; first += kTile) {
         unpack_mxfp4_tile(layout, static_cast<const uint8_t*>(packed), group, first,
-                    std::min(kTile, outputs - first), static_cast<T*>(y));
+                          std::min(kTile, outputs - first), static_cast<T*>(y));
       }
     }
   });

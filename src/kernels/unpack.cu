@@ -194,9 +194,9 @@ void unpack_mxfp4_cuda(DType dtype, int64_t inputs, int64_t outputs, const void*
   LONGSHORE_CHECK(aligned(packed)) << "unpack_mxfp4 needs 16-byte alignment";
   const auto* const bytes = static_cast<const unsigned char*>(packed);
   const Mxfp4Parts parts{.outputs = outputs,
-                     .groups = layout.groups(),
-                     .blocks = bytes,
-                     .scales = bytes + layout.scales_begin()};
+                         .groups = layout.groups(),
+                         .blocks = bytes,
+                         .scales = bytes + layout.scales_begin()};
   constexpr int64_t kMostRows = 65535;
   const dim3 blocks(
       blocks_for((outputs + kMxfp4Threads - 1) / kMxfp4Threads),

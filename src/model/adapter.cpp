@@ -160,9 +160,7 @@ std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& li
     if (!can_be_adapted(arch, one.module)) continue;
     names.insert(one.name.substr(one.name.rfind('.') + 1));
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return joined(names, ", ");
 }
 
 // PEFT nests the adapters of a layer's experts and refuses dropout and DoRA for parameters. The

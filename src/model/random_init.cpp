@@ -455,11 +455,9 @@ std::string init_preset_config(std::string_view name, const InitPresetOptions& o
     return config.dump(2) + "\n";
   }
   const std::string nearest = nearest_name(name, names);
-  std::string list;
-  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
   throw ConfigError("unknown preset '" + std::string(name) + "'" +
                     (nearest.empty() ? "" : ", did you mean '" + nearest + "'?") +
-                    " (there are: " + list + ")");
+                    " (there are: " + joined(names, ", ") + ")");
 }
 
 }  // namespace longshore

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/json.h"
+#include "base/texts.h"
 #include "text/answer_finder.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
 namespace {
-
-std::string role_of(const Json& message) {
-  const auto role = message.find("role");
-  return role != message.end() && role->is_string() ? role->get<std::string>() : "";
-}
 
 // OpenAI's format excludes a message from training with "weight": 0.
 float weight_of(const Json& message) {
@@ -24,7 +21,7 @@ float weight_of(const Json& message) {
 std::vector<float> weights_of(const Json& messages) {
   std::vector<float> weights;
   for (const Json& message : messages) {
-    weights.push_back(role_of(message) == "assistant" ? weight_of(message) : 1.0f);
+    weights.push_back(member_text(message, "role") == "assistant" ? weight_of(message) : 1.0f);
   }
   const bool plain =
       std::ranges::all_of(weights, [](float weight) { return weight == 0.0f || weight == 1.0f; });
@@ -40,7 +37,7 @@ Answers find_answers(const Json& messages, ChatMask mask) {
   Answers answers;
   size_t first_of_completion = 0;
   for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string role = role_of(messages[i]);
+    const std::string role = member_text(messages[i], "role");
     if (role == "assistant") answers.all.push_back(i);
     if (role != "assistant" && role != "tool") first_of_completion = answers.all.size();
   }
@@ -59,23 +56,13 @@ bool overlaps(const TextSpan& token, const TextSpan& span) {
   return token.begin < span.end && token.end > span.begin;
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
-
-std::string_view text_member(const Json& message, const char* name) {
-  const auto member = message.find(name);
-  if (member == message.end() || !member->is_string()) return {};
-  return member->get_ref<const std::string&>();
-}
-
 // Joins contents that are lists of parts, for templates that read only strings.
 Json with_joined_parts(Json messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_array()) continue;
     std::string text;
-    for (const Json& part : *content) text += text_member(part, "text");
+    for (const Json& part : *content) text += member_text(part, "text");
     *content = std::move(text);
   }
   return messages;
@@ -107,7 +94,7 @@ void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_sp
       }
       const size_t end = std::min(token->end, chat.text.size());
       const size_t begin = std::min(token->begin, end);
-      if (!is_blank(std::string_view(chat.text).substr(begin, end - begin))) break;
+      if (!trimmed(std::string_view(chat.text).substr(begin, end - begin)).empty()) break;
     }
   }
   for (auto token = first; token < last; ++token) {

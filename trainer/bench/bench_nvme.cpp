@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "device/copy_speed.h"
 #include "device/cuda_device.h"
 #include "hf/model_directory.h"
@@ -159,8 +159,7 @@ class ModelSweep {
       last = next;
     }
     threads_.finish(*last);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    return static_cast<double>(bytes_) * 1e-9 / seconds.count();
+    return static_cast<double>(bytes_) * 1e-9 / seconds_since(begin);
   }
 
  private:

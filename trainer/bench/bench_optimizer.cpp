@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "base/number_formats.h"
 #include "base/random.h"
 #include "offload/optimizer/optimizer_pipeline.h"
@@ -26,7 +26,7 @@ template <typename Work>
 double seconds_of(const Work& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 // MoveRule moves the same bytes as the update without computing.

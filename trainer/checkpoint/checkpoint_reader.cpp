@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -59,10 +60,6 @@ void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, int64
   }
 }
 
-std::span<const float> as_floats(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string manifest = path + "/" + kManifestName;
   try {
@@ -72,12 +69,6 @@ CheckpointManifest read_manifest(const std::string& path) {
   } catch (const Error& error) {
     throw CheckpointError(error.what());
   }
-}
-
-std::string indented(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += "\n  " + line;
-  return text;
 }
 
 }  // namespace
@@ -239,7 +230,8 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
 void Checkpoint::restore(const ShardedModel& model, const StateSweep& sweep) const {
   const std::vector<std::string> problems = mismatches(model.spec);
   if (!problems.empty()) {
-    throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
+    throw CheckpointError(path_ + ": the checkpoint is not of this model:\n  " +
+                          joined(problems, "\n  "));
   }
   Progress progress("restoring the checkpoint", model.fp32_bytes(false));
   sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
@@ -295,9 +287,9 @@ void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange
   const int64_t from = wanted.begin - stored.begin;
   const int64_t to = piece.shard_begin + wanted.begin - piece.parameter_begin;
   if (kind == StateKind::kMaster) {
-    write_values(
-        state, to,
-        as_floats(bytes).subspan(static_cast<size_t>(from), static_cast<size_t>(wanted.elements)));
+    write_values(state, to,
+                 as_span<float>(bytes).subspan(static_cast<size_t>(from),
+                                               static_cast<size_t>(wanted.elements)));
     return;
   }
   const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);

@@ -357,9 +357,7 @@ void say_not_converted(const char* heading, const std::vector<NotConverted>& lis
   if (list.empty()) return;
   print_out("%s\n", heading);
   for (const NotConverted& entry : list) {
-    std::string keys;
-    for (const std::string& key : entry.keys) keys += (keys.empty() ? "" : ", ") + key;
-    print_out("  %s: %s\n", keys.c_str(), entry.why.c_str());
+    print_out("  %s: %s\n", joined(entry.keys, ", ").c_str(), entry.why.c_str());
   }
 }
 

@@ -166,13 +166,12 @@ bool name_drive(const std::string& directory, std::vector<PlanPoint>& points) {
         "`longshore check machine --rates`, or name a machine with --machine");
   }
   if (!failure.unknown.empty()) {
-    std::string rates;
-    for (const std::string& rate : failure.unknown) rates += (rates.empty() ? "" : ", ") + rate;
-    throw DoesNotFitError("plans fit, but have no time without these rates: " + rates +
-                          (options.machine.empty()
-                               ? "; `longshore check machine --rates` measures them"
-                               : "; `longshore check machine --rates --save FILE` measures them on "
-                                 "that machine, and --machine reads the file"));
+    throw DoesNotFitError(
+        "plans fit, but have no time without these rates: " + joined(failure.unknown, ", ") +
+        (options.machine.empty()
+             ? "; `longshore check machine --rates` measures them"
+             : "; `longshore check machine --rates --save FILE` measures them on "
+               "that machine, and --machine reads the file"));
   }
   std::string text = "none of the " + std::to_string(search.plans_drafted()) + " plans fits. ";
   text += failure.changes.empty() ? "The run's own plan is the nearest."

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "config/field_table.h"
 
 namespace longshore {
@@ -43,12 +44,6 @@ std::vector<std::string> values_of(const Key& key) {
   return values;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 // Returns a shell `case` over command paths, with one branch for each command that has words.
 std::string branches(const CommandHelp& program,
                      const std::function<std::string(const CommandHelp&)>& words) {
@@ -67,7 +62,7 @@ std::string values_of_options(const CommandHelp& program) {
   for_each_command(program, [&](const CommandHelp& command) {
     for (const OptionWords& option : command.options) {
       if (option.positional || option.values.empty()) continue;
-      for (const std::string& name : option.names) values.emplace(name, joined(option.values));
+      for (const std::string& name : option.names) values.emplace(name, joined(option.values, " "));
     }
   });
   std::string text;
@@ -80,14 +75,14 @@ std::string tables(const CommandHelp& program) {
   std::string keys, values;
   for_each_key([&](const Key& key) {
     keys += (keys.empty() ? "" : " ") + ("--" + key.full_name() + "=");
-    const std::string choices = joined(values_of(key));
+    const std::string choices = joined(values_of(key), " ");
     if (!choices.empty()) values += "    --" + key.full_name() + ") echo '" + choices + "' ;;\n";
   });
   values += values_of_options(program);
   const auto commands = [](const CommandHelp& command) {
     std::vector<std::string> names;
     for (const CommandHelp& below : command.commands) names.push_back(last_word(below.path));
-    return joined(names);
+    return joined(names, " ");
   };
   const auto options = [&program](const CommandHelp& command) {
     std::vector<std::string> names;
@@ -99,7 +94,7 @@ std::string tables(const CommandHelp& program) {
       }
       if (&command == &program) break;
     }
-    return joined(names);
+    return joined(names, " ");
   };
   const auto keyed = [](const CommandHelp& command) {
     return std::string(command.takes_keys() ? "yes" : "");
@@ -179,7 +174,7 @@ std::string fish_option(const std::string& condition, const OptionWords& option)
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
   if (option.takes_value) line += " -r";
-  if (!option.values.empty()) line += " -a '" + joined(option.values) + "'";
+  if (!option.values.empty()) line += " -a '" + joined(option.values, " ") + "'";
   return line + " -d '" + plain(option.description) + "'\n";
 }
 
@@ -212,7 +207,7 @@ std::string fish_script(const CommandHelp& program) {
   for_each_key([&](const Key& key) {
     text += "complete -c longshore -n __longshore_takes_keys -l " + key.full_name() + " -x -d '" +
             plain(key.description) + "'";
-    const std::string choices = joined(values_of(key));
+    const std::string choices = joined(values_of(key), " ");
     text += (choices.empty() ? "" : " -a '" + choices + "'") + "\n";
   });
   return text;

@@ -8,19 +8,14 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 #include <cstring>
 #include <fstream>
 #include <optional>
 
 namespace longshore {
 namespace {
-
-std::optional<std::string> first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
 
 // Returns X from "model name : X" in /proc/cpuinfo or "MemTotal: X kB" in /proc/meminfo.
 std::optional<std::string> proc_value(const std::string& path, const std::string& key) {

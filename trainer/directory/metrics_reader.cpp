@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 

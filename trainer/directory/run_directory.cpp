@@ -8,13 +8,13 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/measurement.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 
@@ -86,11 +86,6 @@ std::optional<Step> step_member(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !is_whole_number(*found, 0, kMostSteps)) return std::nullopt;
   return Step(found->get<int64_t>());
-}
-
-double now_seconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 }  // namespace
@@ -167,7 +162,7 @@ std::string RunDirectory::status_text(const RunStatus& status) {
   object["message"] = status.message;
   object["pid"] = ::getpid();
   object["host"] = host_name();
-  object["time"] = now_seconds();
+  object["time"] = unix_seconds();
   return json_text(object, 2) + "\n";
 }
 

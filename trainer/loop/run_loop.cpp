@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/measurement.h"
 #include "base/texts.h"
 #include "trainer/data/run_data.h"
 #include "trainer/loop/lr_schedule.h"
@@ -25,10 +26,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kHeapSeconds = 5.0;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Throws if all steps were skipped, because the weights are still those that the run began with.
 void check_applied(const RunProgress& progress) {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/texts.h"
 #include "device/cuda_runtime.h"
 #include "nvme/drive/block_file.h"
@@ -26,27 +27,13 @@ namespace fs = std::filesystem;
 constexpr uint64_t kCapIpcLock = uint64_t{1} << 14;
 
 std::string line_of(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  return first_line(path).value_or("");
 }
 
 int64_t number_of(const std::string& text, int base = 10) {
   int64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value, base);
   return value;
-}
-
-// Returns the first word behind the key, as in "Cpus_allowed_list:\t0-3"; "" if it is missing.
-std::string value_of(const fs::path& path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name, value;
-    if (words >> name >> value && name == key) return value;
-  }
-  return "";
 }
 
 // Returns the numbers of a list such as "0-3,8".
@@ -121,20 +108,20 @@ MachineFacts read_machine_facts(const fs::path& root) {
   facts.cuda_version = cuda_driver_version();
 
   const fs::path self = root / "proc/self/status";
-  const auto rights = static_cast<uint64_t>(number_of(value_of(self, "CapEff:"), 16));
+  const auto rights = static_cast<uint64_t>(number_of(word_behind(self, "CapEff:"), 16));
   facts.may_lock_all = (rights & kCapIpcLock) != 0;
   facts.huge_pages = chosen_word(line_of(root / "sys/kernel/mm/transparent_hugepage/enabled"));
   const fs::path meminfo = root / "proc/meminfo";
-  facts.reserved_huge_pages = number_of(value_of(meminfo, "HugePages_Total:")) *
-                              number_of(value_of(meminfo, "Hugepagesize:")) * kKiB;
+  facts.reserved_huge_pages = number_of(word_behind(meminfo, "HugePages_Total:")) *
+                              number_of(word_behind(meminfo, "Hugepagesize:")) * kKiB;
   facts.ring_disabled = number_of(line_of(root / "proc/sys/kernel/io_uring_disabled"));
 
-  const std::set<int> cores = numbers_of(value_of(self, "Cpus_allowed_list:"));
+  const std::set<int> cores = numbers_of(word_behind(self, "Cpus_allowed_list:"));
   const std::set<int> online = numbers_of(line_of(root / "sys/devices/system/cpu/online"));
   facts.cores_online = static_cast<int>(online.size());
   for (int core : cores) facts.cores_allowed += online.contains(core) ? 1 : 0;
   facts.core_quota = read_core_quota(root);
-  read_numa(facts, root, cores, numbers_of(value_of(self, "Mems_allowed_list:")));
+  read_numa(facts, root, cores, numbers_of(word_behind(self, "Mems_allowed_list:")));
   facts.clocks = read_clocks(root, cores);
   return facts;
 }
@@ -171,14 +158,6 @@ std::string name_of_file_system(long type) {
     if (known.type == type) return known.name;
   }
   return formatted("0x%lx", type);
-}
-
-fs::path nearest_existing(const std::string& directory) {
-  std::error_code ignored;
-  fs::path path = fs::absolute(directory, ignored).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
-  return path;
 }
 
 }  // namespace

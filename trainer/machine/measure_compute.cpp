@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "base/median.h"
+#include "base/measurement.h"
 #include "model/adapter.h"
 #include "model/decoder_model.h"
 #include "model/model_spec.h"
@@ -58,7 +58,7 @@ double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64
   const ProbeInput input{.positions = positions, .document = document, .trained = positions};
   std::vector<double> taken;
   const Clock::time_point begin = Clock::now();
-  const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  const auto spent = [&] { return seconds_since(begin); };
   while (taken.size() < 3 || (spent() < seconds && taken.size() < kMostRuns)) {
     const double before = spent();
     probe.run(input);

@@ -11,12 +11,12 @@
 #include <ctime>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "base/errors.h"
-#include "base/median.h"
+#include "base/file.h"
+#include "base/measurement.h"
 #include "base/mutex.h"
 #include "base/texts.h"
 #include "comm/store/store_secret.h"
@@ -50,10 +50,6 @@ constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
 constexpr Bytes kDriveFile = kGiB;
 // Below this many seconds per measurement, files are small.
 constexpr double kHurried = 0.1;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Returns the median time of `work`, repeated for about `seconds`, without the first call.
 template <typename Work>
@@ -358,10 +354,7 @@ CoreTimes core_times_of(const std::string& stat) {
 }
 
 std::string read_stat() {
-  std::ifstream file("/proc/stat");
-  std::string line;
-  std::getline(file, line);
-  return line;
+  return first_line("/proc/stat").value_or("");
 }
 
 std::string percent_of(double share) {

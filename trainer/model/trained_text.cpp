@@ -38,12 +38,6 @@ std::string named(const std::string& token, int64_t id) {
   return "'" + printable(token) + "' (" + std::to_string(id) + ")";
 }
 
-std::string list_of_ids(const std::vector<int64_t>& ids) {
-  std::string text;
-  for (const int64_t id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
-  return "[" + text + "]";
-}
-
 // Returns trained end tokens that are not end tokens of the model.
 std::vector<TextEnd> new_ends(const TextEnds& ends, const std::vector<int64_t>& known) {
   std::vector<TextEnd> found;
@@ -104,12 +98,10 @@ void put_ends(const TextEnds& ends, const ModelSource& source, ExportTexts& text
   std::vector<int64_t> ids = end_tokens(source);
   const std::vector<TextEnd> trained = new_ends(ends, ids);
   if (trained.empty()) return;
-  std::string names;
   for (size_t i = trained.size(); i > 0; --i) ids.insert(ids.begin(), trained[i - 1].id);
-  for (const TextEnd& end : trained) {
-    names += (names.empty() ? "" : ", ") + named(end.token, end.id);
-  }
-  const std::string list = list_of_ids(ids);
+  const std::string names =
+      joined(trained, ", ", [](const TextEnd& end) { return named(end.token, end.id); });
+  const std::string list = "[" + joined(ids, ", ") + "]";
   if (source.directory().generation_config() != nullptr) {
     texts.files[kGenerationName] =
         with_member(text_of_companion(source, kGenerationName), "eos_token_id", list);
@@ -205,8 +197,8 @@ std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
   const std::string file = of_generation ? kGenerationName : "config.json";
   for (const TextEnd& end : new_ends(ends, known)) {
     notes.push_back("texts are trained to end with " + named(end.token, end.id) +
-                    ", and the model ends them with eos_token_id = " + list_of_ids(known) + " (" +
-                    source.directory().path_of(file) +
+                    ", and the model ends them with eos_token_id = " + "[" + joined(known, ", ") +
+                    "] (" + source.directory().path_of(file) +
                     "): generation_config.json of the export will name both, so that the served "
                     "model stops");
   }

@@ -43,10 +43,9 @@ std::string sentence(const std::string& model, const std::set<std::string>& name
 // Returns a text that is equal for two ranks if they read the same files of one machine.
 std::string identity_of(const std::string& files, int32_t rank) {
   if (files.empty()) return {};
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string machine;
+  std::string machine = first_line("/proc/sys/kernel/random/boot_id").value_or("");
   // Without a name of its own the machine may be any other.
-  if (!std::getline(file, machine) || machine.empty()) machine = "rank " + std::to_string(rank);
+  if (machine.empty()) machine = "rank " + std::to_string(rank);
   return hash_text(hash64(machine + "\n" + files));
 }
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <utility>
 
@@ -103,11 +102,6 @@ std::string MetricsFile::set_aside(const std::string& path, Step step) {
   std::filesystem::copy_file(path, to, error);
   if (error) throw IoError("copy " + path + " to", to, error.value());
   return to;
-}
-
-double MetricsFile::now_seconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 void MetricsFile::write_line(const Json& object) {

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
+#include "base/measurement.h"
 #include "model/policy_loss.h"
 #include "model/preference_loss.h"
 #include "model/router_load.h"
@@ -133,14 +134,14 @@ class MetricsFile {
   // From here on scalars are also written to a new TensorBoard event file in `directory`. The next
   // step is `first`.
   void copy_to_events(const std::string& directory, Step first) {
-    events_.emplace(directory, now_seconds(), first);
+    events_.emplace(directory, unix_seconds(), first);
   }
 
   // Never throws if the disk is full or broken or the file was removed: the line is kept in memory
   // for a later write and `failure` gives the reason.
   template <typename Record>
   void write(const Record& record) {
-    const double time = now_seconds();
+    const double time = unix_seconds();
     write_line(to_json(record, time));
     if constexpr (std::is_same_v<Record, StepRecord> || std::is_same_v<Record, EvalRecord>) {
       if (events_) events_->add(time, record.step, scalars_of(record));
@@ -157,7 +158,6 @@ class MetricsFile {
 
  private:
   MetricsFile(UniqueFd fd, Bytes bytes) : fd_(std::move(fd)), bytes_(bytes) {}
-  static double now_seconds();
   void write_line(const Json& object);
   void write_waiting();
 

@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "base/texts.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
@@ -43,26 +43,20 @@ Json read_object(const std::string& path) {
   }
 }
 
-std::string text_member(const Json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 // Returns whether the process that run.json names ran on this machine and no longer exists.
 bool is_gone(const Json& status) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) return false;
   const auto pid = status.find("pid");
-  if (text_member(status, "host") != host.data() || pid == status.end()) return false;
+  if (member_text(status, "host") != host.data() || pid == status.end()) return false;
   if (!pid->is_number_integer() || pid->get<int64_t>() <= 0) return false;
   return ::kill(static_cast<pid_t>(pid->get<int64_t>()), 0) != 0 && errno == ESRCH;
 }
 
 void read_status(const std::string& path, RunRecord& record) {
   const Json status = read_object(path);
-  record.status = text_member(status, "status");
-  record.message = text_member(status, "message");
+  record.status = member_text(status, "status");
+  record.message = member_text(status, "message");
   if (record.status.empty()) record.status = "unknown";
   if (record.status == "running" && is_gone(status)) record.status = "killed";
 }
@@ -110,7 +104,7 @@ void take_step(const MetricsLine& line, RunRecord& record) {
   const auto rank = slowest->find("rank");
   if (rank == slowest->end() || !rank->is_number_integer()) return;
   ++record.slowest["rank " + std::to_string(rank->get<int64_t>()) + " " +
-                   text_member(*slowest, "resource")];
+                   member_text(*slowest, "resource")];
 }
 
 void take_line(const MetricsLine& line, RunRecord& record) {
@@ -122,12 +116,12 @@ void take_line(const MetricsLine& line, RunRecord& record) {
   if (line.kind == "start") {
     ++record.starts;
   } else if (line.kind == "event") {
-    const std::string code = text_member(line.object, "code");
-    const std::string text = text_member(line.object, "text");
+    const std::string code = member_text(line.object, "code");
+    const std::string text = member_text(line.object, "text");
     if (code == "sample") {
       record.samples.push_back({record.last_step(), text});
     } else if (record.events.size() < kMostEvents) {
-      record.events.push_back({text_member(line.object, "level"), code, text});
+      record.events.push_back({member_text(line.object, "level"), code, text});
     }
   } else if (line.step && line.kind == "step") {
     take_step(line, record);

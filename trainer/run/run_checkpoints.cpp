@@ -8,17 +8,13 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/measurement.h"
+#include "base/texts.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/model/weight_check.h"
 
 namespace longshore {
 namespace {
-
-std::string indented(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += "\n  " + line;
-  return text;
-}
 
 // Throws if the named checkpoint does not exist; the message says what to name instead.
 void check_named(const std::string& path) {
@@ -137,9 +133,9 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
     found.refused.push_back(opened.problem);
   }
   if (!found.refused.empty()) {
-    throw CheckpointError(folder +
-                          ": no checkpoint is valid; checkpoint.resume = \"never\" starts over" +
-                          indented(found.refused));
+    throw CheckpointError(
+        folder + ": no checkpoint is valid; checkpoint.resume = \"never\" starts over\n  " +
+        joined(found.refused, "\n  "));
   }
   return found;
 }
@@ -206,7 +202,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
     prune_checkpoints(folder, keep, CheckDepth::kSizes);
   }
   saved.path = world.exchange("the saved checkpoint", saved.path).front();
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  saved.seconds = seconds_since(start);
   return saved;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/measurement.h"
 #include "base/number_formats.h"
 #include "base/texts.h"
 #include "comm/collectives/nccl_communicator.h"
@@ -28,8 +29,7 @@ double best_seconds(const Work& work) {
   for (int round = 0; round < kRounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     work();
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, time.count());
+    best = std::min(best, seconds_since(begin));
   }
   return best;
 }

@@ -15,8 +15,7 @@
 #include "config/other_trainers.h"
 #include "config/toml_document.h"
 #include "hf/yaml.h"
-#include "trainer/setup/other_data_sets.h"
-#include "trainer/setup/other_preference.h"
+#include "trainer/setup/other_findings.h"
 
 namespace longshore {
 namespace {
@@ -70,12 +69,6 @@ std::optional<std::string> toml_of(const Json& value) {
   if (const auto number = number_of(value)) return real(*number);
   if (value.is_string()) return quote_toml(value.get_ref<const std::string&>());
   return std::nullopt;
-}
-
-std::string toml_list(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + quote_toml(text);
-  return "[" + list + "]";
 }
 
 class Converter {
@@ -148,8 +141,8 @@ class Converter {
     return found;
   }
   std::string text(const char* name) {
-    const Json* value = take(name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+    read_.insert(name);
+    return member_text(file_, name);
   }
   std::vector<std::string> list(const char* name) {
     const Json* value = take(name);
@@ -172,6 +165,12 @@ class Converter {
     }
   }
 
+  void take_over(const OtherFindings& found) {
+    read_.insert(found.read.begin(), found.read.end());
+    for (const auto& [key, why] : found.left) note(key, why);
+    for (const auto& [key, why] : found.refused) refuse(key, why);
+  }
+
   void convert_model() {
     std::string model = text("base_model");
     if (model.empty()) model = text("model_name_or_path");
@@ -186,9 +185,7 @@ class Converter {
 
   void convert_loss() {
     const OtherPreference found = read_other_preference(file_, trainer_.name);
-    for (const std::string& key : found.read) read_.insert(key);
-    for (const auto& [key, why] : found.left) note(key, why);
-    for (const auto& [key, why] : found.refused) refuse(key, why);
+    take_over(found);
     loss_ = found.loss;
     if (loss_.empty()) return;
     set("train", "loss", quote_toml(loss_));
@@ -202,9 +199,7 @@ class Converter {
 
   void convert_data() {
     OtherDataSets sets = read_other_data_sets(file_, given_.data, text("dataset_dir"));
-    for (const std::string& key : sets.read) read_.insert(key);
-    for (const auto& [key, why] : sets.left) note(key, why);
-    for (const auto& [key, why] : sets.refused) refuse(key, why);
+    take_over(sets);
     if (!sets.train.empty()) set("data", "train", toml_list(sets.train));
     if (!sets.eval.empty()) set("data", "eval", toml_list(sets.eval));
     if (!sets.keys.empty()) set("data", "keys", sets.keys);

@@ -17,12 +17,6 @@ constexpr int64_t kFewSteps = 100;
 constexpr Bytes kSmallData = 4 * kMiB;
 constexpr int64_t kBytesPerToken = 4;  // approximate bytes of text
 
-std::string list_of(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + quote_toml(text);
-  return "[" + list + "]";
-}
-
 int64_t sequence_length(const DraftFacts& facts) {
   const int64_t most = facts.max_positions > 0 ? std::min(kLongest, facts.max_positions) : kLongest;
   int64_t length = kShortest;
@@ -52,7 +46,7 @@ std::string left_out_text(const DraftFacts::Counted& counted) {
 
 void add_data(RunFileDraft& draft, const DraftFacts& facts) {
   const int64_t length = sequence_length(facts);
-  draft.set("data", "train", list_of(facts.data), "");
+  draft.set("data", "train", toml_list(facts.data), "");
   draft.set("data", "max_tokens", std::to_string(length), longest_row_text(facts));
   if (facts.text) {
     draft.set("data", "overlength", "\"split\"", "a longer text becomes several sequences");
@@ -100,7 +94,7 @@ RunFileDraft recipe_draft(const DraftFacts& facts) {
     const std::string path = key.section + "." + key.name;
     if (path == "model.path") continue;
     drives = drives || path == "offload.nvme";
-    draft.set(key.section, key.name, path == "offload.nvme" ? list_of(facts.drives) : key.value,
+    draft.set(key.section, key.name, path == "offload.nvme" ? toml_list(facts.drives) : key.value,
               path == "data.max_tokens" ? "the recipe's; " + longest_row_text(facts) : key.why);
   }
   if (drives == facts.drives.empty()) {
@@ -228,7 +222,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
   if (!facts.drives.empty()) {
     steps.push_back({"optimizer state on drives",
                      {{"offload", "optimizer", "\"nvme\"", "the host has no room for it"},
-                      {"offload", "nvme", list_of(facts.drives), "one directory per drive"},
+                      {"offload", "nvme", toml_list(facts.drives), "one directory per drive"},
                       {"offload", "state_format", exact ? "\"split\"" : "\"split-bf16\"", ""}}});
     steps.push_back({"parameters on drives too",
                      {{"offload", "parameters", "\"nvme\"", "the host has no room for them"}}});

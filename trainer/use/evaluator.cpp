@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/errors.h"
+#include "base/measurement.h"
 #include "base/texts.h"
 #include "offload/engine/step_totals.h"
 #include "trainer/data/run_data.h"
@@ -88,7 +89,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   result.hits = all.tokens;
   result.distill = all.distill;
   result.perplexity = std::exp(result.loss);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = seconds_since(begin);
   return result;
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/median.h"
+#include "base/measurement.h"
 #include "base/texts.h"
 #include "hf/export_plan.h"
 

@@ -18,6 +18,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/measurement.h"
 #include "base/mutex.h"
 #include "base/processor.h"
 #include "device/cuda_runtime.h"
@@ -290,7 +291,7 @@ MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& opt
          .gradients = gradient_bytes(unit, options.device.compute)});
     measure(model, distinct_.back(), identity);
   }
-  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  seconds_ = seconds_since(begin);
 }
 
 void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,

@@ -5,7 +5,9 @@
 
 #include "base/awake_clock.h"
 #include "base/errors.h"
+#include "base/measurement.h"
 #include "base/mutex.h"
+#include "base/texts.h"
 #include "comm/collectives/rank_sums.h"
 #include "comm/operations/operation.h"
 
@@ -267,18 +269,10 @@ constexpr milliseconds kLook(20);
 // The time that aborted transfers get to release their buffers.
 constexpr std::chrono::seconds kAbortTime(2);
 
-double seconds_since(Clock::time_point from) {
-  return std::chrono::duration<double>(Clock::now() - from).count();
-}
-
 }  // namespace
 
 std::string group_key(const std::string& name, const std::vector<int32_t>& members) {
-  std::string key = name + "[";
-  for (size_t i = 0; i < members.size(); ++i) {
-    key += (i == 0 ? "" : ",") + std::to_string(members[i]);
-  }
-  return key + "]";
+  return name + "[" + joined(members, ",") + "]";
 }
 
 // The communicator's thread makes the transport and uses it; other threads may abort it.

@@ -10,6 +10,7 @@
 
 #include "base/awake_clock.h"
 #include "base/errors.h"
+#include "base/measurement.h"
 #include "comm/operations/operation.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
@@ -228,7 +229,7 @@ class NcclCommunicator : public Communicator {
   template <typename Condition>
   void wait_until(const Operation& operation, const Condition& condition) {
     const Clock::time_point begin = Clock::now();
-    const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    const auto waited = [&] { return seconds_since(begin); };
     try {
       while (!condition()) {
         ready();

@@ -95,6 +95,10 @@ std::string ProcessIdentity::text() const {
   return "host " + host + ", process " + std::to_string(pid);
 }
 
+std::string rank_text(int32_t rank, const ProcessIdentity& identity) {
+  return "rank " + std::to_string(rank) + " (" + identity.text() + ")";
+}
+
 std::string ProcessIdentity::to_json() const {
   const Json object = {{"host", host},
                        {"pid", pid},

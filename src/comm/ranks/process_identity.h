@@ -29,6 +29,9 @@ struct ProcessIdentity {
   static ProcessIdentity from_json(const std::string& text);
 };
 
+// Returns "rank 2 (host gpu1, process 1234)".
+std::string rank_text(int32_t rank, const ProcessIdentity& identity);
+
 // Identifies this process. Throws ConfigError if the store's host cannot be resolved.
 ProcessIdentity identify_process(const StoreAddress& store);
 

@@ -21,10 +21,6 @@ std::string keys_of(const RankInfo& ranks) {
   return "longshore/" + ranks.run_id.substr(0, 200) + "/" + std::to_string(ranks.restart) + "/";
 }
 
-std::string name_of(int32_t rank, const ProcessIdentity& identity) {
-  return "rank " + std::to_string(rank) + " (" + identity.text() + ")";
-}
-
 // Ranks of one node must agree on the number of ranks there and have distinct local ranks.
 void check_places(const std::vector<ProcessIdentity>& identities) {
   std::map<std::pair<std::string, int32_t>, int32_t> first_of_node;
@@ -35,16 +31,16 @@ void check_places(const std::vector<ProcessIdentity>& identities) {
     const auto [first, alone] = first_of_node.try_emplace({own.host, own.node}, rank);
     const ProcessIdentity& other = identities[static_cast<size_t>(first->second)];
     if (!alone && other.local_size != own.local_size) {
-      throw ConfigError(name_of(rank, own) + " was started as one of " +
+      throw ConfigError(rank_text(rank, own) + " was started as one of " +
                         std::to_string(own.local_size) + " ranks on node " +
-                        std::to_string(own.node) + ", " + name_of(first->second, other) +
+                        std::to_string(own.node) + ", " + rank_text(first->second, other) +
                         " as one of " + std::to_string(other.local_size) +
                         "; start all with the same LOCAL_WORLD_SIZE");
     }
     const auto [holder, free] = at_place.try_emplace({own.host, own.node, own.local_rank}, rank);
     if (!free) {
-      throw ConfigError(name_of(rank, own) + " and " +
-                        name_of(holder->second, identities[static_cast<size_t>(holder->second)]) +
+      throw ConfigError(rank_text(rank, own) + " and " +
+                        rank_text(holder->second, identities[static_cast<size_t>(holder->second)]) +
                         " were both started as local rank " + std::to_string(own.local_rank) +
                         " of node " + std::to_string(own.node) + "; give each another LOCAL_RANK");
     }
@@ -71,7 +67,7 @@ class Greeter {
     store_.set(identity_key(ranks_.rank), identity_.to_json());
     for (std::vector<int32_t> missing = missing_ranks(); !missing.empty();
          missing = missing_ranks()) {
-      pause("ranks " + list(missing) + " of " + std::to_string(ranks_.size));
+      pause("ranks " + joined(missing, ", ") + " of " + std::to_string(ranks_.size));
     }
     Meeting meeting{prefix_, identities()};
     check_places(meeting.identities);
@@ -88,12 +84,12 @@ class Greeter {
   // all ranks why the start fails.
   void compare_sizes() {
     const std::string mine =
-        std::to_string(ranks_.size) + " ranks, " + name_of(ranks_.rank, identity_);
+        std::to_string(ranks_.size) + " ranks, " + rank_text(ranks_.rank, identity_);
     const std::string first = store_.set_once(prefix_ + "size", mine);
     if (first.substr(0, first.find(' ')) == std::to_string(ranks_.size)) return;
     const std::string text =
-        name_of(ranks_.rank, identity_) + " was started as one of " + std::to_string(ranks_.size) +
-        " ranks, another as one of " + printable(first, 400) +
+        rank_text(ranks_.rank, identity_) + " was started as one of " +
+        std::to_string(ranks_.size) + " ranks, another as one of " + printable(first, 400) +
         "; start all ranks with the same WORLD_SIZE (number of tasks), and no two runs at one "
         "address";
     store_.set_once(refusal_key(), text);
@@ -128,12 +124,6 @@ class Greeter {
       if (!store_.has({identity_key(rank)})) missing.push_back(rank);
     }
     return missing;
-  }
-
-  static std::string list(const std::vector<int32_t>& ranks) {
-    std::string text;
-    for (const int32_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-    return text;
   }
 
   void pause(const std::string& missing) {

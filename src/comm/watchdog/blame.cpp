@@ -73,7 +73,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string RankView::text(int32_t rank) const {
-  return "rank " + std::to_string(rank) + " (" + identity.text() + ")";
+  return rank_text(rank, identity);
 }
 
 std::optional<int32_t> most_silent(const Board& board, double silence_seconds) {
@@ -88,6 +88,12 @@ std::optional<int32_t> most_silent(const Board& board, double silence_seconds) {
     }
   }
   return found;
+}
+
+FailureReason silence_of(const Board& board, int32_t rank) {
+  const RankView& silent = board.ranks[static_cast<size_t>(rank)];
+  return {rank, silent.text(rank) + " has been silent for " + seconds_text(silent.silent_seconds) +
+                    ": it is stopped, or its host cannot be reached"};
 }
 
 std::optional<FailureReason> find_disagreement(const Board& board) {
@@ -111,12 +117,7 @@ std::optional<FailureReason> find_disagreement(const Board& board) {
 FailureReason blame_for_delay(const Board& board, const std::string& group, int64_t sequence,
                               const std::string& operation, double waited_seconds,
                               double silence_seconds) {
-  if (const auto silent = most_silent(board, silence_seconds)) {
-    const RankView& rank = board.ranks[static_cast<size_t>(*silent)];
-    return {*silent, rank.text(*silent) + " has been silent for " +
-                         seconds_text(rank.silent_seconds) +
-                         ": it is stopped, or its host cannot be reached"};
-  }
+  if (const auto silent = most_silent(board, silence_seconds)) return silence_of(board, *silent);
   if (const auto disagreement = find_disagreement(board)) return *disagreement;
   if (const auto found = Chase(board, waited_seconds).follow(group, sequence, operation)) {
     return *found;

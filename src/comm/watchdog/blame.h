@@ -45,6 +45,8 @@ std::optional<FailureReason> find_disagreement(const Board& board);
 
 // Returns the rank that has been silent longest, if that is at least `silence_seconds`.
 std::optional<int32_t> most_silent(const Board& board, double silence_seconds);
+// Explains a failure by the silence of that rank.
+FailureReason silence_of(const Board& board, int32_t rank);
 
 std::string seconds_text(double seconds);
 

@@ -351,10 +351,7 @@ std::optional<FailureReason> Watchdog::look_at_store(Clock::time_point now) cons
     if (*silent == 0 && options_.store_on_rank_0 && unanswered > silence_seconds()) {
       return blame_store("has not answered for " + seconds_text(unanswered));
     }
-    const double time = seen.ranks[static_cast<size_t>(*silent)].silent_seconds;
-    return FailureReason{*silent, name_of_rank(*silent) + " has been silent for " +
-                                      seconds_text(time) +
-                                      ": it is stopped, or its host cannot be reached"};
+    return silence_of(seen, *silent);
   }
   return std::nullopt;
 }
@@ -374,8 +371,7 @@ Board Watchdog::board() const {
 }
 
 std::string Watchdog::name_of_rank(int32_t rank) const {
-  return "rank " + std::to_string(rank) + " (" +
-         options_.identities[static_cast<size_t>(rank)].text() + ")";
+  return rank_text(rank, options_.identities[static_cast<size_t>(rank)]);
 }
 
 // ---- Leaving and ending ----

@@ -12,6 +12,7 @@
 
 #include "base/awake_clock.h"
 #include "base/errors.h"
+#include "base/measurement.h"
 #include "comm/collectives/group_communicator.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "comm/collectives/transport.h"
@@ -251,10 +252,7 @@ void DistributedWorld::meet(const ProcessIdentity& identity) {
 
 void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
   const Clock::time_point begin = Clock::now();
-  const auto waited = [&] {
-    return seconds_text(std::chrono::duration<double>(Clock::now() - begin).count()) + " for " +
-           what;
-  };
+  const auto waited = [&] { return seconds_text(seconds_since(begin)) + " for " + what; };
   while (!task.wait_for(kLook)) {
     if (Clock::now() - begin > options_.timeout + kSlack) {
       watchdog_->offer(

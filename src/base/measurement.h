@@ -1,12 +1,24 @@
-// Median: robust statistics of measurements, which a single outlier must not move. Pure functions.
+// Measurements: the time since a moment, and robust statistics, which a single outlier must not
+// move. Plain functions, any thread.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace longshore {
+
+template <typename Clock, typename Duration>
+double seconds_since(std::chrono::time_point<Clock, Duration> begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Returns the seconds since 1970.
+inline double unix_seconds() {
+  return seconds_since(std::chrono::system_clock::time_point());
+}
 
 // Returns the element at rank `share` of the sorted values. `values` must not be empty.
 inline double quantile_of(std::vector<double> values, double share) {

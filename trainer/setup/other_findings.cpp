@@ -1,8 +1,10 @@
-#include "trainer/setup/other_data_sets.h"
+#include "trainer/setup/other_findings.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "base/file.h"
 #include "base/texts.h"
@@ -16,11 +18,6 @@ constexpr const char* kWrittenByTemplate =
     "LLaMA-Factory writes rows of prompts by its chat template; here data.prompt_template says how "
     "they are written, and rows of messages are written by the chat template";
 
-std::string member_of(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 // Returns the hub id with its configuration and split, as data.train names it.
 std::string hub_id(const std::string& id, const std::string& config, const std::string& split) {
   if (!config.empty()) return id + ":" + config + ":" + (split.empty() ? "train" : split);
@@ -33,6 +30,18 @@ bool is_local(const std::string& path) {
   return path.starts_with(".") || path.starts_with("/") || path.starts_with("~") ||
          extension == ".json" || extension == ".jsonl" || extension == ".parquet" ||
          extension == ".txt" || std::filesystem::exists(path, ignored);
+}
+
+// Returns the value under `name`, which is then in `read`; null if the file has none.
+const Json* value_at(const Json& file, const char* name, std::vector<std::string>& read) {
+  read.emplace_back(name);
+  const auto member = file.find(name);
+  return member == file.end() || member->is_null() ? nullptr : &*member;
+}
+
+std::string text_at(const Json& file, const char* name, std::vector<std::string>& read) {
+  read.emplace_back(name);
+  return member_text(file, name);
 }
 
 class DataSetReader {
@@ -68,11 +77,8 @@ class DataSetReader {
   }
 
  private:
-  const Json* take(const char* name) {
-    found_.read.emplace_back(name);
-    const auto member = file_.find(name);
-    return member == file_.end() || member->is_null() ? nullptr : &*member;
-  }
+  const Json* take(const char* name) { return value_at(file_, name, found_.read); }
+  std::string text(const char* name) { return text_at(file_, name, found_.read); }
   void left(const std::string& key, const std::string& why) { found_.left.emplace_back(key, why); }
   void refused(const std::string& key, const std::string& why) {
     found_.refused.emplace_back(key, why);
@@ -94,7 +100,7 @@ class DataSetReader {
       const std::string place = key + "[" + std::to_string(i) + "]";
       if (list[i].is_string()) {
         paths.push_back(list[i].get<std::string>());
-      } else if (list[i].is_object() && !member_of(list[i], "path").empty()) {
+      } else if (list[i].is_object() && !member_text(list[i], "path").empty()) {
         read_entry(place, list[i], paths);
       } else {
         refused(place, "expected a data set with a path");
@@ -103,7 +109,7 @@ class DataSetReader {
   }
 
   void read_entry(const std::string& place, const Json& entry, std::vector<std::string>& paths) {
-    const std::string path = member_of(entry, "path"), split = member_of(entry, "split");
+    const std::string path = member_text(entry, "path"), split = member_text(entry, "split");
     if (split.find('[') != std::string::npos) {
       left(place + ".split", "it is a part of a split; the whole split is read");
     }
@@ -116,18 +122,18 @@ class DataSetReader {
     } else if (is_local(path)) {
       paths.push_back(path);
     } else {
-      paths.push_back(hub_id(path, member_of(entry, "name"), split.substr(0, split.find('['))));
+      paths.push_back(hub_id(path, member_text(entry, "name"), split.substr(0, split.find('['))));
     }
     read_type(place, entry);
-    set_key(place, "text", member_of(entry, "text_column"));
+    set_key(place, "text", member_text(entry, "text_column"));
     set_key(place, "text",
-            entry.value("type", Json()) == "completion" ? member_of(entry, "field") : "");
-    const std::string messages = member_of(entry, "field_messages");
+            entry.value("type", Json()) == "completion" ? member_text(entry, "field") : "");
+    const std::string messages = member_text(entry, "field_messages");
     if (messages != "messages" && messages != "conversations") {
       set_key(place, "messages", messages);
     }
-    set_key(place, "chosen", member_of(entry, "field_chosen"));
-    set_key(place, "rejected", member_of(entry, "field_rejected"));
+    set_key(place, "chosen", member_text(entry, "field_chosen"));
+    set_key(place, "rejected", member_text(entry, "field_rejected"));
     for (const char* name : {"message_property_mappings", "roles", "roles_to_train",
                              "chat_template", "shards", "drop_system_message"}) {
       if (!entry.contains(name) || entry[name].is_null()) continue;
@@ -164,13 +170,13 @@ class DataSetReader {
 
   // Axolotl's own form of prompts: names of the members, and a text with {instruction}, {input}.
   void read_own_type(const std::string& place, const Json& type) {
-    set_key(place, "prompt", member_of(type, "field_instruction"));
-    set_key(place, "prompt", member_of(type, "field_prompt"));
-    set_key(place, "chosen", member_of(type, "field_chosen"));
-    set_key(place, "rejected", member_of(type, "field_rejected"));
-    set_key(place, "context", member_of(type, "field_input"));
-    set_key(place, "completion", member_of(type, "field_output"));
-    std::string form = member_of(type, "format");
+    set_key(place, "prompt", member_text(type, "field_instruction"));
+    set_key(place, "prompt", member_text(type, "field_prompt"));
+    set_key(place, "chosen", member_text(type, "field_chosen"));
+    set_key(place, "rejected", member_text(type, "field_rejected"));
+    set_key(place, "context", member_text(type, "field_input"));
+    set_key(place, "completion", member_text(type, "field_output"));
+    std::string form = member_text(type, "format");
     for (const auto& [theirs, ours] :
          {std::pair("{instruction}", "{prompt}"), std::pair("{input}", "{context}")}) {
       const std::string name = theirs;
@@ -180,7 +186,7 @@ class DataSetReader {
     }
     found_.prompt_template = form;
     for (const char* name : {"field_system", "system_prompt", "system_format", "no_input_format"}) {
-      if (!member_of(type, name).empty()) {
+      if (!member_text(type, name).empty()) {
         left(place + ".type." + name,
              "data.prompt_template is one text, with {prompt} and "
              "{context}");
@@ -210,11 +216,11 @@ class DataSetReader {
   }
 
   void read_named(const std::string& place, const Json& set, std::vector<std::string>& paths) {
-    const std::string file = member_of(set, "file_name"), id = member_of(set, "hf_hub_url");
+    const std::string file = member_text(set, "file_name"), id = member_text(set, "hf_hub_url");
     if (!file.empty()) {
       paths.push_back(directory_ + "/" + file);
     } else if (!id.empty()) {
-      paths.push_back(hub_id(id, member_of(set, "subset"), member_of(set, "split")));
+      paths.push_back(hub_id(id, member_text(set, "subset"), member_text(set, "split")));
     } else {
       return refused(place,
                      "it is neither a file nor a data set of the hub; name the files with "
@@ -226,7 +232,7 @@ class DataSetReader {
            "the usual names of members and roles are known; `longshore check data` "
            "shows the rows");
     }
-    const bool conversations = member_of(set, "formatting") == "sharegpt";
+    const bool conversations = member_text(set, "formatting") == "sharegpt";
     const bool named = file_.contains("template");  // the converter asks for the chat template
     if (!conversations && !named) left(place, kWrittenByTemplate);
     if (!set.contains("columns") || !set["columns"].is_object()) return;
@@ -236,13 +242,13 @@ class DataSetReader {
           std::pair("response", "completion"), std::pair("messages", "messages"),
           std::pair("tools", "tools"), std::pair("chosen", "chosen"),
           std::pair("rejected", "rejected")}) {
-      const std::string name = member_of(columns, theirs);
+      const std::string name = member_text(columns, theirs);
       if (name != "conversations" && name != ours) set_key(place, ours, name);
     }
     for (const char* name : {"images", "videos", "audios", "history"}) {
-      if (!member_of(columns, name).empty()) left(place + " " + name, "it is not read");
+      if (!member_text(columns, name).empty()) left(place + " " + name, "it is not read");
     }
-    if (!member_of(columns, "kto_tag").empty()) {
+    if (!member_text(columns, "kto_tag").empty()) {
       left(place + " kto_tag", "give the rows prompt, completion and label; docs/data.md");
     }
   }
@@ -250,24 +256,155 @@ class DataSetReader {
   // TRL's dataset_name with its configuration and splits.
   void read_hub_name(const Json& name) {
     const std::string path = name.is_string() ? name.get<std::string>() : "";
-    const std::string config = text_of("dataset_config"), split = text_of("dataset_train_split");
-    const std::string held_out = text_of("dataset_test_split");
+    const std::string config = text("dataset_config"), split = text("dataset_train_split");
+    const std::string held_out = text("dataset_test_split");
     if (path.empty()) return refused("dataset_name", "expected a path or an id");
     found_.train.push_back(is_local(path) ? path : hub_id(path, config, split));
-    const std::string evaluated = member_of(file_, "eval_strategy");
+    const std::string evaluated = member_text(file_, "eval_strategy");
     if (evaluated.empty() || evaluated == "no" || is_local(path)) return;
     found_.eval.push_back(hub_id(path, config, held_out.empty() ? "test" : held_out));
-  }
-
-  std::string text_of(const char* name) {
-    const Json* value = take(name);
-    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
   }
 
   const Json& file_;
   std::string directory_;
   OtherDataSets found_;
   std::map<std::string, std::string> keys_;
+};
+
+constexpr const char* kLosses =
+    "`init --from` converts supervised fine-tuning, and the losses sigmoid (dpo), robust, ipo, "
+    "orpo, simpo and kto over preferences; not rewards";
+
+// Names of TRL and LLaMA-Factory for a loss, and the name in the run file.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kNames = {
+    {{"sigmoid", "dpo"},
+     {"robust", "dpo-robust"},
+     {"ipo", "ipo"},
+     {"orpo", "orpo"},
+     {"simpo", "simpo"},
+     {"kto", "kto"}}};
+
+class PreferenceReader {
+ public:
+  PreferenceReader(const Json& file, std::string_view trainer) : file_(file), trainer_(trainer) {}
+
+  OtherPreference read() {
+    if (trainer_ == "Axolotl") read_axolotl();
+    if (trainer_ == "LLaMA-Factory") read_llama_factory();
+    if (trainer_ == "TRL") read_trl();
+    read_numbers();
+    read_reference();
+    return std::move(found_);
+  }
+
+ private:
+  const Json* take(const char* name) { return value_at(file_, name, found_.read); }
+  std::string text(const char* name) { return text_at(file_, name, found_.read); }
+  void refuse(const std::string& key, const std::string& value) {
+    found_.refused.emplace_back(key + " = " + printable(value, 40), kLosses);
+  }
+
+  // Sets the loss of this name; `value` may be a list of one name.
+  void name_loss(const char* key, const Json& value) {
+    const std::vector<std::string> names = texts_of(value);
+    const auto known = std::ranges::find_if(
+        kNames, [&](const auto& name) { return names.size() == 1 && name.first == names.front(); });
+    if (known == kNames.end()) return refuse(key, value.dump());
+    found_.loss = known->second;
+  }
+
+  void read_axolotl() {
+    const Json* rl = take("rl");
+    const Json* type = take("dpo_loss_type");
+    if (rl == nullptr || *rl == false || *rl == "") return;
+    const std::string name = rl->is_string() ? rl->get<std::string>() : rl->dump();
+    if (name == "dpo") {
+      name_loss("dpo_loss_type", type == nullptr ? Json("sigmoid") : *type);
+    } else if (name == "ipo" || name == "orpo" || name == "simpo" || name == "kto") {
+      found_.loss = name;
+    } else {
+      refuse("rl", name);
+    }
+  }
+
+  void read_llama_factory() {
+    const std::string stage = text("stage");
+    const Json* type = take("pref_loss");
+    if (stage == "dpo") {
+      name_loss("pref_loss", type == nullptr ? Json("sigmoid") : *type);
+    } else if (stage == "kto") {
+      found_.loss = "kto";
+    } else if (!stage.empty() && stage != "sft" && stage != "pt") {
+      refuse("stage", stage);
+    }
+  }
+
+  // A file of TRL does not name its trainer, so the arguments tell.
+  void read_trl() {
+    const auto has = [this](const char* name) { return file_.contains(name); };
+    if (const Json* type = take("loss_type"); type != nullptr && *type != "nll") {
+      return name_loss("loss_type", *type);
+    }
+    if (has("desirable_weight") || has("undesirable_weight")) {
+      found_.loss = "kto";
+    } else if (has("beta") || has("label_smoothing") || has("reference_free") ||
+               has("precompute_ref_log_probs") || has("f_divergence_type") ||
+               has("max_prompt_length")) {
+      found_.loss = "dpo";
+      found_.left.emplace_back("beta",
+                               "the arguments are taken for DPO's; for those of ORPO or KTO set "
+                               "train.loss");
+    }
+  }
+
+  // Takes the first of the file's keys that has a value.
+  void number(const char* ours, std::initializer_list<const char*> theirs, bool used = true) {
+    for (const char* name : theirs) {
+      if (take(name) == nullptr || !used) continue;
+      found_.numbers.emplace_back(ours, name);
+      return;
+    }
+  }
+
+  void read_numbers() {
+    const std::string& loss = found_.loss;
+    const bool kto = loss == "kto", simpo = loss == "simpo";
+    const bool smooths = loss == "dpo" || loss == "dpo-robust" || simpo;
+    number("beta", {"orpo_alpha"}, loss == "orpo");
+    const bool alpha = loss == "orpo" && !found_.numbers.empty();
+    number("beta", {"rl_beta", "pref_beta", "beta"}, !loss.empty() && !alpha);
+    number("gamma", {"simpo_gamma"}, simpo);
+    // TRL takes no notice of it with the loss "sigmoid".
+    const bool ignored = trainer_ == "TRL" && loss == "dpo";
+    number("label_smoothing", {"dpo_label_smoothing", "label_smoothing"}, smooths && !ignored);
+    const Json* smoothing = take("label_smoothing");
+    if (ignored && smoothing != nullptr && *smoothing != 0) {
+      found_.left.emplace_back("label_smoothing",
+                               "TRL takes no notice of it with this loss; "
+                               "preference.label_smoothing would be used");
+    }
+    number("desirable_weight", {"kto_desirable_weight", "kto_chosen_weight", "desirable_weight"},
+           kto);
+    number("undesirable_weight",
+           {"kto_undesirable_weight", "kto_rejected_weight", "undesirable_weight"}, kto);
+    if (simpo && trainer_ != "LLaMA-Factory" && !file_.contains("cpo_alpha")) {
+      found_.left.emplace_back("cpo_alpha",
+                               "without it TRL adds a loss of supervised fine-tuning (1.0); "
+                               "Longshore adds none");
+    }
+  }
+
+  void read_reference() {
+    const std::string divergence = text("f_divergence_type");
+    if (!divergence.empty() && divergence != "reverse_kl") {
+      refuse("f_divergence_type", divergence);
+    }
+    found_.reference = text("ref_model");
+  }
+
+  const Json& file_;
+  std::string_view trainer_;
+  OtherPreference found_;
 };
 
 }  // namespace
@@ -297,6 +434,10 @@ std::vector<std::string> texts_of(const Json& value) {
 OtherDataSets read_other_data_sets(const Json& file, const std::vector<std::string>& given,
                                    const std::string& dataset_directory) {
   return DataSetReader(file, dataset_directory).read(given);
+}
+
+OtherPreference read_other_preference(const Json& file, std::string_view trainer) {
+  return PreferenceReader(file, trainer).read();
 }
 
 }  // namespace longshore
