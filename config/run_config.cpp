@@ -13,7 +13,7 @@
 #include "base/texts.h"
 #include "config/field_table.h"
 #include "config/other_trainers.h"
-#include "config/run_file_path.h"
+#include "config/run_arguments.h"
 #include "config/run_rules.h"
 #include "config/toml_document.h"
 #include "config/value_reader.h"

@@ -21,11 +21,16 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "nvme/commit/manifest.h"
 #include "nvme/commit/versioned_chunks.h"
+#include "nvme/drive/drive.h"
+#include "nvme/parts/stripe_map.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
@@ -226,5 +231,39 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
   std::exception_ptr failure_ LONGSHORE_GUARDED_BY(mutex_);
 };
+
+// State files: the files of a rank's state and of its activation checkpoints, one of each per
+// directory of offload.nvme. Free functions; the store owns the returned drives.
+
+enum class StateFile : uint8_t {
+  kState,   // <directory>/rank-0003.state
+  kInputs,  // <directory>/rank-0003.inputs, unlinked once open: it ends with the process
+};
+std::string state_file_path(const std::string& directory, int32_t rank,
+                            StateFile file = StateFile::kState);
+
+// The content found at the path of a rank's state file.
+struct StateFileContent {
+  Bytes bytes = 0;                   // 0: no file, or an empty one
+  std::optional<Manifest> manifest;  // the newest
+  bool unknown = false;              // nonzero manifest blocks without a valid manifest
+  std::optional<RunKey> claimed;     // from a block that begins like a manifest and is damaged
+};
+// Changes nothing. Waits for the lock as opening does.
+StateFileContent read_state_file(const std::string& directory, int32_t rank);
+
+struct StateFileOptions {
+  std::vector<std::string> directories;  // one per drive; created if missing
+  int32_t rank = 0;
+  StateFile file = StateFile::kState;
+  int depth = 32;
+  IoEngine engine = IoEngine::kAuto;
+};
+
+// Creates or opens and locks the files, preallocated to the map's sizes, and starts their threads;
+// `window` is registered. Throws DoesNotFitError before any allocation if a drive is too full.
+std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& options,
+                                                     const StripeMap& map,
+                                                     std::span<std::byte> window);
 
 }  // namespace longshore

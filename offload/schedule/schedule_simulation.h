@@ -1,4 +1,7 @@
-// simulate_schedule: a deterministic event simulation that computes when each operation of a
+// schedule_simulation: when the operations of a schedule run, and the schedule as a table and as a
+// timeline of lanes.
+//
+// simulate_schedule is a deterministic event simulation that computes when each operation of a
 // schedule runs, from given durations and without a device. Operations of one lane run one at a
 // time in the order in which they become ready; reads of parameters overtake other reads, as on the
 // drives. Lanes may share cores, and collectives share the link between ranks: where the running
@@ -10,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "offload/schedule/step_schedule.h"
@@ -51,5 +55,14 @@ SimulatedPass simulate_schedule(const StepSchedule& schedule, std::span<const do
 
 // Returns the chain of operations, each held by the one before, that ends last.
 std::vector<int32_t> critical_path(const SimulatedPass& pass);
+
+// Prints a line for each operation: number, lane, unit, slots, dependencies, bytes.
+std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model);
+
+// Draws an SVG picture with one row for each lane that has operations and one bar for each
+// operation. `pass` is the simulation of `schedule` and gives the bars' lengths; tooltips show
+// names and waits.
+std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
+                          const SimulatedPass& pass);
 
 }  // namespace longshore

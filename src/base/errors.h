@@ -36,6 +36,13 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+// The error of an exit code.
+template <ExitCode kCode>
+class ErrorOf : public Error {
+ public:
+  explicit ErrorOf(const std::string& text) : Error(kCode, text) {}
+};
+
 // The run file, the command line or a model's configuration is wrong. The error holds all problems
 // found, one line each: location ("run.toml:12:1"), problem and remedy.
 class ConfigError : public Error {
@@ -50,47 +57,26 @@ class ConfigError : public Error {
 };
 
 // The plan does not fit the machine or a cap of the run file (exit 3).
-class DoesNotFitError : public Error {
- public:
-  explicit DoesNotFitError(const std::string& text) : Error(ExitCode::kDoesNotFit, text) {}
-};
+using DoesNotFitError = ErrorOf<ExitCode::kDoesNotFit>;
 
 // Device or host memory ran out at run time (exit 4). The text lists the owners of the memory.
-class OutOfMemoryError : public Error {
- public:
-  explicit OutOfMemoryError(const std::string& text) : Error(ExitCode::kOutOfMemory, text) {}
-};
+using OutOfMemoryError = ErrorOf<ExitCode::kOutOfMemory>;
 
 // An input file (weights, index, tokenizer, training data) is damaged or malformed (exit 5).
-class DataError : public Error {
- public:
-  explicit DataError(const std::string& text) : Error(ExitCode::kData, text) {}
-};
+using DataError = ErrorOf<ExitCode::kData>;
 
 // A checkpoint is missing, damaged or does not match the run (exit 6).
-class CheckpointError : public Error {
- public:
-  explicit CheckpointError(const std::string& text) : Error(ExitCode::kCheckpoint, text) {}
-};
+using CheckpointError = ErrorOf<ExitCode::kCheckpoint>;
 
 // Too many steps in a row had a non-finite loss or gradient (exit 7).
-class NonFiniteError : public Error {
- public:
-  explicit NonFiniteError(const std::string& text) : Error(ExitCode::kNonFinite, text) {}
-};
+using NonFiniteError = ErrorOf<ExitCode::kNonFinite>;
 
 // Another rank died, hangs, disagrees, failed or cannot be reached (exit 8). The text names the
 // rank, the operation with its sequence number and unit, and the time spent waiting.
-class CommError : public Error {
- public:
-  explicit CommError(const std::string& text) : Error(ExitCode::kDistributed, text) {}
-};
+using CommError = ErrorOf<ExitCode::kDistributed>;
 
 // A GPU computes other results than the CPU, or its check did not end (exit 10).
-class GpuError : public Error {
- public:
-  explicit GpuError(const std::string& text) : Error(ExitCode::kGpu, text) {}
-};
+using GpuError = ErrorOf<ExitCode::kGpu>;
 
 // An operation of the system failed (exit 1). The text names operation, path and errno's text.
 class IoError : public Error {

@@ -11,7 +11,7 @@
 #include "hf/adapter_directory.h"
 #include "hf/directory_entry.h"
 #include "hf/hub_cache.h"
-#include "hf/packed_pairs.h"
+#include "hf/packed_tensor.h"
 #include "hf/problem_list.h"
 #include "hf/weight_index.h"
 

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 
 #include "base/packed_format.h"
 #include "hf/safetensors_reader.h"
@@ -41,5 +43,20 @@ class PackedTensor {
  protected:
   TensorInfo values_;
 };
+
+// PairedTensor: a stored tensor of a model with packed matrices: a tensor of its own, codes with
+// their scales, or the scales of other codes.
+struct PairedTensor {
+  std::unique_ptr<PackedTensor> packed =
+      nullptr;               // set: codes, with the scales that belong to them
+  bool scales = false;       // these are scales
+  std::string problem = {};  // why the tensor cannot be read; empty: it can
+};
+
+// Finds a stored tensor by its name; a null part if there is none.
+using FindPart = std::function<PackedTensor::Part(const std::string& name)>;
+
+PairedTensor pair_mxfp4(PackedTensor::Part part, const FindPart& find);
+PairedTensor pair_fp8(PackedTensor::Part part, const FindPart& find);
 
 }  // namespace longshore

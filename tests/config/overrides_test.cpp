@@ -1,4 +1,4 @@
-#include "config/overrides.h"
+#include "config/run_arguments.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A path that is no run file is answered with what to give instead.
-#include "config/run_file_path.h"
+#include "config/run_arguments.h"
 
 #include <gtest/gtest.h>
 

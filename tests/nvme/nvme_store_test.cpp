@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "nvme/store/state_files.h"
+#include "nvme/store/nvme_store.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"

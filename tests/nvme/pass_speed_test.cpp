@@ -10,7 +10,6 @@
 
 #include "nvme/probe/drive_probe.h"
 #include "nvme/store/nvme_store.h"
-#include "nvme/store/state_files.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "nvme/store/nvme_store.h"
-#include "nvme/store/state_files.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"

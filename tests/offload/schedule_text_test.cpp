@@ -1,5 +1,5 @@
 // A schedule as a table and as a picture.
-#include "offload/schedule/schedule_text.h"
+#include "offload/schedule/schedule_simulation.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "config/describe.h"
-#include "config/run_file_path.h"
+#include "config/run_arguments.h"
 
 namespace longshore {
 

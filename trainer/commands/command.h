@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "config/overrides.h"
+#include "config/run_arguments.h"
 #include "trainer/commands/command_arguments.h"
 #include "trainer/setup/run_setup.h"
 

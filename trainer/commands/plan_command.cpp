@@ -8,7 +8,7 @@
 #include "base/texts.h"
 #include "config/toml_document.h"
 #include "offload/plan/plan_text.h"
-#include "offload/schedule/schedule_text.h"
+#include "offload/schedule/schedule_simulation.h"
 #include "trainer/commands/command.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"

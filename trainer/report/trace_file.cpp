@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/number_formats.h"
 #include "base/texts.h"
-#include "offload/schedule/schedule_text.h"
+#include "offload/schedule/schedule_simulation.h"
 
 namespace longshore {
 namespace {

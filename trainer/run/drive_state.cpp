@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "nvme/store/state_files.h"
+#include "nvme/store/nvme_store.h"
 #include "offload/engine/tiers.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"

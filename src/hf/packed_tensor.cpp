@@ -1,4 +1,4 @@
-#include "hf/packed_pairs.h"
+#include "hf/packed_tensor.h"
 
 #include <string_view>
 
