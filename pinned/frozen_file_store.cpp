@@ -125,12 +125,6 @@ Bytes FrozenFileStore::planned_resident_bytes(const FlatLayout& layout,
   return align_up(shard_bytes(layout, layout.flat_elements(), options), kSlotAlignment);
 }
 
-FrozenFileStore::Unit& FrozenFileStore::at(UnitId unit) {
-  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
-      << "unit " << unit;
-  return units_[static_cast<size_t>(unit.value)];
-}
-
 // Begins to fill the frozen part of the slot; padding between parameters is zero, as in host
 // memory.
 std::shared_ptr<ReadingThreads::Reads> FrozenFileStore::begin_filling(const Unit& unit,
@@ -156,7 +150,7 @@ std::shared_ptr<ReadingThreads::Reads> FrozenFileStore::begin_filling(const Unit
 }
 
 void FrozenFileStore::read_parameters(UnitId id, ParameterSlot slot) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   LONGSHORE_CHECK(unit.resident.empty()) << "unit " << id << " is resident";
   owners_.claim(slot, id);
   reads_[slot] = begin_filling(unit, slots_[slot]);
@@ -164,7 +158,7 @@ void FrozenFileStore::read_parameters(UnitId id, ParameterSlot slot) {
 
 // Puts the trained parameters of now before the frozen ones in `memory`.
 std::span<const std::byte> FrozenFileStore::joined(UnitId id, std::span<std::byte> memory) {
-  const Unit& unit = at(id);
+  const Unit& unit = of_unit(units_, id);
   if (unit.trained_bytes > 0) {
     const auto trained = trained_.parameters(id);
     LONGSHORE_CHECK(static_cast<Bytes>(trained->bytes().size()) == unit.trained_bytes)
@@ -187,7 +181,7 @@ std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters_in(UnitI
 }
 
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   if (unit.frozen_bytes == 0) return trained_.parameters(id);
   if (!unit.resident.empty()) return resident_parameters(id);
   const std::optional<ParameterSlot> slot = owners_.claim_any(id);
@@ -197,7 +191,7 @@ std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::parameters(UnitId i
 }
 
 std::unique_ptr<ShardStore::ParameterLease> FrozenFileStore::resident_parameters(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   const ParameterSlot place(id.value);
   places_.claim(place, id);
   try {

@@ -82,7 +82,6 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
     std::vector<Chunk> chunks = {};             // in the order of the slot
   };
 
-  Unit& at(UnitId unit);
   void make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard);
   std::unique_ptr<ParameterLease> resident_parameters(UnitId id);
   std::span<const std::byte> joined(UnitId id, std::span<std::byte> memory);

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/mutex.h"
 #include "base/number_formats.h"
+#include "shard/slots.h"
 
 namespace longshore {
 namespace {
@@ -103,12 +104,6 @@ Bytes PinnedStore::planned_join_bytes(const std::vector<FlatLayout>& layouts,
   return align_up(largest, kJoinAlignment);
 }
 
-PinnedStore::Unit& PinnedStore::at(UnitId unit) {
-  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
-      << "unit " << unit;
-  return units_[static_cast<size_t>(unit.value)];
-}
-
 std::span<std::byte> PinnedStore::region(const Unit& unit, Region region) const {
   return unit.slab.subspan(static_cast<size_t>(unit.layout.offset(region, kSegments.front())),
                            static_cast<size_t>(unit.layout.region_bytes(region)));
@@ -119,7 +114,7 @@ std::span<std::byte> PinnedStore::host_parameters(const Unit& unit) const {
 }
 
 std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   const bool joins = needs_join(options_);
   {
     const MutexLock lock(leases_);
@@ -169,7 +164,7 @@ std::span<const std::byte> PinnedStore::mapped_parameters(std::span<const std::b
 }
 
 std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   const MutexLock lock(leases_);
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
   LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";

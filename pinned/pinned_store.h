@@ -64,7 +64,6 @@ class PinnedStore final : public ShardStore, public SharedShards {
     bool state_leased = false;
   };
 
-  Unit& at(UnitId unit);
   void end_parameters(Unit& unit, bool joined);
   void end_state(Unit& unit);
   std::span<std::byte> region(const Unit& unit, Region region) const;

@@ -198,12 +198,6 @@ Bytes NvmeStore::commit_bytes(const std::vector<FlatLayout>& layouts,
   return bytes;
 }
 
-NvmeStore::Unit& NvmeStore::at(UnitId unit) {
-  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
-      << "unit " << unit;
-  return units_[static_cast<size_t>(unit.value)];
-}
-
 // ---- Locations in memory ----
 
 // The update works directly on the parameter in host memory if that has the state's own form.
@@ -302,7 +296,7 @@ class NvmeStore::HostParameters final : public ParameterLease {
   }
   ~HostParameters() override { store_->end_lease_of_parameters(unit_); }
   std::span<const std::byte> bytes() const override {
-    const Unit& unit = store_->at(unit_);
+    const Unit& unit = of_unit(store_->units_, unit_);
     return unit.parameters.first(static_cast<size_t>(unit.parts.parameter_bytes()));
   }
 
@@ -333,7 +327,7 @@ class NvmeStore::DriveParameters final : public ParameterLease {
 };
 
 void NvmeStore::begin_lease_of_parameters(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   const MutexLock lock(mutex_);
   rethrow_failure();
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
@@ -342,14 +336,14 @@ void NvmeStore::begin_lease_of_parameters(UnitId id) {
 
 void NvmeStore::end_lease_of_parameters(UnitId id) {
   const MutexLock lock(mutex_);
-  --at(id).parameter_leases;
+  --of_unit(units_, id).parameter_leases;
 }
 
 std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters(UnitId id) {
   if (!options_.parameters_on_drives) return std::make_unique<HostParameters>(this, id);
   const ParameterSlot slot = claim_any(parameter_owners_, id, "parameters");
   try {
-    fill_parameter_slot(at(id), parameter_slots_[slot]);
+    fill_parameter_slot(of_unit(units_, id), parameter_slots_[slot]);
     return std::make_unique<DriveParameters>(this, id, slot);
   } catch (...) {
     parameter_owners_.free(slot, id);
@@ -364,7 +358,7 @@ std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters_in(UnitId id,
 }
 
 void NvmeStore::read_parameters(UnitId id, ParameterSlot slot) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   parameter_owners_.claim(slot, id);
   try {
     fill_parameter_slot(unit, parameter_slots_[slot]);
@@ -391,7 +385,7 @@ void NvmeStore::fill_parameter_slot(Unit& unit, ParameterMemory& slot) {
 }
 
 void NvmeStore::pass_parameters(UnitId id, StateSlot from, ParameterSlot to) {
-  const Unit& unit = at(id);
+  const Unit& unit = of_unit(units_, id);
   state_owners_.check(from, id);
   parameter_owners_.claim(to, id);
   StateMemory& source = state_slots_[from];

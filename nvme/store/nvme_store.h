@@ -181,7 +181,6 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   static Sizes sizes_of(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options);
 
   void carve(const std::vector<FlatLayout>& layouts);
-  Unit& at(UnitId unit);
   bool in_host_memory(const Unit& unit, PartRole role) const;
   std::span<std::byte> part_memory(const Unit& unit, StateMemory& slot, PartRole role) const;
   std::span<std::byte> region(const Unit& unit, StateMemory& slot, Region region, Segment segment);

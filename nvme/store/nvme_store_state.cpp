@@ -16,7 +16,7 @@ class NvmeStore::State final : public StateLease {
       : store_(store), unit_(unit), slot_(slot), whole_(whole) {}
   ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
   StateSpans segment(Segment segment) override {
-    Unit& unit = store_->at(unit_);
+    Unit& unit = of_unit(store_->units_, unit_);
     const auto part = [&](Region region) {
       return store_->region(unit, store_->state_slots_[slot_], region, segment);
     };
@@ -43,12 +43,12 @@ std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
   std::optional<StateSlot> slot;
   try {
     slot = claim_any(state_owners_, id, "state");
-    fill_state_slot(at(id), state_slots_[*slot]);
+    fill_state_slot(of_unit(units_, id), state_slots_[*slot]);
     return std::make_unique<State>(this, id, *slot, /*whole=*/true);
   } catch (...) {
     if (slot) state_owners_.free(*slot, id);
     const MutexLock lock(mutex_);
-    at(id).state_leased = false;
+    of_unit(units_, id).state_leased = false;
     throw;
   }
 }
@@ -60,7 +60,7 @@ std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, StateSlot
 }
 
 void NvmeStore::begin_lease_of_state(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   const MutexLock lock(mutex_);
   rethrow_failure();
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
@@ -71,13 +71,13 @@ void NvmeStore::begin_lease_of_state(UnitId id) {
 void NvmeStore::end_lease_of_state(UnitId id, StateSlot slot, bool whole) noexcept {
   std::exception_ptr failure;
   try {
-    refresh_host_parameters(at(id), state_slots_[slot]);
+    refresh_host_parameters(of_unit(units_, id), state_slots_[slot]);
     if (whole) write_state(id, slot);
   } catch (...) {
     failure = std::current_exception();
   }
   const MutexLock lock(mutex_);
-  at(id).state_leased = false;
+  of_unit(units_, id).state_leased = false;
   if (failure_ == nullptr) failure_ = failure;
 }
 
@@ -86,7 +86,7 @@ void NvmeStore::end_lease_of_state(UnitId id, StateSlot slot, bool whole) noexce
 void NvmeStore::read_state(UnitId id, StateSlot slot) {
   state_owners_.claim(slot, id);
   try {
-    fill_state_slot(at(id), state_slots_[slot]);
+    fill_state_slot(of_unit(units_, id), state_slots_[slot]);
   } catch (...) {
     state_owners_.free(slot, id);
     throw;
@@ -140,7 +140,7 @@ void NvmeStore::finish_reads(std::span<PartIo> ios) {
 void NvmeStore::write_state(UnitId id, StateSlot slot) {
   state_owners_.check(slot, id);
   try {
-    seal_and_write(id, at(id), state_slots_[slot]);
+    seal_and_write(id, of_unit(units_, id), state_slots_[slot]);
   } catch (...) {
     state_owners_.free(slot, id);
     throw;
@@ -189,7 +189,7 @@ void NvmeStore::write_sealed(StateMemory& slot, const std::array<bool, 3>& roles
 
 // Copies the unit unchanged into the pending version, unless it was written there already.
 void NvmeStore::write_again(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   std::array<bool, 3> writes{};  // by role
   bool missing = false;
   for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
@@ -218,7 +218,7 @@ void NvmeStore::refresh_host_parameters(Unit& unit, StateMemory& slot) {
 }
 
 void NvmeStore::read_host_parameters(UnitId id) {
-  Unit& unit = at(id);
+  Unit& unit = of_unit(units_, id);
   StateMemory& slot = state_slots_.front();
   for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
     const int part = unit.part_ids[index_of(role)];

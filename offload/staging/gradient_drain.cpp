@@ -218,14 +218,8 @@ Bytes HostGradients::planned_bytes(const std::vector<FlatLayout>& layouts,
   return options.ring > 0 ? options.ring * largest : sum;
 }
 
-const HostGradients::Unit& HostGradients::at(UnitId unit) const {
-  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
-      << "unit " << unit;
-  return units_[static_cast<size_t>(unit.value)];
-}
-
 std::span<std::byte> HostGradients::gradient(UnitId id) {
-  const Unit& unit = at(id);
+  const Unit& unit = of_unit(units_, id);
   Bytes begin = unit.begin;
   if (options_.ring > 0) {
     const std::optional<HostGradientSlot> slot = ring_.slot_of(id);
@@ -237,7 +231,7 @@ std::span<std::byte> HostGradients::gradient(UnitId id) {
 }
 
 std::span<std::byte> HostGradients::segment(UnitId unit, Segment segment) {
-  const auto [begin, bytes] = at(unit).segments.at(static_cast<size_t>(segment));
+  const auto [begin, bytes] = of_unit(units_, unit).segments.at(static_cast<size_t>(segment));
   return gradient(unit).subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
 }
 

@@ -94,7 +94,6 @@ class HostGradients {
     Bytes bytes = 0;
     std::array<ElementRange, 3> segments{};  // byte ranges inside the gradient
   };
-  const Unit& at(UnitId unit) const;
 
   HostGradientsOptions options_;
   PinnedArena arena_;

@@ -28,7 +28,7 @@ void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
 }
 
 // The members of a group except the loss; they run one after another, forward and backward.
-class Chain {
+class Chain : public UnitCode {
  public:
   struct Member {
     const Unit* unit = nullptr;
@@ -40,7 +40,7 @@ class Chain {
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
 
   // Returns an empty text if any member has no signature.
-  std::string signature() const {
+  std::string signature() const override {
     std::string text;
     for (const Member& member : members_) {
       const std::string one = member.unit->signature();
@@ -57,7 +57,7 @@ class Chain {
   }
 
   // Returns the lengths of all members.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const {
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
     std::set<int64_t, std::greater<>> lengths = {longest};
     for (const Member& member : members_) {
       for (const int64_t length : member.unit->worst_documents(longest, device)) {
@@ -67,35 +67,35 @@ class Chain {
     return {lengths.begin(), lengths.end()};
   }
 
-  int64_t idle_elements() const {
+  int64_t idle_elements() const override {
     int64_t sum = 0;
     for (const Member& member : members_) sum += member.unit->idle_elements();
     return sum;
   }
 
-  int64_t activation_elements() const {
+  int64_t activation_elements() const override {
     int64_t sum = 0;
     for (const Member& member : members_) sum += member.unit->activation_elements();
     return sum;
   }
 
-  bool has_router() const {
+  bool has_router() const override {
     return std::ranges::any_of(members_,
                                [](const Member& member) { return member.unit->has_router(); });
   }
 
-  void make_worst(Carry& in) const {
+  void make_worst(Carry& in) const override {
     if (!members_.empty()) members_.front().unit->make_worst(in);
   }
 
-  int64_t attention_width() const {
+  int64_t attention_width() const override {
     int64_t sum = 0;
     for (const Member& member : members_) sum += member.unit->attention_width();
     return sum;
   }
 
   // Returns the largest heads among the members, which run one after the other.
-  AttentionHeads attention_heads() const {
+  AttentionHeads attention_heads() const override {
     AttentionHeads most;
     for (const Member& member : members_) {
       const AttentionHeads own = member.unit->attention_heads();
@@ -191,7 +191,7 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
   return grads;
 }
 
-class GroupedUnit : public Unit {
+class GroupedUnit : public UnitAround<Unit> {
  public:
   explicit GroupedUnit(Chain chain) : chain_(std::move(chain)) {}
   std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const override {
@@ -199,20 +199,10 @@ class GroupedUnit : public Unit {
     chain_.add_leaves(views, leaves);
     return leaves;
   }
-  std::string signature() const override { return chain_.signature(); }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    return chain_.worst_documents(longest, device);
-  }
-  int64_t idle_elements() const override { return chain_.idle_elements(); }
-  int64_t activation_elements() const override { return chain_.activation_elements(); }
-  bool has_router() const override { return chain_.has_router(); }
-  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     return chain_.forward(parameters, in, batch);
   }
-  AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
-  int64_t attention_width() const override { return chain_.attention_width(); }
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override {
@@ -220,10 +210,12 @@ class GroupedUnit : public Unit {
   }
 
  private:
+  const UnitCode& code() const override { return chain_; }
+
   Chain chain_;
 };
 
-class GroupedLoss : public LossUnit {
+class GroupedLoss : public UnitAround<LossUnit> {
  public:
   GroupedLoss(Chain chain, const LossUnit* loss, std::vector<int32_t> parameters)
       : chain_(std::move(chain)), loss_(loss), parameters_(std::move(parameters)) {}
@@ -238,18 +230,9 @@ class GroupedLoss : public LossUnit {
     const std::string members = chain_.signature(), loss = loss_->signature();
     return members.empty() || loss.empty() ? std::string() : members + loss;
   }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    return chain_.worst_documents(longest, device);
-  }
-  int64_t idle_elements() const override { return chain_.idle_elements(); }
-  int64_t activation_elements() const override { return chain_.activation_elements(); }
-  bool has_router() const override { return chain_.has_router(); }
-  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   int64_t positions_at_once(DeviceKind device) const override {
     return loss_->positions_at_once(device);
   }
-  AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
-  int64_t attention_width() const override { return chain_.attention_width(); }
   Bytes gpu_bytes_of_position(DType compute) const override {
     return loss_->gpu_bytes_of_position(compute);
   }
@@ -275,6 +258,8 @@ class GroupedLoss : public LossUnit {
   }
 
  private:
+  const UnitCode& code() const override { return chain_; }
+
   Chain chain_;
   const LossUnit* loss_;
   std::vector<int32_t> parameters_;

@@ -41,7 +41,7 @@ ParamSpec packed(ParamSpec parameter, const Packing& packing) {
 }
 
 // A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
-class PackedUnit : public Unit {
+class PackedUnit : public UnitAround<Unit> {
  public:
   PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
       : unit_(unit), format_(format) {
@@ -55,21 +55,6 @@ class PackedUnit : public Unit {
     const std::string inner = unit_->signature();
     return inner.empty() ? inner : std::string(name_of(format_)) + " " + inner;
   }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    return unit_->worst_documents(longest, device);
-  }
-  int64_t positions_at_once(DeviceKind device) const override {
-    return unit_->positions_at_once(device);
-  }
-  int64_t idle_elements() const override { return unit_->idle_elements(); }
-  int64_t activation_elements() const override { return unit_->activation_elements(); }
-  bool has_router() const override { return unit_->has_router(); }
-  void make_worst(Carry& in) const override { unit_->make_worst(in); }
-  AttentionHeads attention_heads() const override { return unit_->attention_heads(); }
-  int64_t attention_width() const override { return unit_->attention_width(); }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return unit_->gpu_bytes_of_position(compute);
-  }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     return unit_->forward(unpacked(parameters), in, batch);
@@ -81,6 +66,8 @@ class PackedUnit : public Unit {
   }
 
  private:
+  const UnitCode& code() const override { return *unit_; }
+
   struct Matrix {
     std::vector<int64_t> shape;  // empty: the parameter is not packed
     int64_t begin = 0;           // in the unpacked values of the unit

@@ -113,23 +113,20 @@ class ExpertsUnit : public Unit {
 
 // A block of attention and all experts. Keys and values that later layers read pass through the
 // experts.
-class SparseBlock : public Unit {
+class SparseBlock : public UnitAround<Unit> {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
   std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    return attention_.worst_documents(longest, device);
-  }
   int64_t idle_elements() const override { return experts_.idle_elements(); }
-  int64_t activation_elements() const override { return attention_.activation_elements(); }
   bool has_router() const override { return true; }
-  AttentionHeads attention_heads() const override { return attention_.attention_heads(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
+  const UnitCode& code() const override { return attention_; }
+
   size_t attention_parameters_;
   DecoderBlock attention_;
   ExpertsUnit experts_;

@@ -26,7 +26,8 @@ at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
 // Calls work(positions, begin) for each chunk of trained positions, of which `begin` is the first.
 template <typename Work>
 void for_each_chunk(const HeadRows& rows, const MicroBatch& batch, const Work& work) {
-  const int64_t chunk = rows.chunk(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const int64_t chunk =
+      rows.positions_at_once(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const at::Tensor positions = trained_positions(batch.targets);
   const int64_t count = positions.size(0);
   for (int64_t begin = 0; begin < count; begin += chunk) {

@@ -61,16 +61,20 @@ class EmbeddingPiece : public Unit {
 };
 
 // The code that all pieces of a head share. Carry: log-sum-exp and target score, fp32 [T, 1], x.
-class HeadRows {
+class HeadRows : public UnitCode {
  public:
   HeadRows(const ArchSpec& arch, const TableRows& rows);
-  // Returns the number of positions whose scores exist at a time.
-  int64_t chunk(DeviceKind device) const { return head_chunk_positions(rows_.count, device); }
-  Bytes gpu_bytes_of_position(DType compute) const;
-  std::string signature() const;
+  std::string signature() const override;
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return head_chunk_positions(rows_.count, device);
+  }
+  Bytes gpu_bytes_of_position(DType compute) const override;
   // The settings of distillation, whose sums the carry has then; empty with other losses.
   const std::optional<DistillOptions>& distill() const { return distill_; }
-  int64_t teacher_tokens() const { return distill_ ? distill_->top_k : 0; }
+  int64_t teacher_tokens() const override { return distill_ ? distill_->top_k : 0; }
   // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const;
   // Adds the piece's rows to the log-sum-exp and the target's score.
@@ -100,18 +104,9 @@ class HeadRows {
   int32_t table_index_;  // after the norm: owned or tied
 };
 
-class HeadPiece : public Unit {
+class HeadPiece : public UnitAround<Unit> {
  public:
   HeadPiece(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
-  std::string signature() const override { return rows_.signature(); }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
-  int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return rows_.gpu_bytes_of_position(compute);
-  }
-  int64_t teacher_tokens() const override { return rows_.teacher_tokens(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -120,22 +115,16 @@ class HeadPiece : public Unit {
                     const at::Tensor& positions) const override;
 
  private:
+  const UnitCode& code() const override { return rows_; }
+
   HeadRows rows_;
 };
 
 // The last of at least two pieces; it computes the loss.
-class HeadLoss : public LossUnit {
+class HeadLoss : public UnitAround<LossUnit> {
  public:
   HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
   std::string signature() const override { return rows_.signature() + " loss"; }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
-  int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return rows_.gpu_bytes_of_position(compute);
-  }
-  int64_t teacher_tokens() const override { return rows_.teacher_tokens(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradientSink& sink) const override;
@@ -150,6 +139,7 @@ class HeadLoss : public LossUnit {
   // carry after the piece's rows.
   Result distil(UnitParameters parameters, const Carry& in, const MicroBatch& batch, double scale,
                 Carry* grad_out) const;
+  const UnitCode& code() const override { return rows_; }
 
   HeadRows rows_;
 };

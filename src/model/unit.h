@@ -197,6 +197,33 @@ class LossUnit : public UnitCode {
                             const at::Tensor& positions) const = 0;
 };
 
+// A unit that other code runs in: it answers for the memory as that code does, except where a
+// derived class says otherwise. `Kind` is Unit or LossUnit.
+template <typename Kind>
+class UnitAround : public Kind {
+ public:
+  std::string signature() const override { return code().signature(); }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return code().worst_documents(longest, device);
+  }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return code().positions_at_once(device);
+  }
+  int64_t idle_elements() const override { return code().idle_elements(); }
+  int64_t activation_elements() const override { return code().activation_elements(); }
+  int64_t teacher_tokens() const override { return code().teacher_tokens(); }
+  bool has_router() const override { return code().has_router(); }
+  void make_worst(Carry& in) const override { code().make_worst(in); }
+  AttentionHeads attention_heads() const override { return code().attention_heads(); }
+  int64_t attention_width() const override { return code().attention_width(); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return code().gpu_bytes_of_position(compute);
+  }
+
+ private:
+  virtual const UnitCode& code() const = 0;
+};
+
 // A model that the engine can run: the spec, and a function for every unit.
 struct Model {
   virtual ~Model() = default;

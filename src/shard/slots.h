@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -39,6 +40,13 @@ class SlotVector : public std::vector<T> {
   T& operator[](Slot slot) { return this->at(static_cast<size_t>(slot.value)); }
   const T& operator[](Slot slot) const { return this->at(static_cast<size_t>(slot.value)); }
 };
+
+// Returns the element of a unit. The check fails for a unit without one.
+template <typename Elements>
+auto& of_unit(Elements& elements, UnitId unit) {
+  LONGSHORE_CHECK(unit.value >= 0 && unit.value < std::ssize(elements)) << "unit " << unit;
+  return elements[static_cast<size_t>(unit.value)];
+}
 
 // Detects mistakes of the schedule. The owner of the slots owns it. The lane that first writes a
 // slot claims it; the lane that last reads it frees it.
