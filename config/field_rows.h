@@ -21,11 +21,8 @@ template <typename Member>
 KeyValue to_value(const Member& member) {
   return member;
 }
-inline KeyValue to_value(const std::optional<int64_t>& member) {
-  return member ? KeyValue(*member) : KeyValue(AutoValue{});
-}
-
-inline KeyValue to_value(const std::optional<double>& member) {
+template <typename Value>
+KeyValue to_value(const std::optional<Value>& member) {
   return member ? KeyValue(*member) : KeyValue(AutoValue{});
 }
 
@@ -33,14 +30,10 @@ template <typename Member>
 void assign(Member& member, const KeyValue& value) {
   member = std::get<Member>(value);
 }
-inline void assign(std::optional<int64_t>& member, const KeyValue& value) {
-  const int64_t* number = std::get_if<int64_t>(&value);
-  member = number == nullptr ? std::nullopt : std::optional<int64_t>(*number);
-}
-
-inline void assign(std::optional<double>& member, const KeyValue& value) {
-  const double* number = std::get_if<double>(&value);
-  member = number == nullptr ? std::nullopt : std::optional<double>(*number);
+template <typename Value>
+void assign(std::optional<Value>& member, const KeyValue& value) {
+  const Value* given = std::get_if<Value>(&value);
+  member = given == nullptr ? std::nullopt : std::optional<Value>(*given);
 }
 
 template <typename Member>

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "tests/fakes/command_run.h"
 #include "tests/parity/run_driver.h"
-#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {

@@ -7,7 +7,6 @@
 #include "offload/plan/plan_text.h"
 #include "trainer/commands/command.h"
 #include "trainer/device/run_environment.h"
-#include "trainer/directory/config_change.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/loop/run_loop.h"
 #include "trainer/report/trace_file.h"

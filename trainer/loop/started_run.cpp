@@ -16,7 +16,6 @@
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
-#include "trainer/run/router_state.h"
 #include "trainer/run/run_checkpoints.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/use/reference_logps.h"

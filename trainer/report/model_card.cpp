@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "model/adapter.h"
-#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 #include "trainer/report/page.h"
 
 namespace longshore {

@@ -13,7 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/texts.h"
-#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 #include "trainer/report/line_chart.h"
 #include "trainer/report/page.h"
 

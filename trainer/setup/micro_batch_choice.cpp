@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {

@@ -9,7 +9,7 @@
 #include "hf/adapter_directory.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/run/router_state.h"
+#include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
 
 namespace longshore {

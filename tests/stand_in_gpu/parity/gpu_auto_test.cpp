@@ -10,7 +10,7 @@
 #include "tests/parity/run_driver.h"
 #include "tests/stand_in_gpu/stand_in.h"
 #include "trainer/device/gpu_check.h"
-#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {
