@@ -2,12 +2,12 @@
 #include "model/router_load.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "model/expert_math.h"
-#include "model/router_load.h"
 
 namespace longshore {
 namespace {
