@@ -90,6 +90,11 @@ SkippedProducts::SkippedProducts()
   kernels_.impl("addmm_", &sum_in_place);
 }
 
+// oneDNN's scratch for a product in bf16 on a CPU that multiplies bf16, for each thread: up to
+// 0.8 MB was measured (Xeon with AMX), more for few rows than for many, so that a micro-batch with
+// few trained positions may take more than the one that is measured.
+constexpr Bytes kProductScratch = kMiB;
+
 constexpr int64_t kHeadMultiple = 32;
 constexpr double kBeyondCounting = 0x1p60;
 
@@ -354,9 +359,12 @@ UnitCosts MeasuredWorkspace::costs() const {
       options_.device.kind == DeviceKind::kCuda && options_.device.compute != DType::kF32;
   const int64_t processors =
       flash ? cuda_devices().at(static_cast<size_t>(options_.device.gpu)).processors : 0;
+  const bool products = options_.device.kind == DeviceKind::kCpu &&
+                        options_.device.compute == DType::kBF16 && cpu_has_bf16();
+  const Bytes least = products ? options_.threads * kProductScratch : 0;
   return [fits = std::move(fits), gradients = std::move(gradients), gpu = std::move(gpu),
           documents = std::move(documents), of_unit = of_unit_, elsewhere = options_.elsewhere,
-          processors](int64_t positions, int64_t longest_document) {
+          processors, least](int64_t positions, int64_t longest_document) {
     std::vector<UnitCost> of_distinct;
     for (size_t i = 0; i < fits.size(); ++i) {
       // The unit did not run for lack of memory, so the plan cannot fit. Its gradients remain.
@@ -365,6 +373,8 @@ UnitCosts MeasuredWorkspace::costs() const {
                                                .backward = gradients[i],
                                                .saved = 0,
                                                .source = CostSource::kEstimated});
+      of_distinct.back().forward = std::max(of_distinct.back().forward, least);
+      of_distinct.back().backward = std::max(of_distinct.back().backward, least);
       if (processors > 0) {
         of_distinct.back().backward += gpu_scratch_beyond(
             gpu[i].attention, positions, longest_document, documents[i], processors);
