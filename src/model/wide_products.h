@@ -1,6 +1,6 @@
 // wide_products: sums of matrix products in fp32, whatever the dtype of the factors. Weight
 // gradients are sums over micro-batches, and rounding each product to bf16 first would add error.
-// Pure functions; any thread.
+// Any thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,5 +10,15 @@ namespace longshore {
 // Adds left x right to `sum`, contiguous fp32 [rows, columns]. `left` is [rows, inner] and `right`
 // [inner, columns], both fp32 or both bf16; on a CPU their rows or their columns lie together.
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right);
+
+// SkippedWideProducts: while one lives, the process's wide products add nothing. For a probe that
+// measures memory alone and multiplies zeros.
+class SkippedWideProducts {
+ public:
+  SkippedWideProducts();
+  SkippedWideProducts(const SkippedWideProducts&) = delete;
+  SkippedWideProducts& operator=(const SkippedWideProducts&) = delete;
+  ~SkippedWideProducts();
+};
 
 }  // namespace longshore

@@ -48,8 +48,8 @@ TEST_F(LargeSum, AddsGradientsElementByElement) {
   EXPECT_TRUE(at::equal(summed(), first.to(at::kFloat) + second.to(at::kFloat)));
 }
 
-// Goal: a product added in pieces of rows is the whole product, rounded to bf16.
-TEST_F(LargeSum, AddsProductsRowByRow) {
+// Goal: products of bf16 are added in fp32.
+TEST_F(LargeSum, AddsProducts) {
   at::manual_seed(2);
   // Sums of small whole numbers are exact in any order.
   const at::Tensor left = at::randint(-3, 4, {5, kRows}).to(at::kBFloat16);

@@ -72,6 +72,21 @@ TEST(WideProducts, OfNothingAddNothing) {
   }
 }
 
+// A probe that measures memory alone computes none, and its sizes are checked all the same.
+TEST(WideProducts, AreSkippedForAProbe) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor sum = at::zeros({3, 2}), left = at::ones({3, 4}, dtype);
+    {
+      const SkippedWideProducts skipped;
+      add_wide_product(sum, left, at::ones({4, 2}, dtype));
+      EXPECT_THROW(add_wide_product(sum, left, at::ones({5, 2}, dtype)), CheckFailure);
+      EXPECT_TRUE(at::equal(sum, at::zeros({3, 2})));
+    }
+    add_wide_product(sum, left, at::ones({4, 2}, dtype));
+    EXPECT_TRUE(at::equal(sum, at::full({3, 2}, 4.0)));
+  }
+}
+
 // Two calls give the same bits.
 TEST(WideProducts, Repeat) {
   const at::Tensor left = values_of({96, 300}, at::kBFloat16);

@@ -23,6 +23,7 @@
 #include "base/processor.h"
 #include "device/cuda_runtime.h"
 #include "model/gpu_attention.h"
+#include "model/wide_products.h"
 
 namespace longshore {
 namespace {
@@ -45,6 +46,7 @@ class SkippedProducts {
   struct Quiet : c10::WarningHandler {
     void process(const c10::Warning&) override {}
   };
+  SkippedWideProducts wide_;
   Quiet quiet_;
   c10::WarningUtils::WarningHandlerGuard guard_;
   torch::Library kernels_;  // removed at the end, so that LibTorch's own serve again
@@ -90,9 +92,9 @@ SkippedProducts::SkippedProducts()
   kernels_.impl("addmm_", &sum_in_place);
 }
 
-// oneDNN's scratch for a product in bf16 on a CPU that multiplies bf16, for each thread: up to
-// 0.8 MB was measured (Xeon with AMX), more for few rows than for many, so that a micro-batch with
-// few trained positions may take more than the one that is measured.
+// oneDNN's scratch for a product in bf16 on a CPU, for each thread: up to 0.8 MB was measured (Xeon
+// with AMX), more for few rows than for many, so that a micro-batch with few trained positions may
+// take more than the one that is measured.
 constexpr Bytes kProductScratch = kMiB;
 
 constexpr int64_t kHeadMultiple = 32;
@@ -359,8 +361,8 @@ UnitCosts MeasuredWorkspace::costs() const {
       options_.device.kind == DeviceKind::kCuda && options_.device.compute != DType::kF32;
   const int64_t processors =
       flash ? cuda_devices().at(static_cast<size_t>(options_.device.gpu)).processors : 0;
-  const bool products = options_.device.kind == DeviceKind::kCpu &&
-                        options_.device.compute == DType::kBF16 && cpu_has_bf16();
+  const bool products = options_.device.kind == DeviceKind::kCpu && !options_.elsewhere &&
+                        options_.device.compute == DType::kBF16;
   const Bytes least = products ? options_.threads * kProductScratch : 0;
   return [fits = std::move(fits), gradients = std::move(gradients), gpu = std::move(gpu),
           documents = std::move(documents), of_unit = of_unit_, elsewhere = options_.elsewhere,
