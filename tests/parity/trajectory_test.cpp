@@ -107,13 +107,14 @@ TEST_P(GpuTrajectory, FollowsTransformersWithClipping) {
   expect_golden(GetParam(), "free", {"--device.kind=cuda", "--fsdp.recompute=none"});
 }
 
-// The tolerance of bf16 against transformers' fp32 is 1 % at the first 15 steps. By the 20th
-// rounding grows to 2 % for phi3-long on the CPU device too. If rounding changes an expert's
+// The tolerance of bf16 against transformers' fp32 is 1.5 % at the first 15 steps: 1.02 % was
+// measured on a Xeon with AMX (gemma4_text-shared), less on other CPUs. By the 20th rounding grows
+// to 2 % for phi3-long on the CPU device too. If rounding changes an expert's
 // tokens, the loss jumps: 1.2 % at the first 15 steps and 2 % by the 20th on the CPU device.
 double bf16_tolerance(const std::string& golden, size_t step) {
   const bool experts = std::ranges::count(expert_golden_names(), golden) > 0;
   if (experts) return step < 15 ? 0.03 : 0.06;
-  return step < 15 ? 0.01 : 0.04;
+  return step < 15 ? 0.015 : 0.04;
 }
 
 // A run on a GPU in bf16 stays close to transformers in fp32.
