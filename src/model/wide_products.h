@@ -8,7 +8,8 @@
 namespace longshore {
 
 // Adds left x right to `sum`, contiguous fp32 [rows, columns]. `left` is [rows, inner] and `right`
-// [inner, columns], both fp32 or both bf16; on a CPU their rows or their columns lie together.
+// [inner, columns], both fp32 or both bf16. On a CPU one in bf16 is copied if neither its rows nor
+// its columns lie together.
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right);
 
 // SkippedWideProducts: while one lives, the process's wide products add nothing. For a probe that
