@@ -1,13 +1,12 @@
 #include "model/fused_ops.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "base/errors.h"
 #include "base/mxfp4.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
+#include "device/parallel_for.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -154,12 +153,12 @@ void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& va
   if (format == PackedFormat::kMxfp4) {
     constexpr int64_t kGroup = Mxfp4Layout::kGroup;
     const int64_t grain = std::max<int64_t>(1, kGrain / (kGroup * columns));
-    at::parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
       kernels::unpack_mxfp4_cpu(dtype, rows, columns, packed, begin, end, out);
     });
     return;
   }
-  at::parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
     if (format == PackedFormat::kNf4) {
       kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {
