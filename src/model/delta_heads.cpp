@@ -1,6 +1,5 @@
 #include "model/delta_heads.h"
 
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -99,7 +98,7 @@ struct Gates {
   float whole = 0.0f;                       // decay of the whole chunk
 };
 
-// The loops below are over a row's values. The compiler vectorises them; each sum has a fixed order.
+// The loops below are over a row's values. The compiler vectorises them. Sums have a fixed order.
 constexpr int64_t kLanes = 16;
 
 float dot(const float* a, const float* b, int64_t count) {

@@ -38,7 +38,7 @@ DeltaSpec spec_from(const c10::List<int64_t>& sizes) {
           .taps = 0};
 }
 
-// Returns memory for the state before each chunk but a document's first, undefined if there is none.
+// Returns memory for the state before each chunk but a document's first, undefined if none is.
 at::Tensor states_for(const DeltaTerms& terms) {
   int64_t count = 0;
   for (size_t d = 0; d + 1 < terms.document_starts.size(); ++d) {
@@ -76,13 +76,11 @@ struct DeltaFunction : Function<DeltaFunction> {
     const DeltaInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::NoGradGuard no_grad;
     const std::vector<int64_t> starts = ctx->saved_data["starts"].toIntVector();
-    const DeltaTerms terms =
-        terms_of(in, spec_from(ctx->saved_data["sizes"].toIntList()), starts);
+    const DeltaTerms terms = terms_of(in, spec_from(ctx->saved_data["sizes"].toIntList()), starts);
     const bool kept = ctx->saved_data.count("states") > 0;
     const at::Tensor states = kept ? ctx->saved_data["states"].toTensor() : at::Tensor();
-    const DeltaGradients own{
-        at::empty(in.mixed.sizes(), grads[0].options().requires_grad(false)),
-        at::empty_like(terms.beta), at::empty_like(terms.decay)};
+    const DeltaGradients own{at::empty(in.mixed.sizes(), grads[0].options().requires_grad(false)),
+                             at::empty_like(terms.beta), at::empty_like(terms.decay)};
     if (on_gpu(in.mixed)) {
       delta_blocks_backward(terms, grads[0], states, own);
     } else {
