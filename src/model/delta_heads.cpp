@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "device/parallel_for.h"
+#include "kernels/chunk_rows.h"
 #include "model/document_chunks.h"
 
 namespace longshore {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using kernels::add_scaled_rows;
+using kernels::decays_between;
+using kernels::row_products;
+using kernels::scale_rows;
+using kernels::solve_triangular;
 
 // Decays below e^-46 = 1e-20 count as none. In fp32 they cannot change a sum that has the position
 // itself in it, and they would lead to denormal numbers, which take processors ten times as long.
@@ -98,57 +102,6 @@ struct Gates {
   float whole = 0.0f;                       // decay of the whole chunk
 };
 
-// The loops below are over a row's values. The compiler vectorises them. Sums have a fixed order.
-constexpr int64_t kLanes = 16;
-
-float dot(const float* a, const float* b, int64_t count) {
-  std::array<float, kLanes> sums{};
-  int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) {
-    for (size_t i = 0; i < kLanes; ++i) sums[i] += a[at + i] * b[at + i];
-  }
-  for (size_t i = 0; at < count; ++at, ++i) sums[i] += a[at] * b[at];
-  for (size_t half = kLanes / 2; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
-}
-
-// y = factor * x
-void scale(float* y, float factor, const float* x, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) y[i] = factor * x[i];
-}
-
-// y += factor * x
-void add_scaled(float* y, float factor, const float* x, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) y[i] += factor * x[i];
-}
-
-// Solves in place (1 + A) x = b, where A is the part below the diagonal of `system` [size, size],
-// or its transpose. b is [size, width]. A value is found from those before it, in their order.
-void solve(const float* system, int64_t size, bool transposed, float* b, int64_t width) {
-  for (int64_t step = 1; step < size; ++step) {
-    const int64_t i = transposed ? size - 1 - step : step;
-    for (int64_t column = 0; column < width; column += kLanes) {
-      const auto count = static_cast<size_t>(std::min(kLanes, width - column));
-      std::array<float, kLanes> sums{};
-      float* const row = b + i * width + column;
-      std::copy_n(row, count, sums.begin());
-      for (int64_t d = 0; d < step; ++d) {
-        const int64_t j = transposed ? size - 1 - d : d;
-        const float factor = transposed ? system[j * size + i] : system[i * size + j];
-        const float* const known = b + j * width + column;
-        if (count == kLanes) {
-          for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] -= factor * known[lane];
-        } else {
-          for (size_t lane = 0; lane < count; ++lane) sums[lane] -= factor * known[lane];
-        }
-      }
-      std::copy_n(sums.begin(), count, row);
-    }
-  }
-}
-
 // One key head: the passes over the chunks of a document, in the order of positions or backward.
 // Its thread owns the scratch.
 class HeadScan {
@@ -223,15 +176,19 @@ class HeadScan {
     const int64_t width = spec_.key_dim;
     m.keys().copy_(unit_rows(terms_.mixed, at, false));
     m.queries().copy_(unit_rows(terms_.mixed, at, true));
-    float* row = data(m.units);
-    for (int64_t i = 0; i < 2 * size; ++i, row += width) {
-      const float squares = dot(row, row, width) + static_cast<float>(kDeltaNormEps);
-      factors_[static_cast<size_t>(i)] = 1.0f / std::sqrt(squares);
-      scale(row, factors_[static_cast<size_t>(i)] * (i < size ? 1.0f : query_scale()), row, width);
+    std::array<float, 2 * kScanChunk> factors{};
+    row_products(2 * size, width, data(m.units), data(m.units), factors.data());
+    for (size_t i = 0; i < static_cast<size_t>(2 * size); ++i) {
+      factors_[i] = 1.0f / std::sqrt(factors[i] + static_cast<float>(kDeltaNormEps));
+      factors[i] = factors_[i] * unit_scale(i);
     }
+    scale_rows(2 * size, width, factors.data(), data(m.units), data(m.units));
     multiply(m.raw, m.units, m.keys().t());
   }
-  float query_scale() const { return static_cast<float>(terms_.scale()); }
+  // Returns the factor of a unit vector: keys come first, then queries.
+  float unit_scale(size_t i) const {
+    return i < static_cast<size_t>(memory_->size) ? 1.0f : static_cast<float>(terms_.scale());
+  }
 
   // Reads a value head's gates and values, and computes all that depends on the gates alone.
   void start_head(int64_t at, int64_t value_head) {
@@ -251,24 +208,10 @@ class HeadScan {
       gates_.left[i] = decay_of(sum - gates_.sum[i]);
     }
     gates_.whole = decay_of(sum);
-    float* const pairs = data(m.pairs);
-    // Above the diagonal the difference is positive, so it must not reach exp.
-    for (size_t i = 0; i < size; ++i) {
-      for (size_t j = 0; j < size; ++j) {
-        const float sum = gates_.sum[i] - gates_.sum[j];
-        pairs[i * size + j] = j <= i && sum >= kLeastDecay ? sum : -kInfinity;
-      }
-    }
-    m.pairs.exp_();
-    float *const products = data(m.products), *const raw = data(m.raw);
-    for (size_t i = 0; i < size * size; ++i) products[i] = raw[i] * pairs[i];
-    for (size_t i = 0; i < size * size; ++i) {
-      products[size * size + i] = raw[size * size + i] * pairs[i];
-    }
-    float* const system = data(m.system);
-    for (size_t i = 0; i < size; ++i) {
-      scale(system + i * size, gates_.beta[i], products + i * size, m.size);
-    }
+    decays_between(m.size, gates_.sum.data(), kLeastDecay, data(m.pairs));
+    at::Tensor products = m.products.view({2, m.size, m.size});
+    at::mul_out(products, m.raw.view({2, m.size, m.size}), m.pairs);
+    scale_rows(m.size, m.size, gates_.beta.data(), data(m.products), data(m.system));
     m.values.copy_(value_rows(terms_.mixed, 2 * spec_.key_width(), at, value_head));
   }
 
@@ -276,20 +219,13 @@ class HeadScan {
   void correct(bool reads) {
     const ChunkMemory& m = *memory_;
     const int64_t width = spec_.value_dim;
-    float *values = data(m.values), *corrected = data(m.corrected);
-    const float* known = data(m.known);
-    for (size_t i = 0; i < static_cast<size_t>(m.size); ++i) {
-      if (reads) add_scaled(values, -gates_.grown[i], known, width);
-      scale(corrected, gates_.beta[i], values, width);
-      values += width, corrected += width, known += width;
+    if (reads) {
+      const auto taken = factors_of([&](size_t i) { return -gates_.grown[i]; });
+      add_scaled_rows(m.size, width, taken.data(), data(m.known), data(m.values));
     }
-    solve(data(m.system), m.size, false, data(m.corrected), width);
-    float* row = data(m.writing);
-    const float* key = data(m.units);
-    for (size_t i = 0; i < static_cast<size_t>(m.size); ++i) {
-      scale(row, gates_.left[i], key, spec_.key_dim);
-      row += spec_.key_dim, key += spec_.key_dim;
-    }
+    scale_rows(m.size, width, gates_.beta.data(), data(m.values), data(m.corrected));
+    solve_triangular(m.size, data(m.system), false, width, data(m.corrected));
+    scale_rows(m.size, spec_.key_dim, gates_.left.data(), data(m.units), data(m.writing));
   }
 
   // Writes a chunk's result to `out` and moves the state to the chunk's end.
@@ -299,10 +235,7 @@ class HeadScan {
     correct(reads);
     const at::Tensor read = m.known.narrow(0, m.size, m.size);
     if (reads) {
-      float* row = data(read);
-      for (size_t i = 0; i < static_cast<size_t>(m.size); ++i, row += spec_.value_dim) {
-        scale(row, gates_.grown[i], row, spec_.value_dim);
-      }
+      scale_rows(m.size, spec_.value_dim, gates_.grown.data(), data(read), data(read));
     }
     read.addmm_(m.scores(), m.corrected, reads ? 1.0 : 0.0);
     out.copy_(read);
@@ -320,7 +253,7 @@ class HeadScan {
     const at::Tensor sides = m.upper.narrow(0, 0, m.size);
     multiply(sides, m.scores().t(), m.output_grads());
     if (passes) sides.addmm_(m.writing, state_grad);
-    solve(data(m.system), m.size, true, data(m.upper), spec_.value_dim);
+    solve_triangular(m.size, data(m.system), true, spec_.value_dim, data(m.upper));
     split_side_gradients();
     multiply(m.between, m.upper, m.corrected.t());
     split_product_gradients();
@@ -333,7 +266,11 @@ class HeadScan {
     if (passes) {
       multiply(m.turned.narrow(0, 0, m.size), m.corrected, state_grad.t());
       float end = add_written_gradients();
-      if (reads) end += gates_.whole * dot(data(state), data(state_grad), state.numel());
+      if (reads) {
+        float along = 0.0f;
+        row_products(1, state.numel(), data(state), data(state_grad), &along);
+        end += gates_.whole * along;
+      }
       sum_grads_[static_cast<size_t>(m.size - 1)] += end;
     }
     if (reads) state_grad.addmm_(m.units.t(), m.scaled, passes ? gates_.whole : 0.0);
@@ -344,17 +281,14 @@ class HeadScan {
   void split_side_gradients() {
     const ChunkMemory& m = *memory_;
     const int64_t width = spec_.value_dim, half = m.size * width;
-    float *side = data(m.upper), *value = data(m.values), *scaled = data(m.scaled);
-    for (size_t i = 0; i < static_cast<size_t>(m.size); ++i) {
-      const float beta = gates_.beta[i], grown = gates_.grown[i];
-      beta_grads_[i] = dot(side, value, width);
-      sum_grads_[i] = 0.0f;
-      scale(value, beta, side, width);
-      scale(side, -1.0f, side, width);
-      scale(scaled, beta * grown, side, width);
-      scale(scaled + half, grown, side + half, width);
-      side += width, value += width, scaled += width;
-    }
+    float *const sides = data(m.upper), *const scaled = data(m.scaled);
+    row_products(m.size, width, sides, data(m.values), beta_grads_.data());
+    sum_grads_.fill(0.0f);
+    scale_rows(m.size, width, gates_.beta.data(), sides, data(m.values));
+    scale_rows(m.size, width, factors_of([](size_t) { return -1.0f; }).data(), sides, sides);
+    const auto read = factors_of([&](size_t i) { return gates_.beta[i] * gates_.grown[i]; });
+    scale_rows(m.size, width, read.data(), sides, scaled);
+    scale_rows(m.size, width, gates_.grown.data(), sides + half, scaled + half);
   }
 
   // From the gradients of the system and of the scores, both in `between`: those of the gates, and
@@ -392,27 +326,24 @@ class HeadScan {
   // Adds what keys and queries get from reading the state.
   void add_read_gradients() {
     const ChunkMemory& m = *memory_;
-    const int64_t width = spec_.key_dim;
-    float *grad = data(m.grads), *unit = data(m.units), *turned = data(m.turned);
-    for (int64_t i = 0; i < 2 * m.size; ++i) {
-      sum_grads_[static_cast<size_t>(i % m.size)] += dot(turned, unit, width);
-      add_scaled(grad, 1.0f, turned, width);
-      grad += width, unit += width, turned += width;
-    }
+    std::array<float, 2 * kScanChunk> parts{};
+    row_products(2 * m.size, spec_.key_dim, data(m.turned), data(m.units), parts.data());
+    const auto size = static_cast<size_t>(m.size);
+    for (size_t i = 0; i < size; ++i) sum_grads_[i] += parts[i] + parts[size + i];
+    m.grads.add_(m.turned);
   }
 
   // Adds what keys get from writing the state. Returns the part of the sum at the chunk's end.
   float add_written_gradients() {
     const ChunkMemory& m = *memory_;
-    const int64_t width = spec_.key_dim;
-    float *grad = data(m.grads), *key = data(m.units), *written = data(m.turned);
+    std::array<float, kScanChunk> parts{};
+    row_products(m.size, spec_.key_dim, data(m.turned), data(m.units), parts.data());
+    add_scaled_rows(m.size, spec_.key_dim, gates_.left.data(), data(m.turned), data(m.grads));
     float end = 0.0f;
     for (size_t i = 0; i < static_cast<size_t>(m.size); ++i) {
-      const float part = gates_.left[i] * dot(written, key, width);
-      add_scaled(grad, gates_.left[i], written, width);
+      const float part = gates_.left[i] * parts[i];
       sum_grads_[i] -= part;
       end += part;
-      grad += width, key += width, written += width;
     }
     return end;
   }
@@ -433,16 +364,24 @@ class HeadScan {
   void write_unit_gradients(int64_t at, const at::Tensor& mixed) const {
     const ChunkMemory& m = *memory_;
     const int64_t width = spec_.key_dim;
-    float *grad = data(m.grads), *unit = data(m.units);
-    for (int64_t i = 0; i < 2 * m.size; ++i) {
-      const float unit_scale = i < m.size ? 1.0f : query_scale();
-      const float along = dot(grad, unit, width) / (unit_scale * unit_scale);
-      add_scaled(grad, -along, unit, width);
-      scale(grad, factors_[static_cast<size_t>(i)] * unit_scale, grad, width);
-      grad += width, unit += width;
+    std::array<float, 2 * kScanChunk> along{}, factors{};
+    row_products(2 * m.size, width, data(m.grads), data(m.units), along.data());
+    for (size_t i = 0; i < static_cast<size_t>(2 * m.size); ++i) {
+      along[i] /= -unit_scale(i) * unit_scale(i);
+      factors[i] = factors_[i] * unit_scale(i);
     }
+    add_scaled_rows(2 * m.size, width, along.data(), data(m.units), data(m.grads));
+    scale_rows(2 * m.size, width, factors.data(), data(m.grads), data(m.grads));
     unit_rows(mixed, at, false).copy_(m.grads.narrow(0, 0, m.size));
     unit_rows(mixed, at, true).copy_(m.grads.narrow(0, m.size, m.size));
+  }
+
+  // Returns a factor for each row of a chunk.
+  template <typename Factor>
+  static std::array<float, kScanChunk> factors_of(const Factor& factor) {
+    std::array<float, kScanChunk> all{};
+    for (size_t i = 0; i < all.size(); ++i) all[i] = factor(i);
+    return all;
   }
 
   const DeltaTerms& terms_;

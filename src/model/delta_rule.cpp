@@ -23,11 +23,13 @@ at::Tensor shifted(const DeltaInputs& in) {
 
 DeltaTerms terms_of(const DeltaInputs& in, const DeltaSpec& spec,
                     const std::vector<int64_t>& document_starts) {
-  return {.mixed = in.mixed.detach(),
-          .beta = at::sigmoid(in.beta.detach()).to(at::kFloat).contiguous(),
-          .decay = at::softplus(shifted(in)).mul_(in.rate.to(at::kFloat).exp()).neg_().detach(),
-          .spec = spec,
-          .document_starts = document_starts};
+  return {
+      .mixed = in.mixed.detach(),
+      .beta = at::sigmoid(in.beta.detach()).to(at::kFloat).contiguous(),
+      .decay =
+          at::softplus(shifted(in).contiguous()).mul_(in.rate.to(at::kFloat).exp()).neg_().detach(),
+      .spec = spec,
+      .document_starts = document_starts};
 }
 
 DeltaSpec spec_from(const c10::List<int64_t>& sizes) {
