@@ -1,6 +1,7 @@
 #include "offload/engine/unit_runner.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/errors.h"
@@ -88,22 +89,48 @@ RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span
   const int64_t elements = layout.trainable_elements();
   LONGSHORE_CHECK(static_cast<int64_t>(memory.size()) >= elements * 4) << unit.name;
   sums_ = {reinterpret_cast<float*>(memory.data()), static_cast<size_t>(elements)};
-  all_ = tensor_over(sums_.data(), {elements}, at::kFloat, device);
+  const auto view = [&](int64_t begin, at::IntArrayRef shape) {
+    return tensor_over(sums_.data() + begin, shape, at::kFloat, device);
+  };
+  std::map<int64_t, int64_t> ranges;  // from the begin of each parameter to its end
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ParamSpec& parameter = unit.parameters[i];
+    parameters_.emplace_back();
+    if (parameter.frozen) continue;
     const ElementRange range = layout.parameter(static_cast<int32_t>(i));
-    parameters_.push_back(parameter.frozen ? at::Tensor()
-                                           : tensor_over(sums_.data() + range.begin,
-                                                         parameter.shape, at::kFloat, device));
+    parameters_.back() = view(range.begin, parameter.shape);
+    ranges[range.begin] = range.end();
   }
+  ranges[elements] = elements;
+  int64_t end = 0;
+  for (const auto& [begin, next] : ranges) {
+    if (begin > end) paddings_.push_back(view(end, {begin - end}));
+    end = next;
+  }
+  new_.resize(parameters_.size());
 }
 
 void RunningSum::clear() {
-  all_.zero_();
+  for (at::Tensor& padding : paddings_) padding.zero_();
+  new_.assign(parameters_.size(), true);
+}
+
+void RunningSum::finish() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].defined()) begun(static_cast<int32_t>(i));
+  }
+}
+
+const at::Tensor& RunningSum::begun(int32_t parameter) {
+  const auto i = static_cast<size_t>(parameter);
+  const at::Tensor& sum = parameters_.at(i);
+  if (new_.at(i)) sum.zero_();
+  new_[i] = false;
+  return sum;
 }
 
 void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
-  const at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
+  const at::Tensor& sum = begun(parameter);
   if (grad.scalar_type() == at::kFloat || on_gpu(grad)) {
     sum.add_(grad);  // a GPU converts during the addition
     return;
@@ -118,17 +145,22 @@ void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
 }
 
 void RunningSum::add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) {
-  add_to_rows(parameters_.at(static_cast<size_t>(parameter)), rows, values.to(at::kFloat));
+  add_to_rows(begun(parameter), rows, values.to(at::kFloat));
 }
 
 void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {
-  add_wide_product(parameters_.at(static_cast<size_t>(parameter)), left.t(), right);
+  const auto i = static_cast<size_t>(parameter);
+  if (new_.at(i)) {
+    set_wide_product(parameters_.at(i), left.t(), right);  // saves a pass that writes zeros
+  } else {
+    add_wide_product(parameters_.at(i), left.t(), right);
+  }
+  new_[i] = false;
 }
 
 void RunningSum::add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
                                 const at::Tensor& right) {
-  add_wide_product(parameters_.at(static_cast<size_t>(parameter)).select(0, matrix), left.t(),
-                   right);
+  add_wide_product(begun(parameter).select(0, matrix), left.t(), right);
 }
 
 // The graph that backward of one unit and micro-batch differentiates.
@@ -346,11 +378,12 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
   if (routers_ && !std::exchange(routers_settled_, true)) settle_routers();
   if (unit == last()) {
     backward_loss(unit, sink);
-    return;
+  } else {
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      backward_unit(unit, static_cast<int32_t>(i), sink);
+    }
   }
-  for (size_t i = 0; i < batches_.size(); ++i) {
-    backward_unit(unit, static_cast<int32_t>(i), sink);
-  }
+  if (sums != nullptr) sums->finish();
 }
 
 std::vector<double> UnitRunner::router_sums() const {

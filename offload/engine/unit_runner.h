@@ -56,12 +56,15 @@ at::ScalarType scalar_type_of(DType dtype);
 class GradientAccumulator {
  public:
   virtual ~GradientAccumulator() = default;
+  // Begins new sums.
   virtual void clear() = 0;
   virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
   virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
                               const at::Tensor& right) = 0;
+  // Ends the sums: parameters without a gradient get zeros. Nothing may be added afterwards.
+  virtual void finish() = 0;
   // Returns the finished sums, [trainable elements].
   virtual std::span<float> sums() = 0;
 };
@@ -73,6 +76,7 @@ class RunningSum : public GradientAccumulator {
              at::Device device = at::kCPU);
 
   void clear() override;
+  void finish() override;
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
@@ -81,9 +85,13 @@ class RunningSum : public GradientAccumulator {
   std::span<float> sums() override { return sums_; }
 
  private:
+  // Returns a parameter's sum with zeros in it if it is new.
+  const at::Tensor& begun(int32_t parameter);
+
   std::span<float> sums_;
-  at::Tensor all_;                      // the same memory as sums_
+  std::vector<at::Tensor> paddings_;    // the elements between parameters
   std::vector<at::Tensor> parameters_;  // fp32 views in the parameters' shapes; undefined if frozen
+  std::vector<bool> new_;               // by parameter: nothing was added since clear()
 };
 
 // The loss of a step or of an evaluation.

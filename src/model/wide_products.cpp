@@ -57,12 +57,40 @@ struct Factor {
   }
 };
 
-void add_widened(at::Tensor sum, const at::Tensor& left, const at::Tensor& right) {
+// `kept` is the factor of what `sum` has.
+void add_widened(at::Tensor sum, const at::Tensor& left, const at::Tensor& right, float kept) {
   const int64_t widest = std::max({int64_t{1}, left.size(0), right.size(1)});
   const int64_t step = std::max<int64_t>(1, kWidenedElements / widest);
   for (int64_t begin = 0; begin < right.size(0); begin += step) {
     const int64_t end = std::min(begin + step, right.size(0));
-    sum.addmm_(left.slice(1, begin, end).to(at::kFloat), right.slice(0, begin, end).to(at::kFloat));
+    sum.addmm_(left.slice(1, begin, end).to(at::kFloat), right.slice(0, begin, end).to(at::kFloat),
+               begin == 0 ? kept : 1.0);
+  }
+}
+
+void wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right,
+                  float kept) {
+  LONGSHORE_CHECK(sum.scalar_type() == at::kFloat && sum.is_contiguous());
+  LONGSHORE_CHECK(left.size(1) == right.size(0) && sum.size(0) == left.size(0) &&
+                  sum.size(1) == right.size(1))
+      << sum.sizes() << " = " << left.sizes() << " x " << right.sizes();
+  if (g_skipping > 0 || sum.numel() == 0) return;
+  at::Tensor target = sum;
+  if (left.size(1) == 0) {
+    if (kept == 0.0f) target.zero_();
+  } else if (left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat) {
+    target.addmm_(left, right, kept);
+  } else if (on_gpu(left)) {
+    at::addmm_out(target, target, left, right, at::kFloat, kept);
+  } else if (cblas_gemm_bf16bf16f32 == nullptr) {
+    add_widened(target, left, right, kept);
+  } else {
+    LONGSHORE_CHECK(left.scalar_type() == at::kBFloat16 && right.scalar_type() == at::kBFloat16);
+    const Factor a(left), b(right);
+    cblas_gemm_bf16bf16f32(kRowMajor, a.order, b.order, checked_size(sum.size(0)),
+                           checked_size(sum.size(1)), checked_size(left.size(1)), 1.0f,
+                           a.values.const_data_ptr(), a.stride, b.values.const_data_ptr(), b.stride,
+                           kept, target.mutable_data_ptr<float>(), checked_size(sum.size(1)));
   }
 }
 
@@ -77,26 +105,11 @@ SkippedWideProducts::~SkippedWideProducts() {
 }
 
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
-  LONGSHORE_CHECK(sum.scalar_type() == at::kFloat && sum.is_contiguous());
-  LONGSHORE_CHECK(left.size(1) == right.size(0) && sum.size(0) == left.size(0) &&
-                  sum.size(1) == right.size(1))
-      << sum.sizes() << " = " << left.sizes() << " x " << right.sizes();
-  if (g_skipping > 0) return;
-  at::Tensor target = sum;
-  if (left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat) {
-    target.addmm_(left, right);
-  } else if (on_gpu(left)) {
-    at::addmm_out(target, target, left, right, at::kFloat);
-  } else if (cblas_gemm_bf16bf16f32 == nullptr) {
-    add_widened(target, left, right);
-  } else if (sum.numel() > 0 && left.size(1) > 0) {
-    LONGSHORE_CHECK(left.scalar_type() == at::kBFloat16 && right.scalar_type() == at::kBFloat16);
-    const Factor a(left), b(right);
-    cblas_gemm_bf16bf16f32(kRowMajor, a.order, b.order, checked_size(sum.size(0)),
-                           checked_size(sum.size(1)), checked_size(left.size(1)), 1.0f,
-                           a.values.const_data_ptr(), a.stride, b.values.const_data_ptr(), b.stride,
-                           1.0f, target.mutable_data_ptr<float>(), checked_size(sum.size(1)));
-  }
+  wide_product(sum, left, right, 1.0f);
+}
+
+void set_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {
+  wide_product(sum, left, right, 0.0f);
 }
 
 }  // namespace longshore

@@ -12,7 +12,10 @@ namespace longshore {
 // its columns lie together.
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right);
 
-// SkippedWideProducts: while one lives, the process's wide products add nothing. For a probe that
+// Likewise, but overwrites `sum`, whose values are not read.
+void set_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right);
+
+// SkippedWideProducts: while one lives, the process's wide products write nothing. For a probe that
 // measures memory alone and multiplies zeros.
 class SkippedWideProducts {
  public:

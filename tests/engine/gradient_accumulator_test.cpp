@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "device/cuda_device.h"
 #include "device/device_memory.h"
 #include "device/gpu_tensors.h"
@@ -58,6 +61,31 @@ TEST_F(LargeSum, AddsProducts) {
   sum_.add_product(1, left, right);
   sum_.add_product(1, left, right);
   EXPECT_TRUE(at::equal(summed(), 2 * product));
+}
+
+// Goal: what a buffer held before is in no sum, whatever is added first, if anything is; and not in
+// the padding between parameters.
+TEST_F(LargeSum, BeginsAnewInAUsedBuffer) {
+  at::manual_seed(4);
+  const at::Tensor grad = at::randn({kRows, kColumns}), left = at::ones({1, kRows});
+  const at::Tensor right = at::randn({1, kColumns}), row = at::tensor({int64_t{5}});
+  const auto begin = [&] {
+    std::ranges::fill(sum_.sums(), std::numeric_limits<float>::quiet_NaN());
+    sum_.clear();
+  };
+  begin();
+  sum_.add(1, grad);
+  EXPECT_TRUE(at::equal(summed(), grad));
+  begin();
+  sum_.add_product(1, left, right);
+  EXPECT_TRUE(at::equal(summed(), right.expand({kRows, kColumns})));
+  begin();
+  sum_.add_rows(1, row, right);
+  EXPECT_TRUE(at::equal(summed()[5], right[0]));
+  EXPECT_EQ(summed().count_nonzero().item<int64_t>(), kColumns);
+  begin();
+  sum_.finish();
+  EXPECT_TRUE(std::ranges::all_of(sum_.sums(), [](float sum) { return sum == 0.0f; }));
 }
 
 // Goal: a GPU adds 16-bit products in fp32 without rounding them to 16 bits.

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "base/errors.h"
@@ -69,6 +70,20 @@ TEST(WideProducts, OfNothingAddNothing) {
     const at::Tensor sum = at::ones({3, 2});
     add_wide_product(sum, values_of({3, 0}, dtype), values_of({0, 2}, dtype));
     EXPECT_TRUE(at::equal(sum, at::ones({3, 2})));
+  }
+}
+
+// A first product overwrites what the memory held, NaN included, and one without rows leaves zeros.
+TEST(WideProducts, SetInsteadOfAdd) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t inner : {0, 1, 37}) {
+      const at::Tensor left = values_of({24, inner}, dtype), right = values_of({inner, 40}, dtype);
+      const at::Tensor expected = at::zeros({24, 40});
+      add_wide_product(expected, left, right);
+      const at::Tensor sum = at::full({24, 40}, std::numeric_limits<double>::quiet_NaN());
+      set_wide_product(sum, left, right);
+      EXPECT_TRUE(at::equal(sum, expected)) << inner;
+    }
   }
 }
 
