@@ -14,9 +14,11 @@ struct CUstream_st;
 
 namespace longshore::kernels {
 
-void swiglu_cpu(DType dtype, int64_t elements, const void* gate, const void* up, void* y);
+// On the CPU a call computes the elements [begin, end).
+void swiglu_cpu(DType dtype, int64_t begin, int64_t end, const void* gate, const void* up, void* y);
 // Writes grad_gate over gate and grad_up over up.
-void swiglu_backward_cpu(DType dtype, int64_t elements, const void* grad, void* gate, void* up);
+void swiglu_backward_cpu(DType dtype, int64_t begin, int64_t end, const void* grad, void* gate,
+                         void* up);
 
 void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up, void* y,
                  CUstream_st* stream);

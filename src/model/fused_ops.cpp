@@ -17,6 +17,10 @@
 namespace longshore::fused {
 namespace {
 
+// The fewest elements for which the CPU wakes another thread.
+constexpr int64_t kGrain = int64_t{1} << 14;
+constexpr int64_t kUnpackGrain = int64_t{1} << 16;
+
 DType dtype_of(const at::Tensor& x) {
   LONGSHORE_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16)
       << "kernels compute in fp32 and bf16";
@@ -110,7 +114,10 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   if (on_gpu(up)) {
     kernels::swiglu_cuda(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr(), stream_of(up));
   } else {
-    kernels::swiglu_cpu(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr());
+    void* const out = y.mutable_data_ptr();
+    at::parallel_for(0, up.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernels::swiglu_cpu(dtype_of(up), begin, end, g, u, out);
+    });
   }
   return y;
 }
@@ -123,8 +130,11 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
     kernels::swiglu_backward_cuda(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
                                   up.mutable_data_ptr(), stream_of(up));
   } else {
-    kernels::swiglu_backward_cpu(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
-                                 up.mutable_data_ptr());
+    void* const g = gate.mutable_data_ptr();
+    void* const u = up.mutable_data_ptr();
+    at::parallel_for(0, up.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernels::swiglu_backward_cpu(dtype_of(up), begin, end, above, g, u);
+    });
   }
 }
 
@@ -150,16 +160,15 @@ void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& va
   const DType dtype = dtype_of(values);
   const int64_t rows = values.size(0), columns = values.size(1);
   void* const out = values.mutable_data_ptr();
-  constexpr int64_t kGrain = int64_t{1} << 16;
   if (format == PackedFormat::kMxfp4) {
     constexpr int64_t kGroup = Mxfp4Layout::kGroup;
-    const int64_t grain = std::max<int64_t>(1, kGrain / (kGroup * columns));
+    const int64_t grain = std::max<int64_t>(1, kUnpackGrain / (kGroup * columns));
     at::parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
       kernels::unpack_mxfp4_cpu(dtype, rows, columns, packed, begin, end, out);
     });
     return;
   }
-  at::parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, values.numel(), kUnpackGrain, [&](int64_t begin, int64_t end) {
     if (format == PackedFormat::kNf4) {
       kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {

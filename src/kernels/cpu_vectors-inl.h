@@ -1,0 +1,163 @@
+// cpu_vectors: groups of sixteen fp32 values, which the CPU kernels compute with. Internal to
+// src/kernels; a kernel includes it once for each instruction set (Highway). Any thread.
+//
+// A group has sixteen values on every instruction set, and products are rounded before they are
+// added. So results, sums over rows included, have the same bits whatever the width of a vector;
+// only exp may differ in the last place on sets without a fused multiply-add. Rows end with an
+// incomplete group, in which the values that are missing are zeros; the others have the bits that
+// they have in a complete one.
+#if defined(LONGSHORE_CPU_VECTORS) == defined(HWY_TARGET_TOGGLE)
+#ifdef LONGSHORE_CPU_VECTORS
+#undef LONGSHORE_CPU_VECTORS
+#else
+#define LONGSHORE_CPU_VECTORS
+#endif
+
+#include <hwy/highway.h>
+// clang-format off
+#include <hwy/contrib/math/math-inl.h>
+// clang-format on
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu_values.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longshore::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kGroup = 16;
+
+using Floats = hn::CappedTag<float, kGroup>;
+using Words = hn::RebindToUnsigned<Floats>;
+using Halves = hn::Rebind<uint16_t, Floats>;
+using FloatVector = hn::Vec<Floats>;
+using WordVector = hn::Vec<Words>;
+
+// Constant, because vectors of all compiled targets have a fixed size.
+constexpr int64_t kLanes = hn::MaxLanes(Floats());
+constexpr int64_t kParts = kGroup / kLanes;
+
+struct Group {
+  FloatVector parts[kParts];
+};
+
+HWY_INLINE Group all(float value) {
+  Group out;
+  for (int64_t i = 0; i < kParts; ++i) out.parts[i] = hn::Set(Floats(), value);
+  return out;
+}
+
+HWY_INLINE Group operator+(Group a, const Group& b) {
+  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Add(a.parts[i], b.parts[i]);
+  return a;
+}
+HWY_INLINE Group operator-(Group a, const Group& b) {
+  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Sub(a.parts[i], b.parts[i]);
+  return a;
+}
+HWY_INLINE Group operator*(Group a, const Group& b) {
+  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Mul(a.parts[i], b.parts[i]);
+  return a;
+}
+HWY_INLINE Group operator/(Group a, const Group& b) {
+  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Div(a.parts[i], b.parts[i]);
+  return a;
+}
+
+// Rounds to bf16 as float_to_bf16_nearest does; the result is in the lower halves of the words.
+HWY_INLINE WordVector bf16_bits(FloatVector value) {
+  const WordVector bits = hn::BitCast(Words(), value);
+  const WordVector odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1u));
+  const WordVector nearest =
+      hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(Words(), 0x7fffu))));
+  const auto is_nan = hn::RebindMask(Words(), hn::IsNaN(value));
+  return hn::IfThenElse(is_nan, hn::Set(Words(), 0x7fc0u), nearest);
+}
+
+// Loads a complete group.
+HWY_INLINE Group load(const float* from) {
+  Group out;
+  for (int64_t i = 0; i < kParts; ++i) out.parts[i] = hn::LoadU(Floats(), from + i * kLanes);
+  return out;
+}
+HWY_INLINE Group load(const Bf16* from) {
+  const auto* const halves = reinterpret_cast<const uint16_t*>(from);
+  Group out;
+  for (int64_t i = 0; i < kParts; ++i) {
+    const WordVector wide = hn::PromoteTo(Words(), hn::LoadU(Halves(), halves + i * kLanes));
+    out.parts[i] = hn::BitCast(Floats(), hn::ShiftLeft<16>(wide));
+  }
+  return out;
+}
+
+// Stores a complete group, rounded.
+HWY_INLINE void store(const Group& values, float* to) {
+  for (int64_t i = 0; i < kParts; ++i) hn::StoreU(values.parts[i], Floats(), to + i * kLanes);
+}
+HWY_INLINE void store(const Group& values, Bf16* to) {
+  auto* const halves = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < kParts; ++i) {
+    hn::StoreU(hn::TruncateTo(Halves(), bf16_bits(values.parts[i])), Halves(), halves + i * kLanes);
+  }
+}
+
+// Loads a group of which `left` values are in memory, or a complete one if more are.
+template <typename T>
+HWY_INLINE Group load(const T* from, int64_t left) {
+  if (left >= kGroup) return load(from);
+  T values[kGroup] = {};
+  std::memcpy(values, from, static_cast<size_t>(left) * sizeof(T));
+  return load(values);
+}
+// Stores the first `left` values of a group, or all if it has no more, rounded.
+template <typename T>
+HWY_INLINE void store(const Group& values, T* to, int64_t left) {
+  if (left >= kGroup) return store(values, to);
+  T rounded[kGroup];
+  store(values, rounded);
+  std::memcpy(to, rounded, static_cast<size_t>(left) * sizeof(T));
+}
+
+// Returns the values after rounding to T.
+template <typename T>
+HWY_INLINE Group rounded(Group values) {
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    for (FloatVector& part : values.parts) {
+      part = hn::BitCast(Floats(), hn::ShiftLeft<16>(bf16_bits(part)));
+    }
+  }
+  return values;
+}
+
+// Returns e to each value, to 1 unit in the last place; above 104 infinity, below -104 zero.
+HWY_INLINE Group exp(Group values) {
+  for (FloatVector& part : values.parts) {
+    // Highway's function is defined up to 104; Min and its result lose a NaN.
+    const FloatVector power = hn::Exp(Floats(), hn::Min(part, hn::Set(Floats(), 104.0f)));
+    part = hn::IfThenElse(hn::IsNaN(part), part, power);
+  }
+  return values;
+}
+
+// Returns 1 / (1 + exp(-x)) of each value.
+HWY_INLINE Group sigmoid(const Group& values) {
+  return all(1.0f) / (all(1.0f) + exp(all(0.0f) - values));
+}
+
+// Returns the sum of the values, added in halves: 0 + 8, 1 + 9, ..., then 0 + 4, and so on. The sum
+// over a row adds its groups first.
+HWY_INLINE float sum(const Group& values) {
+  float lanes[kGroup];
+  store(values, lanes);
+  for (int64_t half = kGroup / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+}  // namespace longshore::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
