@@ -124,9 +124,9 @@ void compare_kernels(at::ScalarType dtype, at::Device gpu, Comparison& compariso
 
   at::Tensor gate = random(kWidth), up = random(kWidth);
   const at::Tensor gpu_gate = gate.clone().to(gpu), gpu_up = up.clone().to(gpu);
-  kernels::swiglu_cpu(kind, x.numel(), gate.data_ptr(), up.data_ptr(), y.data_ptr());
+  kernels::swiglu_cpu(kind, 0, x.numel(), gate.data_ptr(), up.data_ptr(), y.data_ptr());
   comparison.tensor("swiglu", fused::swiglu(gpu_gate, gpu_up), y);
-  kernels::swiglu_backward_cpu(kind, x.numel(), grad.data_ptr(), gate.data_ptr(), up.data_ptr());
+  kernels::swiglu_backward_cpu(kind, 0, x.numel(), grad.data_ptr(), gate.data_ptr(), up.data_ptr());
   fused::swiglu_backward(gpu_grad, gpu_gate, gpu_up);
   comparison.tensor("swiglu_backward, gate", gpu_gate, gate);
   comparison.tensor("swiglu_backward, up", gpu_up, up);
