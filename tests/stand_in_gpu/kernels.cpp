@@ -55,7 +55,7 @@ void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up
   stand_in::run_stream();
   for (const void* operand : {gate, up, static_cast<const void*>(y)}) check_aligned(operand);
   if (stand_in::shapes_only()) return;
-  swiglu_cpu(dtype, elements, gate, up, y);
+  swiglu_cpu(dtype, 0, elements, gate, up, y);
   if (stand_in::is_broken("swiglu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
 }
 
@@ -66,7 +66,7 @@ void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void*
     check_aligned(operand);
   }
   if (stand_in::shapes_only()) return;
-  swiglu_backward_cpu(dtype, elements, grad, gate, up);
+  swiglu_backward_cpu(dtype, 0, elements, grad, gate, up);
 }
 
 void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* targets,
