@@ -18,6 +18,7 @@
 #include <hwy/contrib/math/math-inl.h>
 // clang-format on
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -128,6 +129,15 @@ HWY_INLINE Group rounded(Group values) {
     for (FloatVector& part : values.parts) {
       part = hn::BitCast(Floats(), hn::ShiftLeft<16>(bf16_bits(part)));
     }
+  }
+  return values;
+}
+
+// Returns the first `left` values of a group, or all if it has no more; the others become zeros.
+HWY_INLINE Group first(Group values, int64_t left) {
+  for (int64_t i = 0; left < kGroup && i < kParts; ++i) {
+    const auto kept = static_cast<size_t>(std::max<int64_t>(0, left - i * kLanes));
+    values.parts[i] = hn::IfThenElseZero(hn::FirstN(Floats(), kept), values.parts[i]);
   }
   return values;
 }

@@ -54,11 +54,13 @@ TEST_P(FusedOps, RmsNormAgreesWithAutograd) {
   const at::Tensor exact = plain_rms_norm(exact_x, exact_weight, 1e-5);
   exact.backward(grad.to(at::kDouble));
   const at::Tensor sum = at::ones({200});
-  const at::Tensor grad_x = fused::rms_norm_backward(grad, x, weight, 1e-5, sum);
-  EXPECT_LE(relative_error(fused::rms_norm(x, weight, 1e-5), exact.detach()), limit());
+  const at::Tensor grad_x = fused::norm_backward(grad, x, weight, NormKind::kRms, 1e-5, sum, {});
+  EXPECT_LE(relative_error(fused::norm(x, weight, {}, NormKind::kRms, 1e-5), exact.detach()),
+            limit());
   EXPECT_LE(relative_error(grad_x, exact_x.grad()), limit());
   EXPECT_LE(relative_error(sum - 1.0, exact_weight.grad()), kFloatTolerance * 4) << "added to";
-  EXPECT_TRUE(at::equal(fused::rms_norm_backward(grad, x, weight, 1e-5, {}), grad_x));
+  EXPECT_TRUE(
+      at::equal(fused::norm_backward(grad, x, weight, NormKind::kRms, 1e-5, {}, {}), grad_x));
 }
 
 // The rotary embedding agrees with complex multiplication, and its inverse undoes it.
@@ -74,9 +76,9 @@ TEST_P(FusedOps, RotationAgreesWithComplexNumbersAndTurnsBack) {
   const at::Tensor turned = at::complex(halves.select(2, 0), halves.select(2, 1)) *
                             at::polar(at::ones_like(angles), angles);
   const at::Tensor exact = at::cat({at::real(turned), at::imag(turned)}, 2).view({rows, -1});
-  const at::Tensor out = fused::rotate(x, positions, frequencies, dim, 1);
+  const at::Tensor out = fused::rotate(x, positions, {frequencies}, dim, 1);
   EXPECT_LE(relative_error(out, exact), limit() * 2);
-  EXPECT_LE(relative_error(fused::rotate(out, positions, frequencies, dim, -1), x), limit() * 3);
+  EXPECT_LE(relative_error(fused::rotate(out, positions, {frequencies}, dim, -1), x), limit() * 3);
 }
 
 // SwiGLU and its gradients agree with autograd.
@@ -86,8 +88,8 @@ TEST_P(FusedOps, SwigluAgreesWithAutograd) {
   const at::Tensor exact_up = up.to(at::kDouble).requires_grad_(true);
   const at::Tensor exact = at::silu(exact_gate) * exact_up;
   exact.backward(grad.to(at::kDouble));
-  EXPECT_LE(relative_error(fused::swiglu(gate, up), exact.detach()), limit());
-  fused::swiglu_backward(grad, gate, up);
+  EXPECT_LE(relative_error(fused::glu(gate, up, Activation::kSilu), exact.detach()), limit());
+  fused::glu_backward(grad, gate, up, Activation::kSilu);
   EXPECT_LE(relative_error(gate, exact_gate.grad()), limit());
   EXPECT_LE(relative_error(up, exact_up.grad()), limit());
 }
@@ -160,8 +162,9 @@ TEST_P(FusedOpsGpu, RmsNorm) {
   for (const auto& [rows, width] : {std::pair{37, 200}, {1000, 64}, {300, 4096}}) {
     compare({random({rows, width}), random({rows, width}), random({width}), at::zeros({width})},
             [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-              const at::Tensor grad_x = fused::rms_norm_backward(in[0], in[1], in[2], 1e-5, in[3]);
-              return {fused::rms_norm(in[1], in[2], 1e-5), grad_x, in[3]};
+              const at::Tensor grad_x =
+                  fused::norm_backward(in[0], in[1], in[2], NormKind::kRms, 1e-5, in[3], {});
+              return {fused::norm(in[1], in[2], {}, NormKind::kRms, 1e-5), grad_x, in[3]};
             });
   }
 }
@@ -171,8 +174,8 @@ TEST_P(FusedOpsGpu, Rotation) {
   const at::Tensor frequencies = at::pow(10000.0, -at::arange(32) * 2.0 / 64);
   compare({random({501, 8 * 64}), at::randint(0, 4000, {501}), frequencies},
           [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-            return {fused::rotate(in[0], in[1], in[2], 64, 1),
-                    fused::rotate(in[0], in[1], in[2], 64, -1)};
+            return {fused::rotate(in[0], in[1], {in[2]}, 64, 1),
+                    fused::rotate(in[0], in[1], {in[2]}, 64, -1)};
           });
 }
 
@@ -181,8 +184,8 @@ TEST_P(FusedOpsGpu, Swiglu) {
   for (const int64_t width : {77, 11008}) {
     compare({random({13, width}), random({13, width}), random({13, width})},
             [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-              const at::Tensor y = fused::swiglu(in[1], in[2]);
-              fused::swiglu_backward(in[0], in[1], in[2]);
+              const at::Tensor y = fused::glu(in[1], in[2], Activation::kSilu);
+              fused::glu_backward(in[0], in[1], in[2], Activation::kSilu);
               return {y, in[1], in[2]};
             });
   }
