@@ -1,7 +1,5 @@
 #include "model/fused_ops.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "base/mxfp4.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
+#include "device/parallel_for.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/glu.h"
 #include "kernels/norm.h"
@@ -92,7 +91,7 @@ void norm_sums_on_cpu(const kernels::Norm& shape, const NormOperands& in, float*
     return partial;
   };
   const int64_t grain = std::max<int64_t>(1, row_grain(shape.width) / rows_each);
-  at::parallel_for(0, pieces, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, pieces, grain, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
       kernels::norm_backward_cpu(
           shape, piece * rows_each, std::min(shape.rows, (piece + 1) * rows_each), in.grad, in.x,
@@ -116,7 +115,7 @@ at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   if (on_gpu(x)) {
     kernels::norm_cuda(shape, in, scale, level, out, stream_of(x));
   } else {
-    at::parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
       kernels::norm_cpu(shape, begin, end, in, scale, level, out);
     });
   }
@@ -143,7 +142,7 @@ at::Tensor norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::
   } else if (sums > 0) {
     norm_sums_on_cpu(shape, in, of_weight, of_bias, wide);
   } else {
-    at::parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
       kernels::norm_backward_cpu(shape, begin, end, in.grad, in.x, in.weight, in.grad_x, nullptr,
                                  nullptr);
     });
@@ -177,7 +176,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotati
   if (on_gpu(x)) {
     kernels::rotary_cuda(shape, in, places, angles, result, stream_of(x));
   } else {
-    at::parallel_for(0, shape.rows, row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
       kernels::rotary_cpu(shape, begin, end, in, places, angles, result);
     });
   }
@@ -216,7 +215,7 @@ at::Tensor glu(const at::Tensor& gate, const at::Tensor& up, Activation activati
   if (on_gpu(gate)) {
     kernels::glu_cuda(shape, g, u, out, stream_of(gate));
   } else {
-    at::parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
       kernels::glu_cpu(shape, begin, end, g, u, out);
     });
   }
@@ -233,7 +232,7 @@ void glu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tens
   if (on_gpu(gate)) {
     kernels::glu_backward_cuda(shape, above, g, u, stream_of(gate));
   } else {
-    at::parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
       kernels::glu_backward_cpu(shape, begin, end, above, g, u);
     });
   }
@@ -264,12 +263,12 @@ void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& va
   if (format == PackedFormat::kMxfp4) {
     constexpr int64_t kGroup = Mxfp4Layout::kGroup;
     const int64_t grain = std::max<int64_t>(1, kUnpackGrain / (kGroup * columns));
-    at::parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
       kernels::unpack_mxfp4_cpu(dtype, rows, columns, packed, begin, end, out);
     });
     return;
   }
-  at::parallel_for(0, values.numel(), kUnpackGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, values.numel(), kUnpackGrain, [&](int64_t begin, int64_t end) {
     if (format == PackedFormat::kNf4) {
       kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {
