@@ -185,6 +185,11 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotati
 
 namespace {
 
+// Returns x, or a copy if the values of a row do not lie together.
+at::Tensor with_rows(const at::Tensor& x) {
+  return !x.defined() || x.stride(1) == 1 ? x : x.contiguous();
+}
+
 kernels::Glu glu_shape(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   LONGSHORE_CHECK(glu_has(activation) && gate.dim() == 2 && gate.stride(1) == 1);
   LONGSHORE_CHECK(!up.defined() || (up.sizes() == gate.sizes() && up.stride(1) == 1 &&
@@ -206,7 +211,8 @@ kernels::Glu glu_shape(const at::Tensor& gate, const at::Tensor& up, Activation 
 
 }  // namespace
 
-at::Tensor glu(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+at::Tensor glu(const at::Tensor& all_gate, const at::Tensor& all_up, Activation activation) {
+  const at::Tensor gate = with_rows(all_gate), up = with_rows(all_up);
   at::Tensor y = at::empty({gate.size(0), gate.size(1)}, gate.options().requires_grad(false));
   const kernels::Glu shape = glu_shape(gate, up, activation);
   const void* const g = gate.const_data_ptr();
@@ -222,8 +228,9 @@ at::Tensor glu(const at::Tensor& gate, const at::Tensor& up, Activation activati
   return y;
 }
 
-void glu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
+void glu_backward(const at::Tensor& grad, const at::Tensor& all_gate, const at::Tensor& all_up,
                   Activation activation) {
+  const at::Tensor gate = with_rows(all_gate), up = with_rows(all_up);
   const kernels::Glu shape = glu_shape(gate, up, activation);
   const at::Tensor upper = grad.contiguous();
   const void* const above = operand(upper, gate);
@@ -236,6 +243,8 @@ void glu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tens
       kernels::glu_backward_cpu(shape, begin, end, above, g, u);
     });
   }
+  if (!gate.is_same(all_gate)) all_gate.copy_(gate);
+  if (up.defined() && !up.is_same(all_up)) all_up.copy_(up);
 }
 
 namespace {
