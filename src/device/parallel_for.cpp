@@ -8,7 +8,11 @@ namespace longshore {
 
 void parallel_for(int64_t begin, int64_t end, int64_t grain,
                   const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(begin, end, grain, body);
+  const int threads = at::get_num_threads();
+  at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) {
+    LONGSHORE_CHECK(at::get_thread_num() < threads) << "OpenMP has more threads than LibTorch";
+    body(first, last);
+  });
 }
 
 int parallel_threads() {
@@ -16,9 +20,7 @@ int parallel_threads() {
 }
 
 int parallel_thread() {
-  const int number = at::get_thread_num();
-  LONGSHORE_CHECK(number < at::get_num_threads()) << "OpenMP has more threads than LibTorch";
-  return number;
+  return at::get_thread_num();
 }
 
 }  // namespace longshore

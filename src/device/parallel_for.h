@@ -17,8 +17,10 @@ namespace longshore {
 void parallel_for(int64_t begin, int64_t end, int64_t grain,
                   const std::function<void(int64_t, int64_t)>& body);
 
-// Returns how many calls of a body may run at a time, and the calling thread's number among them.
+// Returns how many calls of a body may run at a time. To be asked outside of bodies.
 int parallel_threads();
+
+// Returns the number of the calling thread among those of a loop, below parallel_threads().
 int parallel_thread();
 
 }  // namespace longshore

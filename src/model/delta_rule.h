@@ -3,11 +3,12 @@
 // with or without autograd. The state begins at zero in every document. Compute thread only.
 //
 // [Note: chunks of the delta rule] A document is cut into chunks (document_chunks.h). Within a
-// chunk the recurrence is a triangular system, so everything is products of small matrices. Blocks
-// of at most kScanPositions positions are computed together, except that the state passes from
-// chunk to chunk. Forward keeps the state before each chunk but a document's first, and nothing
-// else; backward computes the rest again. So memory grows with the positions by one state,
-// value_heads * key_dim * value_dim fp32 numbers, for each chunk.
+// chunk the recurrence is a triangular system, so everything is products of small matrices; the
+// state passes from chunk to chunk. Forward keeps the state before each chunk but a document's
+// first, and nothing else; backward computes the rest again. So memory grows with the positions by
+// one state, value_heads * key_dim * value_dim fp32 numbers, for each chunk. On a GPU many chunks
+// are computed together, because each operation has a cost (delta_blocks.h); a CPU takes one after
+// the other, so that it fits its caches (delta_heads.h).
 #pragma once
 
 #include <ATen/ATen.h>

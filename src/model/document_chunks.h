@@ -34,6 +34,11 @@ struct ChunkBlock {
 // follow each other.
 std::vector<ChunkBlock> make_blocks(const std::vector<int64_t>& document_starts);
 
+// Returns how many chunks of a document of `positions` read the state of an earlier one.
+constexpr int64_t passed_states(int64_t positions) {
+  return positions > 0 ? (positions - 1) / kScanChunk : 0;
+}
+
 // Returns document lengths with the most states and with the most padding for their positions
 // (UnitCode::worst_documents).
 std::vector<int64_t> worst_chunk_lengths(int64_t longest);

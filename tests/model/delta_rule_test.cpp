@@ -1,8 +1,11 @@
 // Gated DeltaNet in chunks agrees with the recurrence that defines it.
 #include "model/delta_rule.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include "tests/fakes/cpu_branches.h"
 
 namespace longshore {
 namespace {
@@ -101,6 +104,53 @@ TEST(DeltaRule, FastDecayStaysFinite) {
   const auto found = torch::autograd::grad({got.sum()}, own);
   for (size_t i = 0; i < right.size(); ++i) {
     EXPECT_LE(relative_error(found[i], right[i]), 2e-4) << i;
+  }
+}
+
+// The result of the documents in these rows of `values`, and the gradients by position.
+std::vector<at::Tensor> result_of(const std::vector<at::Tensor>& values, int64_t begin,
+                                  const std::vector<int64_t>& lengths) {
+  const std::vector<int64_t> starts = starts_of(lengths);
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i < values.size(); ++i) {
+    rows.push_back(i < 3 ? values[i].narrow(0, begin, starts.back()) : values[i]);
+  }
+  const std::vector<at::Tensor> own = leaves_of(rows, at::kFloat);
+  const at::AutoGradMode grad_mode(true);
+  const at::Tensor got = delta_rule({own[0], own[1], own[2], own[3], own[4]}, kSpec, starts);
+  std::vector<at::Tensor> all = torch::autograd::grad({got.square().sum()}, own);
+  all.push_back(got.detach());
+  return all;
+}
+
+// Goal: the number of threads changes no bit. Threads share key heads and documents, of which there
+// are fewer and more than threads.
+TEST(DeltaRule, TheNumberOfThreadsChangesNoBit) {
+  const std::vector<at::Tensor> values = random_inputs(300);
+  const int before = at::get_num_threads();
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{300}, std::vector<int64_t>{70, 1, 64, 100, 65}}) {
+    std::vector<std::vector<at::Tensor>> results;
+    for (const int threads : {1, 2, 7}) {
+      at::set_num_threads(threads);
+      results.push_back(result_of(values, 0, lengths));
+    }
+    at::set_num_threads(before);
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+      EXPECT_TRUE(at::equal(results[0][i], results[2][i])) << i;
+    }
+  }
+}
+
+// Goal: on the CPU a document has the same bits alone and beside others.
+TEST(DeltaRule, ADocumentHasTheSameBitsAlone) {
+  const std::vector<at::Tensor> values = random_inputs(300);
+  const fakes::CpuBranches on_cpu;
+  const std::vector<at::Tensor> together = result_of(values, 0, {90, 130, 80});
+  const std::vector<at::Tensor> alone = result_of(values, 90, {130});
+  for (const size_t i : {size_t{0}, size_t{1}, size_t{2}, size_t{5}}) {
+    EXPECT_TRUE(at::equal(together[i].narrow(0, 90, 130), alone[i])) << i;
   }
 }
 
