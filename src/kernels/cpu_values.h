@@ -1,4 +1,4 @@
-// cpu_values: reads, rounds and writes values of a dtype on the CPU, for the reference kernels.
+// cpu_values: reads, rounds and writes values of a dtype on the CPU.
 // Internal to src/kernels; any thread.
 #pragma once
 

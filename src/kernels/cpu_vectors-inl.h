@@ -68,14 +68,13 @@ HWY_INLINE Group operator/(Group a, const Group& b) {
   return a;
 }
 
-// Rounds to bf16 as float_to_bf16_nearest does; the result is in the lower halves of the words.
+// Rounds to bf16 as float_to_bf16_nearest does; the result is the upper half of each word.
 HWY_INLINE WordVector bf16_bits(FloatVector value) {
   const WordVector bits = hn::BitCast(Words(), value);
   const WordVector odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1u));
-  const WordVector nearest =
-      hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(Words(), 0x7fffu))));
+  const WordVector nearest = hn::Add(bits, hn::Add(odd, hn::Set(Words(), 0x7fffu)));
   const auto is_nan = hn::RebindMask(Words(), hn::IsNaN(value));
-  return hn::IfThenElse(is_nan, hn::Set(Words(), 0x7fc0u), nearest);
+  return hn::IfThenElse(is_nan, hn::Set(Words(), 0x7fc00000u), nearest);
 }
 
 // Loads a complete group.
@@ -100,9 +99,17 @@ HWY_INLINE void store(const Group& values, float* to) {
 }
 HWY_INLINE void store(const Group& values, Bf16* to) {
   auto* const halves = reinterpret_cast<uint16_t*>(to);
+#if HWY_TARGET == HWY_AVX2  // has no instruction that narrows one vector
+  const hn::Repartition<uint16_t, Floats> both;
+  const auto first = hn::BitCast(both, bf16_bits(values.parts[0]));
+  const auto second = hn::BitCast(both, bf16_bits(values.parts[1]));
+  hn::StoreU(hn::ConcatOdd(both, second, first), both, halves);
+#else
   for (int64_t i = 0; i < kParts; ++i) {
-    hn::StoreU(hn::TruncateTo(Halves(), bf16_bits(values.parts[i])), Halves(), halves + i * kLanes);
+    const WordVector bits = hn::ShiftRight<16>(bf16_bits(values.parts[i]));
+    hn::StoreU(hn::TruncateTo(Halves(), bits), Halves(), halves + i * kLanes);
   }
+#endif
 }
 
 // Loads a group of which `left` values are in memory, or a complete one if more are.
@@ -127,7 +134,7 @@ template <typename T>
 HWY_INLINE Group rounded(Group values) {
   if constexpr (sizeof(T) == sizeof(uint16_t)) {
     for (FloatVector& part : values.parts) {
-      part = hn::BitCast(Floats(), hn::ShiftLeft<16>(bf16_bits(part)));
+      part = hn::BitCast(Floats(), hn::And(bf16_bits(part), hn::Set(Words(), 0xffff0000u)));
     }
   }
   return values;

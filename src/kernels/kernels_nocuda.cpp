@@ -1,10 +1,10 @@
 // The build without CUDA: no tensor is on a GPU, so none of these functions is called.
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/glu.h"
 #include "kernels/gradient.h"
-#include "kernels/rms_norm.h"
+#include "kernels/norm.h"
 #include "kernels/rotary.h"
-#include "kernels/swiglu.h"
 #include "kernels/unpack.h"
 
 namespace longshore::kernels {
@@ -17,20 +17,20 @@ namespace {
 
 }  // namespace
 
-void rms_norm_cuda(const RmsNorm&, const void*, const void*, void*, CUstream_st*) {
+void norm_cuda(const Norm&, const void*, const void*, const void*, void*, CUstream_st*) {
   refuse();
 }
-void rms_norm_backward_cuda(const RmsNorm&, const void*, const void*, const void*, void*, float*,
-                            float*, CUstream_st*) {
+void norm_backward_cuda(const Norm&, const void*, const void*, const void*, void*, float*, float*,
+                        float*, CUstream_st*) {
   refuse();
 }
 void rotary_cuda(const Rotary&, const void*, const int64_t*, const float*, void*, CUstream_st*) {
   refuse();
 }
-void swiglu_cuda(DType, int64_t, const void*, const void*, void*, CUstream_st*) {
+void glu_cuda(const Glu&, const void*, const void*, void*, CUstream_st*) {
   refuse();
 }
-void swiglu_backward_cuda(DType, int64_t, const void*, void*, void*, CUstream_st*) {
+void glu_backward_cuda(const Glu&, const void*, void*, void*, CUstream_st*) {
   refuse();
 }
 void unpack_fp8_cuda(DType, int64_t, int64_t, const void*, void*, CUstream_st*) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/block_carry.h"
+#include "model/fused_ops.h"
 
 namespace longshore {
 
@@ -60,7 +61,7 @@ at::Tensor normed_rows(const at::Tensor& rows, double eps) {
 
 at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, double eps) {
   const at::Tensor ones = at::ones({rows.size(1)}, rows.options().requires_grad(false));
-  return normalise_backward(grad, rows, ones, NormKind::kRms, eps, {}, {});
+  return fused::norm_backward(grad, rows, ones, NormKind::kRms, eps, {}, {});
 }
 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,

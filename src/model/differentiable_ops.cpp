@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "device/gpu_tensors.h"
 #include "model/adapted_product.h"
 #include "model/document_attention.h"
 #include "model/fused_ops.h"
@@ -17,46 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
-  return squares.mean(-1, true).add_(eps).rsqrt_();
-}
-
-// Returns the factors of the normalised values, in fp32.
-at::Tensor norm_factors(const at::Tensor& weight, NormKind kind) {
-  const at::Tensor factors = weight.detach().to(at::kFloat);
-  return kind == NormKind::kRmsOffset ? factors + 1.0 : factors;
-}
-
-at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                             NormKind kind, double eps) {
-  if (on_gpu(x) && kind == NormKind::kRms) return fused::rms_norm(x, weight, eps);
-  at::Tensor out = at::empty(x.sizes(), x.options());
-  const int64_t width = weight.size(0);
-  const at::Tensor in_rows = x.view({-1, width}), out_rows = out.view({-1, width});
-  for_pieces(in_rows.size(0), width, [&](int64_t begin, int64_t rows) {
-    at::Tensor value = in_rows.narrow(0, begin, rows).to(at::kFloat);
-    const at::Tensor target = out_rows.narrow(0, begin, rows);
-    if (kind == NormKind::kLayer) {
-      const at::Tensor mean = value.mean(-1, true);
-      value = x.scalar_type() == at::kFloat ? value.sub(mean) : value.sub_(mean);
-      const at::Tensor scale = reciprocal_deviation(value.square(), eps);
-      value.mul_(scale).mul_(weight);
-      target.copy_(bias.defined() ? value.add_(bias) : value);
-      return;
-    }
-    at::Tensor squares = value.square();
-    const at::Tensor scale = reciprocal_deviation(squares, eps);
-    at::mul_out(squares, value, scale);
-    if (kind == NormKind::kRms) {
-      target.copy_(squares);
-      target.mul_(weight);
-    } else {
-      target.copy_(squares.mul_(norm_factors(weight, kind)));
-    }
-  });
-  return out;
-}
 
 // The norm's settings that a node of the graph saves.
 struct NormRule {
@@ -73,8 +32,8 @@ struct NormRule {
   }
   // `parameters` holds the weight and, if the norm has one, the bias.
   at::Tensor forward(const at::Tensor& x, at::TensorList parameters) const {
-    return normalise_forward(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
-                             kind, eps);
+    return fused::norm(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(), kind,
+                       eps);
   }
 };
 
@@ -88,7 +47,8 @@ variable_list norm_gradients(AutogradContext* ctx, const at::Tensor& grad, const
     if (ctx->needs_input_grad(first + i)) wanted[i] = at::zeros_like(weight, sums);
   }
   variable_list result;
-  result.push_back(normalise_backward(grad, x, weight, rule.kind, rule.eps, wanted[0], wanted[1]));
+  result.push_back(
+      fused::norm_backward(grad, x, weight, rule.kind, rule.eps, wanted[0], wanted[1]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     result.push_back(wanted[i].defined() ? wanted[i].to(weight.scalar_type()) : at::Tensor());
   }
@@ -315,31 +275,26 @@ struct AttentionFunction : Function<AttentionFunction> {
   }
 };
 
+// The activations that have no kernel, from LibTorch's operations.
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
-    case Activation::kSilu:
-      return at::silu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
     case Activation::kGeluErf:
       return at::gelu(x, "none");
     case Activation::kRelu:
       return at::relu(x);
     case Activation::kReluSquared:
       return at::relu(x).square_();
+    case Activation::kSilu:
+    case Activation::kGeluTanh:
+      break;
   }
+  LONGSHORE_CHECK(false) << "a kernel has this activation";
   return {};
 }
 
 // Writes the gradient of activation(x) over x.
 void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activation) {
   switch (activation) {
-    case Activation::kSilu:
-      at::silu_backward_out(x, grad, x);
-      return;
-    case Activation::kGeluTanh:
-      at::gelu_backward_out(x, grad, x, "tanh");
-      return;
     case Activation::kGeluErf:
       at::gelu_backward_out(x, grad, x, "none");
       return;
@@ -349,39 +304,34 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
     case Activation::kReluSquared:
       x.clamp_min_(0.0).mul_(2.0).mul_(grad);
       return;
+    case Activation::kSilu:
+    case Activation::kGeluTanh:
+      break;
   }
-}
-
-// GPU kernels read and write 16 bytes at a time. A contiguous tensor may still be unaligned: one
-// row of a slice counts as contiguous.
-bool is_aligned(const at::Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
-}
-
-// Returns whether a fused GPU kernel can compute this in one pass.
-bool fuses(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
-  return gate.defined() && on_gpu(up) && activation == Activation::kSilu && gate.is_contiguous() &&
-         up.is_contiguous() && is_aligned(gate) && is_aligned(up);
+  LONGSHORE_CHECK(false) << "a kernel has this activation";
 }
 
 }  // namespace
 
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
-  if (fuses(gate, up, activation)) return fused::swiglu(gate, up);
-  if (!gate.defined()) return activate(up, activation);
-  return activate(gate, activation).mul_(up);
+  const bool gated = gate.defined();
+  if (fused::glu_has(activation)) {
+    return fused::glu(gated ? gate : up, gated ? up : at::Tensor(), activation);
+  }
+  return gated ? activate(gate, activation).mul_(up) : activate(up, activation);
 }
 
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation) {
-  if (fuses(gate, up, activation)) {
-    fused::swiglu_backward(grad, gate, up);
+  const bool gated = gate.defined();
+  if (fused::glu_has(activation)) {
+    fused::glu_backward(grad, gated ? gate : up, gated ? up : at::Tensor(), activation);
     return;
   }
   for_pieces(up.size(0), up.size(1), [&](int64_t begin, int64_t rows) {
     const at::Tensor grad_rows = grad.narrow(0, begin, rows);
     at::Tensor up_rows = up.narrow(0, begin, rows);
-    if (!gate.defined()) {
+    if (!gated) {
       activate_backward(up_rows, grad_rows, activation);
       return;
     }
@@ -492,44 +442,6 @@ at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Te
   std::vector<at::Tensor> parameters{weight};
   if (bias.defined()) parameters.push_back(bias);
   return NormFunction::apply(x, at::TensorList(parameters), static_cast<int64_t>(kind), eps);
-}
-
-at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                              NormKind kind, double eps, const at::Tensor& weight_sum,
-                              const at::Tensor& bias_sum) {
-  if (on_gpu(x) && kind == NormKind::kRms) {
-    return fused::rms_norm_backward(grad, x.detach(), weight.detach(), eps, weight_sum);
-  }
-  at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));
-  const int64_t width = weight.size(0);
-  const at::Tensor x_rows = x.detach().view({-1, width}), grad_rows = grad.view({-1, width});
-  const at::Tensor out_rows = out.view({-1, width});
-  const at::Tensor factors = norm_factors(weight, kind);
-  for_pieces(x_rows.size(0), width, [&](int64_t begin, int64_t rows) {
-    at::Tensor value = x_rows.narrow(0, begin, rows).to(at::kFloat);
-    bool own = x.scalar_type() != at::kFloat;
-    if (kind == NormKind::kLayer) {
-      const at::Tensor mean = value.mean(-1, true);
-      value = own ? value.sub_(mean) : value.sub(mean);
-      own = true;
-    }
-    at::Tensor scratch = value.square();
-    const at::Tensor scale = reciprocal_deviation(scratch, eps);
-    value = own ? value.mul_(scale) : value.mul(scale);
-    const at::Tensor upper = grad_rows.narrow(0, begin, rows).to(at::kFloat);
-    if (bias_sum.defined()) add_row_sum(bias_sum, upper);
-    if (weight_sum.defined()) {
-      at::mul_out(scratch, upper, value);
-      add_row_sum(weight_sum, scratch);
-    }
-    at::Tensor result = upper * factors;
-    at::mul_out(scratch, result, value);
-    const at::Tensor along = scratch.mean(-1, true);
-    if (kind == NormKind::kLayer) result.sub_(result.mean(-1, true));
-    at::mul_out(scratch, value, along);
-    out_rows.narrow(0, begin, rows).copy_(result.sub_(scratch).mul_(scale));
-  });
-  return out;
 }
 
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,

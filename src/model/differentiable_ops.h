@@ -99,9 +99,5 @@ at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation ac
 // Overwrites gate and up with their gradients. `grad` is the gradient of activated()'s result.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation);
-// Returns the gradient of x and adds those of weight and bias to fp32 sums (undefined: skipped).
-at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                              NormKind kind, double eps, const at::Tensor& weight_sum,
-                              const at::Tensor& bias_sum);
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "model/fused_ops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/mxfp4.h"
@@ -8,13 +9,17 @@
 #include "device/gpu_tensors.h"
 #include "device/parallel_for.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/rms_norm.h"
+#include "kernels/glu.h"
+#include "kernels/norm.h"
 #include "kernels/rotary.h"
-#include "kernels/swiglu.h"
 #include "kernels/unpack.h"
 
 namespace longshore::fused {
 namespace {
+
+// The fewest elements for which the CPU wakes another thread.
+constexpr int64_t kGrain = int64_t{1} << 14;
+constexpr int64_t kUnpackGrain = int64_t{1} << 16;
 
 DType dtype_of(const at::Tensor& x) {
   LONGSHORE_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16)
@@ -33,98 +38,213 @@ const void* operand(const at::Tensor& x, const at::Tensor& like) {
   return x.const_data_ptr();
 }
 
-kernels::RmsNorm norm_shape(const at::Tensor& x, const at::Tensor& weight, double eps) {
+// Returns the bytes of an operand, or null if it is undefined.
+const void* optional_operand(const at::Tensor& x, const at::Tensor& like) {
+  return x.defined() ? operand(x, like) : nullptr;
+}
+
+float* sum_of(const at::Tensor& sum, int64_t width) {
+  if (!sum.defined()) return nullptr;
+  LONGSHORE_CHECK(sum.numel() == width && sum.is_contiguous());
+  return sum.mutable_data_ptr<float>();
+}
+
+kernels::Norm norm_shape(const at::Tensor& x, const at::Tensor& weight, NormKind kind, double eps) {
   const int64_t width = weight.numel();
   LONGSHORE_CHECK(width > 0 && x.numel() % width == 0) << x.numel() << " by " << width;
-  return {.dtype = dtype_of(x), .rows = x.numel() / width, .width = width, .eps = eps};
+  return {.dtype = dtype_of(x),
+          .rows = x.numel() / width,
+          .width = width,
+          .eps = eps,
+          .rounds = kind == NormKind::kRms,
+          .centred = kind == NormKind::kLayer,
+          .offset = kind == NormKind::kRmsOffset ? 1.0f : 0.0f};
+}
+
+// The least rows for which the CPU wakes another thread.
+int64_t row_grain(int64_t width) {
+  return std::max<int64_t>(1, kGrain / width);
+}
+
+struct NormOperands {
+  const void* grad;
+  const void* x;
+  const void* weight;
+  void* grad_x;
+};
+
+// Sums over rows are added in pieces of rows that depend on the shape alone. Each sum has a row of
+// scratch for each piece.
+void norm_sums_on_cpu(const kernels::Norm& shape, const NormOperands& in, float* weight_sum,
+                      float* bias_sum, const at::TensorOptions& options) {
+  constexpr int64_t kMostPieces = 64, kLeastRows = 16;
+  const int64_t rows_each = std::max(kLeastRows, (shape.rows + kMostPieces - 1) / kMostPieces);
+  const int64_t pieces = (shape.rows + rows_each - 1) / rows_each;
+  const int64_t sums = (weight_sum == nullptr ? 0 : 1) + (bias_sum == nullptr ? 0 : 1);
+  const at::Tensor scratch = at::empty({sums, pieces, shape.width}, options);
+  float* next = scratch.mutable_data_ptr<float>();
+  float* const of_weight =
+      weight_sum == nullptr ? nullptr : std::exchange(next, next + pieces * shape.width);
+  float* const of_bias = bias_sum == nullptr ? nullptr : next;
+  const auto cleared = [&](float* partial, int64_t piece) {
+    if (partial != nullptr) std::fill_n(partial += piece * shape.width, shape.width, 0.0f);
+    return partial;
+  };
+  const int64_t grain = std::max<int64_t>(1, row_grain(shape.width) / rows_each);
+  parallel_for(0, pieces, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      kernels::norm_backward_cpu(
+          shape, piece * rows_each, std::min(shape.rows, (piece + 1) * rows_each), in.grad, in.x,
+          in.weight, in.grad_x, cleared(of_weight, piece), cleared(of_bias, piece));
+    }
+  });
+  if (weight_sum != nullptr) kernels::add_rows_cpu(of_weight, pieces, shape.width, weight_sum);
+  if (bias_sum != nullptr) kernels::add_rows_cpu(of_bias, pieces, shape.width, bias_sum);
 }
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                NormKind kind, double eps) {
   at::Tensor y = at::empty(x.sizes(), x.options().requires_grad(false));
-  const kernels::RmsNorm shape = norm_shape(x, weight, eps);
+  const kernels::Norm shape = norm_shape(x, weight, kind, eps);
   const void* const in = operand(x, x);
   const void* const scale = operand(weight, x);
+  const void* const level = optional_operand(bias, x);
+  void* const out = y.mutable_data_ptr();
   if (on_gpu(x)) {
-    kernels::rms_norm_cuda(shape, in, scale, y.mutable_data_ptr(), stream_of(x));
+    kernels::norm_cuda(shape, in, scale, level, out, stream_of(x));
   } else {
-    kernels::rms_norm_cpu(shape, in, scale, y.mutable_data_ptr());
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+      kernels::norm_cpu(shape, begin, end, in, scale, level, out);
+    });
   }
   return y;
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                             double eps, const at::Tensor& weight_sum) {
+at::Tensor norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                         NormKind kind, double eps, const at::Tensor& weight_sum,
+                         const at::Tensor& bias_sum) {
   at::Tensor grad_x = at::empty(x.sizes(), x.options().requires_grad(false));
-  const kernels::RmsNorm shape = norm_shape(x, weight, eps);
+  const kernels::Norm shape = norm_shape(x, weight, kind, eps);
   const at::Tensor upper = grad.contiguous();
-  float* sum = nullptr;
-  if (weight_sum.defined()) {
-    LONGSHORE_CHECK(weight_sum.numel() == shape.width);
-    sum = weight_sum.mutable_data_ptr<float>();
-  }
+  const NormOperands in{operand(upper, x), operand(x, x), operand(weight, x),
+                        grad_x.mutable_data_ptr()};
+  float* const of_weight = sum_of(weight_sum, shape.width);
+  float* const of_bias = sum_of(bias_sum, shape.width);
+  const int64_t sums = (of_weight == nullptr ? 0 : 1) + (of_bias == nullptr ? 0 : 1);
+  const auto wide = x.options().dtype(at::kFloat).requires_grad(false);
   if (on_gpu(x)) {
-    at::Tensor partial;
-    if (sum != nullptr) {
-      partial = at::empty({kernels::rms_norm_partial_elements(shape.rows, shape.width)},
-                          weight_sum.options());
-    }
-    kernels::rms_norm_backward_cuda(
-        shape, operand(upper, x), operand(x, x), operand(weight, x), grad_x.mutable_data_ptr(), sum,
-        sum == nullptr ? nullptr : partial.mutable_data_ptr<float>(), stream_of(x));
+    const at::Tensor partial =
+        at::empty({sums * kernels::norm_partial_elements(shape.rows, shape.width)}, wide);
+    kernels::norm_backward_cuda(shape, in.grad, in.x, in.weight, in.grad_x, of_weight, of_bias,
+                                partial.mutable_data_ptr<float>(), stream_of(x));
+  } else if (sums > 0) {
+    norm_sums_on_cpu(shape, in, of_weight, of_bias, wide);
   } else {
-    kernels::rms_norm_backward_cpu(shape, operand(upper, x), operand(x, x), operand(weight, x),
-                                   grad_x.mutable_data_ptr(), sum);
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+      kernels::norm_backward_cpu(shape, begin, end, in.grad, in.x, in.weight, in.grad_x, nullptr,
+                                 nullptr);
+    });
   }
   return grad_x;
 }
 
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                   int64_t head_dim, int direction) {
+  const at::Tensor& frequencies = rotation.frequencies;
+  const int64_t turning = frequencies.size(-1);
+  const bool shared = frequencies.dim() == 1;
   LONGSHORE_CHECK(x.dim() == 2 && x.stride(1) == 1 && x.size(1) % head_dim == 0);
-  LONGSHORE_CHECK(positions.numel() == x.size(0) && frequencies.numel() == head_dim / 2);
-  at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));
+  LONGSHORE_CHECK(positions.numel() == x.size(0) && positions.is_contiguous());
+  LONGSHORE_CHECK(frequencies.is_contiguous() && (shared || frequencies.size(0) == x.size(0)));
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options().requires_grad(false));
   const kernels::Rotary shape{.dtype = dtype_of(x),
                               .rows = x.size(0),
                               .heads = x.size(1) / head_dim,
                               .head_dim = head_dim,
+                              .turned = 2 * turning,
                               .row_stride = x.stride(0),
+                              .frequency_stride = shared ? 0 : turning,
+                              .scale = static_cast<float>(rotation.scale),
+                              .pairs = rotation.pairs,
                               .direction = direction};
+  const void* const in = x.const_data_ptr();
   const auto* const places = positions.const_data_ptr<int64_t>();
   const auto* const angles = frequencies.const_data_ptr<float>();
+  void* const result = out.mutable_data_ptr();
   if (on_gpu(x)) {
-    kernels::rotary_cuda(shape, x.const_data_ptr(), places, angles, out.mutable_data_ptr(),
-                         stream_of(x));
+    kernels::rotary_cuda(shape, in, places, angles, result, stream_of(x));
   } else {
-    kernels::rotary_cpu(shape, x.const_data_ptr(), places, angles, out.mutable_data_ptr());
+    parallel_for(0, shape.rows, row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      kernels::rotary_cpu(shape, begin, end, in, places, angles, result);
+    });
   }
   return out;
 }
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
-  at::Tensor y = at::empty(up.sizes(), up.options().requires_grad(false));
-  const void* const g = operand(gate, up);
-  const void* const u = operand(up, up);
-  if (on_gpu(up)) {
-    kernels::swiglu_cuda(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr(), stream_of(up));
+namespace {
+
+// Returns x, or a copy if the values of a row do not lie together.
+at::Tensor with_rows(const at::Tensor& x) {
+  return !x.defined() || x.stride(1) == 1 ? x : x.contiguous();
+}
+
+kernels::Glu glu_shape(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  LONGSHORE_CHECK(glu_has(activation) && gate.dim() == 2 && gate.stride(1) == 1);
+  LONGSHORE_CHECK(!up.defined() || (up.sizes() == gate.sizes() && up.stride(1) == 1 &&
+                                    up.scalar_type() == gate.scalar_type()));
+  kernels::Glu shape{.dtype = dtype_of(gate),
+                     .activation = activation == Activation::kSilu
+                                       ? kernels::GluActivation::kSilu
+                                       : kernels::GluActivation::kGeluTanh,
+                     .rows = gate.size(0),
+                     .width = gate.size(1),
+                     .gate_stride = gate.stride(0),
+                     .up_stride = up.defined() ? up.stride(0) : 0};
+  // One long row keeps all threads of a GPU busy.
+  if (on_gpu(gate) && gate.is_contiguous() && (!up.defined() || up.is_contiguous())) {
+    shape.width = std::exchange(shape.rows, 1) * shape.width;
+  }
+  return shape;
+}
+
+}  // namespace
+
+at::Tensor glu(const at::Tensor& all_gate, const at::Tensor& all_up, Activation activation) {
+  const at::Tensor gate = with_rows(all_gate), up = with_rows(all_up);
+  at::Tensor y = at::empty({gate.size(0), gate.size(1)}, gate.options().requires_grad(false));
+  const kernels::Glu shape = glu_shape(gate, up, activation);
+  const void* const g = gate.const_data_ptr();
+  const void* const u = up.defined() ? up.const_data_ptr() : nullptr;
+  void* const out = y.mutable_data_ptr();
+  if (on_gpu(gate)) {
+    kernels::glu_cuda(shape, g, u, out, stream_of(gate));
   } else {
-    kernels::swiglu_cpu(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr());
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+      kernels::glu_cpu(shape, begin, end, g, u, out);
+    });
   }
   return y;
 }
 
-void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up) {
+void glu_backward(const at::Tensor& grad, const at::Tensor& all_gate, const at::Tensor& all_up,
+                  Activation activation) {
+  const at::Tensor gate = with_rows(all_gate), up = with_rows(all_up);
+  const kernels::Glu shape = glu_shape(gate, up, activation);
   const at::Tensor upper = grad.contiguous();
-  const void* const above = operand(upper, up);
-  LONGSHORE_CHECK(gate.is_contiguous() && up.is_contiguous() && gate.numel() == up.numel());
-  if (on_gpu(up)) {
-    kernels::swiglu_backward_cuda(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
-                                  up.mutable_data_ptr(), stream_of(up));
+  const void* const above = operand(upper, gate);
+  void* const g = gate.mutable_data_ptr();
+  void* const u = up.defined() ? up.mutable_data_ptr() : nullptr;
+  if (on_gpu(gate)) {
+    kernels::glu_backward_cuda(shape, above, g, u, stream_of(gate));
   } else {
-    kernels::swiglu_backward_cpu(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
-                                 up.mutable_data_ptr());
+    parallel_for(0, shape.rows, row_grain(shape.width), [&](int64_t begin, int64_t end) {
+      kernels::glu_backward_cpu(shape, begin, end, above, g, u);
+    });
   }
+  if (!gate.is_same(all_gate)) all_gate.copy_(gate);
+  if (up.defined() && !up.is_same(all_up)) all_up.copy_(up);
 }
 
 namespace {
@@ -149,16 +269,15 @@ void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& va
   const DType dtype = dtype_of(values);
   const int64_t rows = values.size(0), columns = values.size(1);
   void* const out = values.mutable_data_ptr();
-  constexpr int64_t kGrain = int64_t{1} << 16;
   if (format == PackedFormat::kMxfp4) {
     constexpr int64_t kGroup = Mxfp4Layout::kGroup;
-    const int64_t grain = std::max<int64_t>(1, kGrain / (kGroup * columns));
+    const int64_t grain = std::max<int64_t>(1, kUnpackGrain / (kGroup * columns));
     parallel_for(0, rows / kGroup, grain, [&](int64_t begin, int64_t end) {
       kernels::unpack_mxfp4_cpu(dtype, rows, columns, packed, begin, end, out);
     });
     return;
   }
-  parallel_for(0, values.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, values.numel(), kUnpackGrain, [&](int64_t begin, int64_t end) {
     if (format == PackedFormat::kNf4) {
       kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {

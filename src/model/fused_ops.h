@@ -1,6 +1,6 @@
-// fused_ops: src/kernels over tensors. On a GPU they run on the current CUDA stream; on the CPU
-// they run the kernels' references, which tests compare with LibTorch's ops. Without autograd; fp32
-// and bf16; any thread.
+// fused_ops: src/kernels over tensors. On a GPU they run on the current CUDA stream, on the CPU on
+// LibTorch's threads, whose number does not change bits. Without autograd; fp32 and bf16; any
+// thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,23 +8,41 @@
 #include <cstdint>
 
 #include "base/packed_format.h"
+#include "model/arch_spec.h"
 
 namespace longshore::fused {
 
-// RMSNorm over the last dimension of contiguous x.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
-// Returns the gradient of x; adds the weight's to `weight_sum` (fp32; undefined: skipped).
-at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                             double eps, const at::Tensor& weight_sum);
+// Normalises the last dimension of contiguous x. `bias` may be defined for kLayer only.
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                NormKind kind, double eps);
+// Returns the gradient of x and adds those of weight and bias to fp32 sums (undefined: skipped).
+at::Tensor norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                         NormKind kind, double eps, const at::Tensor& weight_sum,
+                         const at::Tensor& bias_sum);
 
-// x is [T, heads * head_dim]; rows may be strided. `direction` is +1 or, to rotate back, -1.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
+// The rotation of heads: cosine and sine of position times frequency, each times `scale`.
+struct Rotation {
+  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] if each position has its own frequencies.
+  at::Tensor frequencies;
+  double scale = 1.0;
+  bool pairs = false;  // rotates neighbours together instead of the halves
+};
+
+// Rotates the first rotary_dim values of every head of x [T, heads * head_dim], whose rows may be
+// strided. `direction` is +1 or, to rotate back, -1.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                   int64_t head_dim, int direction);
 
-// Returns silu(gate) * up; both are contiguous.
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+// Whether the operations below have this activation.
+constexpr bool glu_has(Activation activation) {
+  return activation == Activation::kSilu || activation == Activation::kGeluTanh;
+}
+// Returns activation(gate) * up, or activation(gate) if up is undefined. Both are [T, width]; rows
+// may be strided.
+at::Tensor glu(const at::Tensor& gate, const at::Tensor& up, Activation activation);
 // Overwrites gate and up with their gradients.
-void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up);
+void glu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
+                  Activation activation);
 
 // Writes the values of a packed matrix to contiguous `values` [rows, columns], or those of stacked
 // matrices, each a row of `packed`, to [count, rows, columns]. `packed` is contiguous, of the same

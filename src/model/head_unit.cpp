@@ -199,8 +199,8 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   by_lora.add_to_input(grad_normed, weight, lora, /*transposed=*/false);
   by_lora = {};
   const at::Tensor grad_x =
-      normalise_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm), norm_kind_,
-                         norm_eps_, gradients.weight_sum, gradients.bias_sum);
+      fused::norm_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm),
+                           norm_kind_, norm_eps_, gradients.weight_sum, gradients.bias_sum);
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 

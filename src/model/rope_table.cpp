@@ -5,11 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
-
-#include "device/gpu_tensors.h"
-#include "model/differentiable_ops.h"
-#include "model/fused_ops.h"
 
 namespace longshore {
 namespace {
@@ -56,59 +51,6 @@ at::Tensor divided(const at::Tensor& powers, const std::vector<double>& factors)
   return (at::tensor(factors, at::kFloat) * powers).reciprocal();
 }
 
-// Cosine and sine [rows, 1, rotary_dim / 2] for a piece of rows, in the dtype of `like`.
-// `frequencies` is one row for all, or one row for each.
-struct Angles {
-  at::Tensor cosine, sine;
-  Angles(const at::Tensor& positions, const at::Tensor& frequencies, double scale,
-         const at::Tensor& like) {
-    const at::Tensor turns = positions.to(at::kFloat).unsqueeze(1) * frequencies;
-    cosine = turns.cos(), sine = turns.sin();
-    if (scale != 1.0) {
-      cosine.mul_(scale);
-      sine.mul_(scale);
-    }
-    cosine = cosine.to(like.scalar_type()).unsqueeze(1);
-    sine = sine.to(like.scalar_type()).unsqueeze(1);
-  }
-};
-
-// Returns the values that rotate together, among the first `turned` of each head.
-std::pair<at::Tensor, at::Tensor> partners(const at::Tensor& heads, int64_t turned, bool pairs) {
-  if (pairs) return {heads.slice(2, 0, turned, 2), heads.slice(2, 1, turned, 2)};
-  return {heads.narrow(2, 0, turned / 2), heads.narrow(2, turned / 2, turned / 2)};
-}
-
-// `direction` is +1 to rotate forward, -1 to rotate back.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                  int64_t head_dim, int direction) {
-  const at::Tensor& frequencies = rotation.frequencies;
-  const int64_t turned = 2 * frequencies.size(-1);
-  const bool plain =
-      frequencies.dim() == 1 && turned == head_dim && rotation.scale == 1.0 && !rotation.pairs;
-  if (on_gpu(x) && plain) return fused::rotate(x, positions, frequencies, head_dim, direction);
-  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
-  const at::Tensor out_heads = out.view({x.size(0), -1, head_dim});
-  for_pieces(x.size(0), x.size(1), [&](int64_t begin, int64_t rows) {
-    const at::Tensor own =
-        frequencies.dim() == 1 ? frequencies : frequencies.narrow(0, begin, rows);
-    Angles angle(positions.narrow(0, begin, rows), own, rotation.scale, x);
-    if (direction < 0) angle.sine.neg_();
-    const at::Tensor in = in_heads.narrow(0, begin, rows);
-    const at::Tensor target = out_heads.narrow(0, begin, rows);
-    const auto [in1, in2] = partners(in, turned, rotation.pairs);
-    auto [out1, out2] = partners(target, turned, rotation.pairs);
-    at::mul_out(out1, in1, angle.cosine);
-    out1.sub_(in2 * angle.sine);
-    at::mul_out(out2, in2, angle.cosine);
-    out2.add_(in1 * angle.sine);
-    if (turned == head_dim) return;
-    target.narrow(2, turned, head_dim - turned).copy_(in.narrow(2, turned, head_dim - turned));
-  });
-  return out;
-}
-
 struct RotateFunction : Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
                             const at::Tensor& frequencies, double scale, bool pairs,
@@ -117,7 +59,7 @@ struct RotateFunction : Function<RotateFunction> {
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["pairs"] = pairs;
     ctx->saved_data["head_dim"] = head_dim;
-    return rotate(x, positions, {frequencies, scale, pairs}, head_dim, 1);
+    return fused::rotate(x, positions, {frequencies, scale, pairs}, head_dim, 1);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -126,7 +68,7 @@ struct RotateFunction : Function<RotateFunction> {
     const Rotation rotation{saved[1], ctx->saved_data["scale"].toDouble(),
                             ctx->saved_data["pairs"].toBool()};
     variable_list result(6);
-    result[0] = rotate(grads[0], saved[0], rotation, head_dim, -1);
+    result[0] = fused::rotate(grads[0], saved[0], rotation, head_dim, -1);
     return result;
   }
 };

@@ -9,16 +9,11 @@
 #include <vector>
 
 #include "model/arch_spec.h"
+#include "model/fused_ops.h"
 
 namespace longshore {
 
-// The rotation of heads: cosine and sine of position times frequency, each times `scale`.
-struct Rotation {
-  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] if each position has its own frequencies.
-  at::Tensor frequencies;
-  double scale = 1.0;
-  bool pairs = false;  // rotates neighbours together instead of the halves
-};
+using fused::Rotation;
 
 class RopeTable {
  public:

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "model/fused_ops.h"
 #include "model/row_ops.h"
 #include "model/unit.h"
 
@@ -410,8 +411,8 @@ at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, 
     return wanted ? at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)) : at::Tensor();
   };
   const at::Tensor weight_sum = sum_for(weight_index), bias_sum = sum_for(bias_index);
-  const at::Tensor result = normalise_backward(grad.to(h.scalar_type()), h, weight, kind,
-                                               arch_.norm_eps, weight_sum, bias_sum);
+  const at::Tensor result = fused::norm_backward(grad.to(h.scalar_type()), h, weight, kind,
+                                                 arch_.norm_eps, weight_sum, bias_sum);
   if (weight_sum.defined()) sink.add(weight_index, weight_sum);
   if (bias_sum.defined()) sink.add(bias_index, bias_sum);
   return result;

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/fused_ops.h"
 #include "model/row_ops.h"
 #include "model/wide_products.h"
 
@@ -251,8 +252,8 @@ Carry HeadRows::begin_backward(UnitParameters parameters, const Carry& in, const
   for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t) {
     const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
     copy_rows(grad_in, rows,
-              normalise_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
-                                 norm_eps_, weight_sum, bias_sum));
+              fused::norm_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
+                                   norm_eps_, weight_sum, bias_sum));
   });
   if (weight_sum.defined()) sink.add(weight_index, weight_sum);
   if (bias_sum.defined()) sink.add(bias_index, bias_sum);

@@ -9,7 +9,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/gradient.h"
-#include "kernels/rms_norm.h"
+#include "kernels/norm.h"
 #include "tests/emulation/emulated_grid.h"
 #include "tests/emulation/faulty_kernels.h"
 #include "tests/emulation/operand.h"
@@ -156,9 +156,9 @@ TEST(Emulation, MissesTheKernelsBarriers) {
   Operand<float> grad("grad", random_values<float>(1200, 1)), x("x", random_values<float>(1200, 2));
   Operand<float> weight("weight", random_values<float>(1200, 3)), grad_x("grad_x", 1200);
   EXPECT_EQ(needed_barriers([&] {
-              kernels::rms_norm_backward_cuda({DType::kF32, 1, 1200, 1e-5}, grad.data(), x.data(),
-                                              weight.data(), grad_x.data(), nullptr, nullptr,
-                                              nullptr);
+              kernels::norm_backward_cuda({DType::kF32, 1, 1200, 1e-5}, grad.data(), x.data(),
+                                          weight.data(), grad_x.data(), nullptr, nullptr, nullptr,
+                                          nullptr);
             }),
             (std::vector<unsigned>{2, 3, 4}));
 

@@ -1,11 +1,14 @@
-// The fused kernels: the CPU references against LibTorch's operations and autograd in fp64, and the
-// GPU against the references.
+// The fused kernels: the CPU's against LibTorch's operations and autograd in fp64, and the GPU's
+// against the CPU's.
 #include "model/fused_ops.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
+#include <utility>
 
 #include "base/errors.h"
 #include "device/cuda_device.h"
@@ -47,18 +50,20 @@ at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
 }
 
 // RMSNorm and its gradients agree with autograd.
-TEST_P(FusedOps, RmsNormAgreesWithAutograd) {
+TEST_P(FusedOps, NormAgreesWithAutograd) {
   const at::Tensor x = random({37, 200}), weight = random({200}), grad = random({37, 200});
   const at::Tensor exact_x = x.to(at::kDouble).requires_grad_(true);
   const at::Tensor exact_weight = weight.to(at::kDouble).requires_grad_(true);
   const at::Tensor exact = plain_rms_norm(exact_x, exact_weight, 1e-5);
   exact.backward(grad.to(at::kDouble));
   const at::Tensor sum = at::ones({200});
-  const at::Tensor grad_x = fused::rms_norm_backward(grad, x, weight, 1e-5, sum);
-  EXPECT_LE(relative_error(fused::rms_norm(x, weight, 1e-5), exact.detach()), limit());
+  const at::Tensor grad_x = fused::norm_backward(grad, x, weight, NormKind::kRms, 1e-5, sum, {});
+  EXPECT_LE(relative_error(fused::norm(x, weight, {}, NormKind::kRms, 1e-5), exact.detach()),
+            limit());
   EXPECT_LE(relative_error(grad_x, exact_x.grad()), limit());
   EXPECT_LE(relative_error(sum - 1.0, exact_weight.grad()), kFloatTolerance * 4) << "added to";
-  EXPECT_TRUE(at::equal(fused::rms_norm_backward(grad, x, weight, 1e-5, {}), grad_x));
+  EXPECT_TRUE(
+      at::equal(fused::norm_backward(grad, x, weight, NormKind::kRms, 1e-5, {}, {}), grad_x));
 }
 
 // The rotary embedding agrees with complex multiplication, and its inverse undoes it.
@@ -74,9 +79,9 @@ TEST_P(FusedOps, RotationAgreesWithComplexNumbersAndTurnsBack) {
   const at::Tensor turned = at::complex(halves.select(2, 0), halves.select(2, 1)) *
                             at::polar(at::ones_like(angles), angles);
   const at::Tensor exact = at::cat({at::real(turned), at::imag(turned)}, 2).view({rows, -1});
-  const at::Tensor out = fused::rotate(x, positions, frequencies, dim, 1);
+  const at::Tensor out = fused::rotate(x, positions, {frequencies}, dim, 1);
   EXPECT_LE(relative_error(out, exact), limit() * 2);
-  EXPECT_LE(relative_error(fused::rotate(out, positions, frequencies, dim, -1), x), limit() * 3);
+  EXPECT_LE(relative_error(fused::rotate(out, positions, {frequencies}, dim, -1), x), limit() * 3);
 }
 
 // SwiGLU and its gradients agree with autograd.
@@ -86,10 +91,155 @@ TEST_P(FusedOps, SwigluAgreesWithAutograd) {
   const at::Tensor exact_up = up.to(at::kDouble).requires_grad_(true);
   const at::Tensor exact = at::silu(exact_gate) * exact_up;
   exact.backward(grad.to(at::kDouble));
-  EXPECT_LE(relative_error(fused::swiglu(gate, up), exact.detach()), limit());
-  fused::swiglu_backward(grad, gate, up);
+  EXPECT_LE(relative_error(fused::glu(gate, up, Activation::kSilu), exact.detach()), limit());
+  fused::glu_backward(grad, gate, up, Activation::kSilu);
   EXPECT_LE(relative_error(gate, exact_gate.grad()), limit());
   EXPECT_LE(relative_error(up, exact_up.grad()), limit());
+}
+
+// Every other norm and its gradients agree with autograd, at any width.
+TEST_P(FusedOps, NormsOfEveryKindAgreeWithAutograd) {
+  for (const NormKind kind : {NormKind::kRmsWide, NormKind::kRmsOffset, NormKind::kLayer}) {
+    const bool centred = kind == NormKind::kLayer;
+    for (const auto& [rows, width] : {std::pair{1, 5}, {3, 16}, {37, 200}, {1100, 33}}) {
+      const at::Tensor x = random({rows, width}), grad = random({rows, width});
+      const at::Tensor weight = random({width}), bias = centred ? random({width}) : at::Tensor();
+      const at::Tensor exact_x = x.to(at::kDouble).requires_grad_(true);
+      const at::Tensor exact_weight = weight.to(at::kDouble).requires_grad_(true);
+      const at::Tensor exact_bias =
+          centred ? bias.to(at::kDouble).requires_grad_(true) : at::Tensor();
+      const at::Tensor exact =
+          centred ? at::layer_norm(exact_x, {width}, exact_weight, exact_bias, 1e-5)
+                  : plain_rms_norm(exact_x, exact_weight + (kind == NormKind::kRmsOffset), 1e-5);
+      exact.backward(grad.to(at::kDouble));
+      const at::Tensor sum = at::zeros({width}), bias_sum = centred ? sum.clone() : at::Tensor();
+      const at::Tensor grad_x = fused::norm_backward(grad, x, weight, kind, 1e-5, sum, bias_sum);
+      EXPECT_LE(relative_error(fused::norm(x, weight, bias, kind, 1e-5), exact.detach()), limit());
+      EXPECT_LE(relative_error(grad_x, exact_x.grad()), limit() * 2) << width;
+      EXPECT_LE(relative_error(sum, exact_weight.grad()), kFloatTolerance * 4) << width;
+      if (!centred) continue;
+      EXPECT_LE(relative_error(bias_sum, exact_bias.grad()), kFloatTolerance * 4) << width;
+    }
+  }
+}
+
+// Rotations of parts of heads, of neighbours and with own frequencies agree with complex numbers.
+TEST_P(FusedOps, RotationsOfEveryKindAgreeWithComplexNumbers) {
+  const int64_t rows = 19, heads = 3, dim = 70;
+  const at::Tensor x = random({rows, heads * dim});
+  const at::Tensor positions = at::randint(0, 5000, {rows});
+  for (const int64_t turned : {2, 34, 70}) {
+    for (const bool pairs : {false, true}) {
+      for (const bool own : {false, true}) {
+        at::Tensor turns = at::pow(10000.0, -at::arange(turned / 2) * 2.0 / turned);
+        if (own) turns = at::rand({rows, 1}) * turns;
+        const at::Tensor parts = x.to(at::kDouble).view({rows, heads, dim}).narrow(2, 0, turned);
+        const at::Tensor halves = pairs ? parts.reshape({rows, heads, turned / 2, 2})
+                                        : parts.reshape({rows, heads, 2, turned / 2}).mT();
+        const at::Tensor angles =
+            (positions.to(at::kFloat).unsqueeze(1) * turns).to(at::kDouble).unsqueeze(1);
+        const at::Tensor both = at::complex(halves.select(3, 0), halves.select(3, 1)) *
+                                at::polar(at::full_like(angles, 1.25), angles);
+        const at::Tensor moved = at::view_as_real(both);
+        at::Tensor exact = x.to(at::kDouble).view({rows, heads, dim}).clone();
+        exact.narrow(2, 0, turned)
+            .copy_((pairs ? moved : moved.mT()).reshape({rows, heads, turned}));
+        const at::Tensor out = fused::rotate(x, positions, {turns, 1.25, pairs}, dim, 1);
+        EXPECT_LE(relative_error(out.view({rows, heads, dim}), exact), limit() * 2)
+            << turned << (pairs ? " pairs" : " halves") << (own ? ", own" : "");
+      }
+    }
+  }
+}
+
+// Gated units and activations agree with autograd where gate and up are parts of one matrix, as
+// halves or interleaved.
+TEST_P(FusedOps, GatedUnitsOfEveryKindAgreeWithAutograd) {
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const bool gated : {false, true}) {
+      for (const bool interleaved : {false, true}) {
+        const at::Tensor both = random({13, 2 * 77}), grad = random({13, 77});
+        const auto part = [&](const at::Tensor& x, int64_t which) {
+          return interleaved ? x.slice(1, which, 2 * 77, 2) : x.narrow(1, which * 77, 77);
+        };
+        const at::Tensor exact = both.to(at::kDouble).requires_grad_(true);
+        const at::Tensor inner = part(exact, 0);
+        const at::Tensor active =
+            activation == Activation::kSilu ? at::silu(inner) : at::gelu(inner, "tanh");
+        const at::Tensor value = gated ? active * part(exact, 1) : active;
+        value.backward(grad.to(at::kDouble));
+        const at::Tensor gate = part(both, 0), up = gated ? part(both, 1) : at::Tensor();
+        EXPECT_LE(relative_error(fused::glu(gate, up, activation), value.detach()), limit());
+        fused::glu_backward(grad, gate, up, activation);
+        EXPECT_LE(relative_error(gate, part(exact.grad(), 0)), limit());
+        if (!gated) continue;
+        EXPECT_LE(relative_error(up, part(exact.grad(), 1)), limit());
+      }
+    }
+  }
+}
+
+// Everything that the kernels make of some rows.
+std::vector<at::Tensor> all_results(const at::Tensor& x, const at::Tensor& grad,
+                                    const at::Tensor& weight) {
+  const int64_t width = weight.size(0);
+  const at::Tensor sums = at::zeros({2, width});
+  const at::Tensor frequencies = at::arange(1, width / 2 + 1, at::kFloat).reciprocal();
+  const at::Tensor gate = x.clone(), up = grad.clone();
+  std::vector<at::Tensor> results{
+      fused::norm(x, weight, weight, NormKind::kLayer, 1e-5),
+      fused::norm_backward(grad, x, weight, NormKind::kLayer, 1e-5, sums[0], sums[1]),
+      fused::norm_backward(grad, x, weight, NormKind::kRms, 1e-5, {}, {}),
+      fused::rotate(x, at::arange(x.size(0)), {frequencies}, width, 1),
+      fused::glu(x, grad, Activation::kSilu)};
+  fused::glu_backward(x, gate, up, Activation::kSilu);
+  results.insert(results.end(), {sums, gate, up});
+  return results;
+}
+
+// The number of threads changes no bits, from one thread to more than there are processors.
+TEST_P(FusedOps, ThreadsChangeNoBits) {
+  const int before = at::get_num_threads();
+  for (const auto& [rows, width] : {std::pair{1, 70}, {17, 4096}, {1100, 334}}) {
+    const at::Tensor x = random({rows, width}), grad = random({rows, width});
+    const at::Tensor weight = random({width});
+    at::set_num_threads(1);
+    const std::vector<at::Tensor> expected = all_results(x, grad, weight);
+    for (const int threads : {2, 5}) {
+      at::set_num_threads(threads);
+      const std::vector<at::Tensor> got = all_results(x, grad, weight);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(at::equal(got[i], expected[i])) << "result " << i << ", " << threads;
+      }
+    }
+    at::set_num_threads(before);
+  }
+}
+
+// Operands may begin at any element.
+TEST_P(FusedOps, OperandsMayBeginAnywhere) {
+  const at::Tensor x = random({9, 70}), grad = random({9, 70}), weight = random({70});
+  const auto moved = [](const at::Tensor& values) {
+    const at::Tensor room = at::zeros({values.numel() + 1}, values.options());
+    const at::Tensor place = room.narrow(0, 1, values.numel()).view(values.sizes());
+    return place.copy_(values);
+  };
+  const std::vector<at::Tensor> expected = all_results(x, grad, weight);
+  const std::vector<at::Tensor> got = all_results(moved(x), moved(grad), moved(weight));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << i;
+}
+
+// NaN and infinities stay in their rows, and in their elements where elements are independent.
+TEST_P(FusedOps, NonFiniteValuesStayWhereTheyAre) {
+  const at::Tensor x = random({3, 40}), other = random({3, 40}), weight = random({40});
+  const float inf = std::numeric_limits<float>::infinity();
+  x[1][7].fill_(NAN);
+  x[1][39].fill_(-inf);
+  const auto finite = [](const at::Tensor& y) { return at::isfinite(y); };
+  const at::Tensor normed = finite(fused::norm(x, weight, {}, NormKind::kRms, 1e-5));
+  EXPECT_TRUE(at::equal(normed.sum(1), at::tensor({40, 0, 40}, at::kLong)));
+  EXPECT_TRUE(at::equal(finite(fused::glu(x, other, Activation::kSilu)), finite(x)));
+  EXPECT_TRUE(at::equal(finite(fused::glu(other, x, Activation::kSilu)), finite(x)));
 }
 
 // Cross entropy and its gradient agree with autograd.
@@ -160,8 +310,9 @@ TEST_P(FusedOpsGpu, RmsNorm) {
   for (const auto& [rows, width] : {std::pair{37, 200}, {1000, 64}, {300, 4096}}) {
     compare({random({rows, width}), random({rows, width}), random({width}), at::zeros({width})},
             [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-              const at::Tensor grad_x = fused::rms_norm_backward(in[0], in[1], in[2], 1e-5, in[3]);
-              return {fused::rms_norm(in[1], in[2], 1e-5), grad_x, in[3]};
+              const at::Tensor grad_x =
+                  fused::norm_backward(in[0], in[1], in[2], NormKind::kRms, 1e-5, in[3], {});
+              return {fused::norm(in[1], in[2], {}, NormKind::kRms, 1e-5), grad_x, in[3]};
             });
   }
 }
@@ -171,8 +322,8 @@ TEST_P(FusedOpsGpu, Rotation) {
   const at::Tensor frequencies = at::pow(10000.0, -at::arange(32) * 2.0 / 64);
   compare({random({501, 8 * 64}), at::randint(0, 4000, {501}), frequencies},
           [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-            return {fused::rotate(in[0], in[1], in[2], 64, 1),
-                    fused::rotate(in[0], in[1], in[2], 64, -1)};
+            return {fused::rotate(in[0], in[1], {in[2]}, 64, 1),
+                    fused::rotate(in[0], in[1], {in[2]}, 64, -1)};
           });
 }
 
@@ -181,8 +332,8 @@ TEST_P(FusedOpsGpu, Swiglu) {
   for (const int64_t width : {77, 11008}) {
     compare({random({13, width}), random({13, width}), random({13, width})},
             [](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
-              const at::Tensor y = fused::swiglu(in[1], in[2]);
-              fused::swiglu_backward(in[0], in[1], in[2]);
+              const at::Tensor y = fused::glu(in[1], in[2], Activation::kSilu);
+              fused::glu_backward(in[0], in[1], in[2], Activation::kSilu);
               return {y, in[1], in[2]};
             });
   }

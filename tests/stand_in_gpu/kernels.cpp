@@ -7,10 +7,10 @@
 
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/glu.h"
 #include "kernels/gradient.h"
-#include "kernels/rms_norm.h"
+#include "kernels/norm.h"
 #include "kernels/rotary.h"
-#include "kernels/swiglu.h"
 #include "tests/stand_in_gpu/stand_in.h"
 
 namespace longshore::kernels {
@@ -21,52 +21,44 @@ void fill(T* scratch, int64_t elements) {
   std::fill_n(scratch, elements, std::numeric_limits<T>::quiet_NaN());
 }
 
-void check_aligned(const void* pointer) {
-  LONGSHORE_CHECK(reinterpret_cast<uintptr_t>(pointer) % 16 == 0) << "16-byte alignment";
-}
-
 }  // namespace
 
-void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void* y, CUstream_st*) {
+void norm_cuda(const Norm& shape, const void* x, const void* weight, const void* bias, void* y,
+               CUstream_st*) {
   stand_in::run_stream();
   if (stand_in::shapes_only()) return;
-  rms_norm_cpu(shape, x, weight, y);
+  norm_cpu(shape, 0, shape.rows, x, weight, bias, y);
 }
 
-void rms_norm_backward_cuda(const RmsNorm& shape, const void* grad, const void* x,
-                            const void* weight, void* grad_x, float* weight_sum, float* partial,
-                            CUstream_st*) {
+void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, const void* weight,
+                        void* grad_x, float* weight_sum, float* bias_sum, float* partial,
+                        CUstream_st*) {
   stand_in::run_stream();
-  LONGSHORE_CHECK(weight_sum == nullptr || partial != nullptr) << "scratch";
-  if (weight_sum != nullptr) fill(partial, rms_norm_partial_elements(shape.rows, shape.width));
+  const int64_t sums = (weight_sum == nullptr ? 0 : 1) + (bias_sum == nullptr ? 0 : 1);
+  LONGSHORE_CHECK(sums == 0 || partial != nullptr) << "scratch";
+  if (sums > 0) fill(partial, sums * norm_partial_elements(shape.rows, shape.width));
   if (stand_in::shapes_only()) return;
-  rms_norm_backward_cpu(shape, grad, x, weight, grad_x, weight_sum);
+  norm_backward_cpu(shape, 0, shape.rows, grad, x, weight, grad_x, weight_sum, bias_sum);
 }
 
 void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,
                  const float* frequencies, void* out, CUstream_st*) {
   stand_in::run_stream();
   if (stand_in::shapes_only()) return;
-  rotary_cpu(shape, x, positions, frequencies, out);
+  rotary_cpu(shape, 0, shape.rows, x, positions, frequencies, out);
 }
 
-void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up, void* y,
-                 CUstream_st*) {
+void glu_cuda(const Glu& shape, const void* gate, const void* up, void* y, CUstream_st*) {
   stand_in::run_stream();
-  for (const void* operand : {gate, up, static_cast<const void*>(y)}) check_aligned(operand);
   if (stand_in::shapes_only()) return;
-  swiglu_cpu(dtype, elements, gate, up, y);
-  if (stand_in::is_broken("swiglu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
+  glu_cpu(shape, 0, shape.rows, gate, up, y);
+  if (stand_in::is_broken("glu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
 }
 
-void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void* gate, void* up,
-                          CUstream_st*) {
+void glu_backward_cuda(const Glu& shape, const void* grad, void* gate, void* up, CUstream_st*) {
   stand_in::run_stream();
-  for (const void* operand : {grad, static_cast<const void*>(gate), static_cast<const void*>(up)}) {
-    check_aligned(operand);
-  }
   if (stand_in::shapes_only()) return;
-  swiglu_backward_cpu(dtype, elements, grad, gate, up);
+  glu_backward_cpu(shape, 0, shape.rows, grad, gate, up);
 }
 
 void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* targets,

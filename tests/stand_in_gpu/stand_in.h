@@ -25,7 +25,7 @@ namespace longshore::stand_in {
 // Sets the result of cuda_devices(); at first it is one GPU.
 void set_gpus(std::vector<CudaDevice> gpus);
 
-// From now on this part computes what is wrong: "copies", "swiglu", or "" for none. With "link" a
+// From now on this part computes what is wrong: "copies", "glu", or "" for none. With "link" a
 // copy throws CudaError.
 void break_part(const std::string& part);
 bool is_broken(const char* part);

@@ -22,9 +22,9 @@
 #include "device/device_memory.h"
 #include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/rms_norm.h"
+#include "kernels/glu.h"
+#include "kernels/norm.h"
 #include "kernels/rotary.h"
-#include "kernels/swiglu.h"
 #include "model/decoder_model.h"
 #include "model/document_attention.h"
 #include "model/families.h"
@@ -99,37 +99,40 @@ void compare_kernels(at::ScalarType dtype, at::Device gpu, Comparison& compariso
 
   const at::Tensor x = random(kWidth), grad = random(kWidth), weight = random(kWidth)[0].clone();
   at::Tensor y = at::empty_like(x), grad_x = at::empty_like(x), sum = at::zeros({kWidth});
-  const kernels::RmsNorm norm{.dtype = kind, .rows = kRows, .width = kWidth, .eps = 1e-5};
-  kernels::rms_norm_cpu(norm, x.data_ptr(), weight.data_ptr(), y.data_ptr());
-  kernels::rms_norm_backward_cpu(norm, grad.data_ptr(), x.data_ptr(), weight.data_ptr(),
-                                 grad_x.data_ptr(), sum.data_ptr<float>());
+  const kernels::Norm norm{.dtype = kind, .rows = kRows, .width = kWidth, .eps = 1e-5};
+  kernels::norm_cpu(norm, 0, kRows, x.data_ptr(), weight.data_ptr(), nullptr, y.data_ptr());
+  kernels::norm_backward_cpu(norm, 0, kRows, grad.data_ptr(), x.data_ptr(), weight.data_ptr(),
+                             grad_x.data_ptr(), sum.data_ptr<float>(), nullptr);
   const at::Tensor gpu_sum = at::zeros({kWidth}).to(gpu);
   const at::Tensor gpu_x = x.to(gpu), gpu_weight = weight.to(gpu), gpu_grad = grad.to(gpu);
-  comparison.tensor("rms_norm", fused::rms_norm(gpu_x, gpu_weight, 1e-5), y);
-  comparison.tensor("rms_norm_backward",
-                    fused::rms_norm_backward(gpu_grad, gpu_x, gpu_weight, 1e-5, gpu_sum), grad_x);
-  comparison.tensor("rms_norm_backward, weight", gpu_sum, sum);
+  comparison.tensor("norm", fused::norm(gpu_x, gpu_weight, {}, NormKind::kRms, 1e-5), y);
+  comparison.tensor(
+      "norm_backward",
+      fused::norm_backward(gpu_grad, gpu_x, gpu_weight, NormKind::kRms, 1e-5, gpu_sum, {}), grad_x);
+  comparison.tensor("norm_backward, weight", gpu_sum, sum);
 
   const at::Tensor positions = at::arange(kRows), frequencies = at::rand({kHead / 2});
   const kernels::Rotary rotary{.dtype = kind,
                                .rows = kRows,
                                .heads = kWidth / kHead,
                                .head_dim = kHead,
-                               .row_stride = kWidth,
-                               .direction = 1};
-  kernels::rotary_cpu(rotary, x.data_ptr(), positions.data_ptr<int64_t>(),
+                               .turned = kHead,
+                               .row_stride = kWidth};
+  kernels::rotary_cpu(rotary, 0, kRows, x.data_ptr(), positions.data_ptr<int64_t>(),
                       frequencies.data_ptr<float>(), y.data_ptr());
   comparison.tensor("rotary",
-                    fused::rotate(gpu_x, positions.to(gpu), frequencies.to(gpu), kHead, 1), y);
+                    fused::rotate(gpu_x, positions.to(gpu), {frequencies.to(gpu)}, kHead, 1), y);
 
   at::Tensor gate = random(kWidth), up = random(kWidth);
   const at::Tensor gpu_gate = gate.clone().to(gpu), gpu_up = up.clone().to(gpu);
-  kernels::swiglu_cpu(kind, x.numel(), gate.data_ptr(), up.data_ptr(), y.data_ptr());
-  comparison.tensor("swiglu", fused::swiglu(gpu_gate, gpu_up), y);
-  kernels::swiglu_backward_cpu(kind, x.numel(), grad.data_ptr(), gate.data_ptr(), up.data_ptr());
-  fused::swiglu_backward(gpu_grad, gpu_gate, gpu_up);
-  comparison.tensor("swiglu_backward, gate", gpu_gate, gate);
-  comparison.tensor("swiglu_backward, up", gpu_up, up);
+  const kernels::Glu glu{
+      .dtype = kind, .rows = kRows, .width = kWidth, .gate_stride = kWidth, .up_stride = kWidth};
+  kernels::glu_cpu(glu, 0, kRows, gate.data_ptr(), up.data_ptr(), y.data_ptr());
+  comparison.tensor("glu", fused::glu(gpu_gate, gpu_up, Activation::kSilu), y);
+  kernels::glu_backward_cpu(glu, 0, kRows, grad.data_ptr(), gate.data_ptr(), up.data_ptr());
+  fused::glu_backward(gpu_grad, gpu_gate, gpu_up, Activation::kSilu);
+  comparison.tensor("glu_backward, gate", gpu_gate, gate);
+  comparison.tensor("glu_backward, up", gpu_up, up);
 
   at::Tensor logits = random(kWords), losses = at::empty({kRows});
   const at::Tensor gpu_logits = logits.clone().to(gpu), targets = positions * 7;

@@ -35,7 +35,7 @@ TEST_F(GpuAuto, ASoundGpuPasses) {
 
 // Goal: a part that computes wrong results is named.
 TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
-  for (const std::string part : {"copies", "swiglu"}) {
+  for (const std::string part : {"copies", "glu"}) {
     stand_in::break_part(part);
     const std::vector<std::string> lines = check_gpu(0);
     ASSERT_FALSE(lines.empty()) << part;
@@ -49,14 +49,14 @@ TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
   EXPECT_EQ(sound.exit_code, 0) << sound.err;
   EXPECT_EQ(Json::parse(sound.out),
             Json({{"gpu", 0}, {"same", true}, {"differences", Json::array()}}));
-  stand_in::break_part("swiglu");
+  stand_in::break_part("glu");
   const Ended broken = run_command({"check", "gpu", "--gpu", "0", "--json"});
   EXPECT_EQ(broken.exit_code, static_cast<int>(ExitCode::kGpu));
   const Json json = Json::parse(broken.out);
   EXPECT_EQ(json.size(), 3u) << json;
   EXPECT_EQ(json.at("gpu"), 0);
   EXPECT_EQ(json.at("same"), false);
-  EXPECT_TRUE(json.at("differences").at(0).get<std::string>().starts_with("swiglu")) << json;
+  EXPECT_TRUE(json.at("differences").at(0).get<std::string>().starts_with("glu")) << json;
 }
 
 // Goal: wrong copies also show in the steps of a tiny model; wrong kernels do not.
