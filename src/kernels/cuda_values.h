@@ -40,35 +40,31 @@ __device__ __forceinline__ float rounded(float value) {
   return to_float(rounded_to<T>(value));
 }
 
-// The values that one 16-byte load brings.
-template <typename T>
-struct alignas(16) Lot {
-  static constexpr int kCount = 16 / sizeof(T);
+// The values that one load brings: 16 bytes, or those of `kValues`.
+template <typename T, int kValues = 16 / sizeof(T)>
+struct alignas(kValues * sizeof(T)) Lot {
+  static constexpr int kCount = kValues;
   T values[kCount];
 };
 
-// Loads or stores kCount values: 16-byte lots if kCount is a multiple of a lot, else one by one.
+// Loads or stores kCount values, as many at a time as 16 bytes have: all of them, if they are
+// fewer. `kCount` is a power of two or a multiple of a lot, and the address a multiple of a load's
+// bytes.
 template <int kCount, typename T>
 __device__ __forceinline__ void load_values(const T* from, T (&values)[kCount]) {
-  if constexpr (kCount % Lot<T>::kCount == 0) {
-    for (int lot = 0; lot < kCount / Lot<T>::kCount; ++lot) {
-      const Lot<T> whole = reinterpret_cast<const Lot<T>*>(from)[lot];
-      for (int i = 0; i < Lot<T>::kCount; ++i) values[lot * Lot<T>::kCount + i] = whole.values[i];
-    }
-  } else {
-    for (int i = 0; i < kCount; ++i) values[i] = from[i];
+  using Some = Lot < T, kCount<Lot<T>::kCount ? kCount : Lot<T>::kCount>;
+  for (int lot = 0; lot < kCount / Some::kCount; ++lot) {
+    const Some some = reinterpret_cast<const Some*>(from)[lot];
+    for (int i = 0; i < Some::kCount; ++i) values[lot * Some::kCount + i] = some.values[i];
   }
 }
 template <int kCount, typename T>
 __device__ __forceinline__ void store_values(T* to, const T (&values)[kCount]) {
-  if constexpr (kCount % Lot<T>::kCount == 0) {
-    for (int lot = 0; lot < kCount / Lot<T>::kCount; ++lot) {
-      Lot<T> whole;
-      for (int i = 0; i < Lot<T>::kCount; ++i) whole.values[i] = values[lot * Lot<T>::kCount + i];
-      reinterpret_cast<Lot<T>*>(to)[lot] = whole;
-    }
-  } else {
-    for (int i = 0; i < kCount; ++i) to[i] = values[i];
+  using Some = Lot < T, kCount<Lot<T>::kCount ? kCount : Lot<T>::kCount>;
+  for (int lot = 0; lot < kCount / Some::kCount; ++lot) {
+    Some some;
+    for (int i = 0; i < Some::kCount; ++i) some.values[i] = values[lot * Some::kCount + i];
+    reinterpret_cast<Some*>(to)[lot] = some;
   }
 }
 

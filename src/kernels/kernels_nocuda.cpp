@@ -1,6 +1,8 @@
 // The build without CUDA: no tensor is on a GPU, so none of these functions is called.
 #include "base/errors.h"
+#include "kernels/causal_convolution.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/gated_norm.h"
 #include "kernels/glu.h"
 #include "kernels/gradient.h"
 #include "kernels/norm.h"
@@ -46,6 +48,21 @@ void cross_entropy_cuda(const CrossEntropy&, void*, const int64_t*, float*, CUst
   refuse();
 }
 void cast_and_square_cuda(const float*, int64_t, uint16_t*, double*, double*, CUstream_st*) {
+  refuse();
+}
+void causal_convolution_cuda(const CausalConvolution&, const ConvolutionInputs&, void*,
+                             CUstream_st*) {
+  refuse();
+}
+void causal_convolution_backward_cuda(const CausalConvolution&, const ConvolutionInputs&,
+                                      const void*, const ConvolutionGradients&, CUstream_st*) {
+  refuse();
+}
+void gated_norm_cuda(const GatedNorm&, const GatedNormInputs&, void*, CUstream_st*) {
+  refuse();
+}
+void gated_norm_backward_cuda(const GatedNorm&, const GatedNormInputs&, const void*,
+                              const GatedNormGradients&, CUstream_st*) {
   refuse();
 }
 

@@ -5,13 +5,14 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/causal_convolution.h"
 #include "model/config_decoder.h"
 #include "model/families.h"
 
 namespace longshore {
 namespace {
 
-constexpr int64_t kMostTaps = 1024;
+using kernels::kMostTaps;
 
 // Returns the width of LFM2's MLP, which need not be the one that the file gives.
 int64_t lfm2_width(ConfigReader& config) {

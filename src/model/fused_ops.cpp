@@ -8,7 +8,9 @@
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
 #include "device/parallel_for.h"
+#include "kernels/causal_convolution.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/gated_norm.h"
 #include "kernels/glu.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
@@ -326,6 +328,173 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
     kernels::cross_entropy_cpu(shape, logits.mutable_data_ptr(), wanted, out);
   }
   return losses;
+}
+
+namespace {
+
+// Returns x, or a copy if values of a row are not neighbours.
+at::Tensor with_dense_rows(const at::Tensor& x) {
+  LONGSHORE_CHECK(x.dim() == 2);
+  return x.stride(1) == 1 || x.size(1) == 1 ? x : x.contiguous();
+}
+
+// Calls work(begin, end) on several threads for pieces of `rows` rows of `width` values.
+template <typename Work>
+void over_pieces(int64_t pieces, int64_t rows, int64_t width, const Work& work) {
+  parallel_for(0, pieces, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, rows * width)), work);
+}
+
+kernels::CausalConvolution convolution_shape(const at::Tensor& x, const Convolution& convolution) {
+  const at::Tensor& taps = convolution.taps;
+  LONGSHORE_CHECK(taps.dim() == 3 && taps.size(0) == x.size(1) && taps.size(1) == 1);
+  LONGSHORE_CHECK(taps.size(2) >= 1 && taps.size(2) <= kernels::kMostTaps) << taps.size(2);
+  return {.dtype = dtype_of(x),
+          .rows = x.size(0),
+          .channels = x.size(1),
+          .count = taps.size(2),
+          .row_stride = x.stride(0),
+          .activated = convolution.activated};
+}
+
+kernels::ConvolutionInputs convolution_inputs(const at::Tensor& x, const Convolution& convolution) {
+  const at::Tensor &bias = convolution.bias, &positions = convolution.positions;
+  LONGSHORE_CHECK(!bias.defined() || bias.numel() == x.size(1));
+  LONGSHORE_CHECK(positions.is_contiguous() && positions.numel() == x.size(0) &&
+                  positions.device() == x.device());
+  return {.x = x.const_data_ptr(),
+          .taps = operand(convolution.taps, x),
+          .bias = bias.defined() ? operand(bias, x) : nullptr,
+          .positions = positions.const_data_ptr<int64_t>()};
+}
+
+}  // namespace
+
+at::Tensor causal_convolution(const at::Tensor& x, const Convolution& convolution) {
+  const at::Tensor in = with_dense_rows(x);
+  at::Tensor y = at::empty(x.sizes(), x.options().requires_grad(false));
+  const kernels::CausalConvolution shape = convolution_shape(in, convolution);
+  const kernels::ConvolutionInputs inputs = convolution_inputs(in, convolution);
+  void* const out = y.mutable_data_ptr();
+  if (on_gpu(x)) {
+    kernels::causal_convolution_cuda(shape, inputs, out, stream_of(x));
+  } else {
+    over_pieces(shape.rows, 1, shape.channels, [&](int64_t begin, int64_t end) {
+      kernels::causal_convolution_cpu(shape, inputs, begin, end, out);
+    });
+  }
+  return y;
+}
+
+ConvolutionGradients causal_convolution_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                 const Convolution& convolution, bool want_x,
+                                                 bool want_weights) {
+  ConvolutionGradients result;
+  if (!want_x && !want_weights) return result;
+  const at::Tensor in = with_dense_rows(x), upper = grad.contiguous();
+  const kernels::CausalConvolution shape = convolution_shape(in, convolution);
+  const kernels::ConvolutionInputs inputs = convolution_inputs(in, convolution);
+  const void* const above = operand(upper, x);
+  kernels::ConvolutionGradients gradients;
+  if (want_x) {
+    result.x = at::empty(x.sizes(), x.options().requires_grad(false));
+    gradients.x = result.x.mutable_data_ptr();
+  }
+  at::Tensor partial;
+  if (want_weights) {
+    const auto sums = x.options().dtype(at::kFloat).requires_grad(false);
+    partial = at::empty({kernels::convolution_partial_elements(shape)}, sums);
+    gradients.partial = partial.mutable_data_ptr<float>();
+    result.taps = at::zeros(convolution.taps.sizes(), sums);
+    gradients.taps = result.taps.mutable_data_ptr<float>();
+    if (convolution.bias.defined()) {
+      result.bias = at::zeros(convolution.bias.sizes(), sums);
+      gradients.bias = result.bias.mutable_data_ptr<float>();
+    }
+  }
+  if (on_gpu(x)) {
+    kernels::causal_convolution_backward_cuda(shape, inputs, above, gradients, stream_of(x));
+    return result;
+  }
+  over_pieces(kernels::convolution_pieces(shape.rows), kernels::convolution_piece_rows(shape.rows),
+              shape.channels, [&](int64_t begin, int64_t end) {
+                kernels::causal_convolution_backward_cpu(shape, inputs, above, begin, end,
+                                                         gradients);
+              });
+  if (want_weights) kernels::add_convolution_partials_cpu(shape, gradients);
+  return result;
+}
+
+namespace {
+
+kernels::GatedNorm gated_norm_shape(const at::Tensor& x, const at::Tensor& gate,
+                                    const at::Tensor& weight, const GatedNorm& norm) {
+  LONGSHORE_CHECK(x.dim() == 2 && x.sizes() == gate.sizes() && x.is_contiguous());
+  LONGSHORE_CHECK(norm.segments > 0 && x.size(1) % norm.segments == 0) << norm.segments;
+  const bool gate_first = norm.order == kernels::GateOrder::kGateFirst;
+  LONGSHORE_CHECK(x.scalar_type() == (gate_first ? at::kFloat : gate.scalar_type()) &&
+                  x.device() == gate.device());
+  const kernels::GatedNorm shape{.dtype = dtype_of(gate),
+                                 .order = norm.order,
+                                 .rows = x.size(0),
+                                 .segments = norm.segments,
+                                 .width = x.size(1) / norm.segments,
+                                 .gate_stride = gate.stride(0),
+                                 .eps = norm.eps};
+  LONGSHORE_CHECK(weight.numel() == shape.weights());
+  return shape;
+}
+
+}  // namespace
+
+at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
+                      const GatedNorm& norm) {
+  const at::Tensor gates = with_dense_rows(gate);
+  at::Tensor y = at::empty(gate.sizes(), gate.options().requires_grad(false));
+  const kernels::GatedNorm shape = gated_norm_shape(x, gates, weight, norm);
+  const kernels::GatedNormInputs inputs{
+      .x = x.const_data_ptr(), .gate = gates.const_data_ptr(), .weight = operand(weight, gates)};
+  void* const out = y.mutable_data_ptr();
+  if (on_gpu(gate)) {
+    kernels::gated_norm_cuda(shape, inputs, out, stream_of(gate));
+  } else {
+    over_pieces(shape.rows, 1, shape.row_width(), [&](int64_t begin, int64_t end) {
+      kernels::gated_norm_cpu(shape, inputs, begin, end, out);
+    });
+  }
+  return y;
+}
+
+GatedNormGradients gated_norm_backward(const at::Tensor& grad, const at::Tensor& x,
+                                       const at::Tensor& gate, const at::Tensor& weight,
+                                       const GatedNorm& norm, bool want_weight) {
+  const at::Tensor gates = with_dense_rows(gate), upper = grad.contiguous();
+  const kernels::GatedNorm shape = gated_norm_shape(x, gates, weight, norm);
+  const kernels::GatedNormInputs inputs{
+      .x = x.const_data_ptr(), .gate = gates.const_data_ptr(), .weight = operand(weight, gates)};
+  const void* const above = operand(upper, gates);
+  GatedNormGradients result{.x = at::empty(x.sizes(), x.options().requires_grad(false)),
+                            .gate = at::empty(gate.sizes(), gate.options().requires_grad(false)),
+                            .weight = {}};
+  kernels::GatedNormGradients gradients{.x = result.x.mutable_data_ptr(),
+                                        .gate = result.gate.mutable_data_ptr()};
+  at::Tensor partial;
+  if (want_weight) {
+    const auto sums = gate.options().dtype(at::kFloat).requires_grad(false);
+    partial = at::empty({kernels::gated_norm_partial_elements(shape)}, sums);
+    gradients.partial = partial.mutable_data_ptr<float>();
+    result.weight = at::zeros(weight.sizes(), sums);
+    gradients.weight = result.weight.mutable_data_ptr<float>();
+  }
+  if (on_gpu(gate)) {
+    kernels::gated_norm_backward_cuda(shape, inputs, above, gradients, stream_of(gate));
+    return result;
+  }
+  over_pieces(kernels::gated_norm_pieces(shape.rows), kernels::gated_norm_piece_rows(shape.rows),
+              shape.row_width(), [&](int64_t begin, int64_t end) {
+                kernels::gated_norm_backward_cpu(shape, inputs, above, begin, end, gradients);
+              });
+  if (want_weight) kernels::add_gated_norm_partials_cpu(shape, gradients);
+  return result;
 }
 
 }  // namespace longshore::fused

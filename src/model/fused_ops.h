@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/packed_format.h"
+#include "kernels/gated_norm.h"
 #include "model/arch_spec.h"
 
 namespace longshore::fused {
@@ -54,5 +55,41 @@ void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& val
 // undefined) are factors of the rows in that sum.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
                          bool gradient, const at::Tensor& row_scales = {});
+
+// A causal convolution of x [T, channels] (kernels/causal_convolution.h), whose rows may be
+// strided.
+struct Convolution {
+  at::Tensor taps;       // [channels, 1, taps]
+  at::Tensor bias;       // [channels], or undefined
+  at::Tensor positions;  // MicroBatch::positions
+  bool activated = false;
+};
+at::Tensor causal_convolution(const at::Tensor& x, const Convolution& convolution);
+
+// Returns the gradients that are wanted; those of taps and bias are fp32.
+struct ConvolutionGradients {
+  at::Tensor x, taps, bias;
+};
+ConvolutionGradients causal_convolution_backward(const at::Tensor& grad, const at::Tensor& x,
+                                                 const Convolution& convolution, bool want_x,
+                                                 bool want_weights);
+
+// A norm with a gate (kernels/gated_norm.h) of x [T, width], contiguous. Rows of the gate may be
+// strided.
+struct GatedNorm {
+  kernels::GateOrder order = kernels::GateOrder::kNormFirst;
+  int64_t segments = 0;  // of a row
+  double eps = 0.0;
+};
+at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
+                      const GatedNorm& norm);
+
+struct GatedNormGradients {
+  at::Tensor x, gate;
+  at::Tensor weight;  // fp32; undefined if it is not wanted
+};
+GatedNormGradients gated_norm_backward(const at::Tensor& grad, const at::Tensor& x,
+                                       const at::Tensor& gate, const at::Tensor& weight,
+                                       const GatedNorm& norm, bool want_weight);
 
 }  // namespace longshore::fused

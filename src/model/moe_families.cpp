@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/causal_convolution.h"
 #include "model/config_decoder.h"
 #include "model/families.h"
 
@@ -85,7 +86,7 @@ void read_delta(ConfigReader& config, ArchSpec& arch) {
   delta.value_heads = size("linear_num_value_heads", 32);
   delta.key_dim = size("linear_key_head_dim", 128);
   delta.value_dim = size("linear_value_head_dim", 128);
-  delta.taps = size("linear_conv_kernel_dim", 4);
+  delta.taps = config.integer({"linear_conv_kernel_dim"}, 1, kernels::kMostTaps).value_or(4);
   if (delta.value_heads % delta.key_heads != 0) {
     config.problem("linear_num_value_heads", "= " + std::to_string(delta.value_heads) +
                                                  " is not a multiple of linear_num_key_heads = " +

@@ -92,6 +92,7 @@ TEST(ConvolutionFamilies, Lfm2ReadsItsLayersInBothSpellings) {
   expect_problem(with(small, R"({"layer_types": ["conv", "conv", "mamba", "conv"]})"), "'mamba'");
   expect_problem(with(small, R"({"full_attn_idxs": [-1]})"), "'full_attn_idxs'");
   expect_problem(with(small, R"({"conv_L_cache": 0})"), "'conv_L_cache'");
+  expect_problem(with(small, R"({"conv_L_cache": 9})"), "'conv_L_cache'");
   expect_problem(with(small, R"({"conv_bias": 1})"), "'conv_bias'");
   expect_problem(with(small, R"({"block_multiple_of": 0})"), "'block_multiple_of'");
   expect_problem(with(small, R"({"num_experts": 8})"), "'num_experts'");

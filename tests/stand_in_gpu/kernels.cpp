@@ -6,7 +6,9 @@
 #include <span>
 
 #include "base/errors.h"
+#include "kernels/causal_convolution.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/gated_norm.h"
 #include "kernels/glu.h"
 #include "kernels/gradient.h"
 #include "kernels/norm.h"
@@ -73,6 +75,39 @@ void cast_and_square_cuda(const float* values, int64_t elements, uint16_t* bf16,
   if (stream != stand_in::side_stream()) stand_in::run_stream();
   fill(block_sums, square_blocks(elements));
   *sum = cast_and_square_cpu({values, static_cast<size_t>(elements)}, bf16);
+}
+
+void causal_convolution_cuda(const CausalConvolution& shape, const ConvolutionInputs& inputs,
+                             void* y, CUstream_st*) {
+  stand_in::run_stream();
+  if (stand_in::shapes_only()) return;
+  causal_convolution_cpu(shape, inputs, 0, shape.rows, y);
+}
+
+void causal_convolution_backward_cuda(const CausalConvolution& shape,
+                                      const ConvolutionInputs& inputs, const void* grad,
+                                      const ConvolutionGradients& gradients, CUstream_st*) {
+  stand_in::run_stream();
+  if (gradients.partial != nullptr) fill(gradients.partial, convolution_partial_elements(shape));
+  if (stand_in::shapes_only()) return;
+  causal_convolution_backward_cpu(shape, inputs, grad, 0, convolution_pieces(shape.rows),
+                                  gradients);
+  if (gradients.partial != nullptr) add_convolution_partials_cpu(shape, gradients);
+}
+
+void gated_norm_cuda(const GatedNorm& shape, const GatedNormInputs& inputs, void* y, CUstream_st*) {
+  stand_in::run_stream();
+  if (stand_in::shapes_only()) return;
+  gated_norm_cpu(shape, inputs, 0, shape.rows, y);
+}
+
+void gated_norm_backward_cuda(const GatedNorm& shape, const GatedNormInputs& inputs,
+                              const void* grad, const GatedNormGradients& gradients, CUstream_st*) {
+  stand_in::run_stream();
+  if (gradients.partial != nullptr) fill(gradients.partial, gated_norm_partial_elements(shape));
+  if (stand_in::shapes_only()) return;
+  gated_norm_backward_cpu(shape, inputs, grad, 0, gated_norm_pieces(shape.rows), gradients);
+  if (gradients.partial != nullptr) add_gated_norm_partials_cpu(shape, gradients);
 }
 
 }  // namespace longshore::kernels

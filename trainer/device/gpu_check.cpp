@@ -144,6 +144,58 @@ void compare_kernels(at::ScalarType dtype, at::Device gpu, Comparison& compariso
   comparison.tensor("cross_entropy, gradient", gpu_logits, logits);
 }
 
+// Compares the passes around the recurrences of mixers, over documents of several lengths.
+void compare_mixer_kernels(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
+  constexpr int64_t kHead = 64, kHeads = 3, kChannels = kHeads * kHead, kTaps = 4;
+  const std::vector<at::Tensor> documents = {at::arange(1), at::arange(2), at::arange(97)};
+  const at::Tensor positions = at::cat(documents);
+  const int64_t rows = positions.size(0);
+  const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(dtype); };
+  const at::Tensor x = random({rows, kChannels}), grad = random({rows, kChannels});
+  const at::Tensor gate = random({rows, kChannels}), wide = at::randn({rows, kChannels});
+  const at::Tensor taps = random({kChannels, 1, kTaps}), bias = random({kChannels});
+  const at::Tensor of_head = random({kHead});
+  const auto both = [&](at::Device device) {
+    const auto on = [&](const at::Tensor& tensor) { return tensor.to(device); };
+    const fused::Convolution convolution{
+        .taps = on(taps), .bias = on(bias), .positions = on(positions), .activated = true};
+    const auto convolved =
+        fused::causal_convolution_backward(on(grad), on(x), convolution, true, true);
+    const fused::GatedNorm by_head{kernels::GateOrder::kNormFirst, kHeads, 1e-5};
+    const fused::GatedNorm by_group{kernels::GateOrder::kGateFirst, kHeads, 1e-5};
+    const auto heads =
+        fused::gated_norm_backward(on(grad), on(x), on(gate), on(of_head), by_head, true);
+    const auto groups =
+        fused::gated_norm_backward(on(grad), on(wide), on(gate), on(bias), by_group, true);
+    return std::vector{fused::causal_convolution(on(x), convolution),
+                       convolved.x,
+                       convolved.taps.to(dtype),  // terms were rounded to it
+                       convolved.bias.to(dtype),
+                       fused::gated_norm(on(x), on(gate), on(of_head), by_head),
+                       heads.x,
+                       heads.gate,
+                       heads.weight,
+                       fused::gated_norm(on(wide), on(gate), on(bias), by_group),
+                       groups.x,
+                       groups.gate,
+                       groups.weight};
+  };
+  const auto expected = both(at::kCPU), got = both(gpu);
+  const char* const names[] = {"causal_convolution",
+                               "causal_convolution_backward",
+                               "causal_convolution_backward, taps",
+                               "causal_convolution_backward, bias",
+                               "gated_norm by heads",
+                               "gated_norm_backward by heads, x",
+                               "gated_norm_backward by heads, gate",
+                               "gated_norm_backward by heads, weight",
+                               "gated_norm by groups",
+                               "gated_norm_backward by groups, x",
+                               "gated_norm_backward by groups, gate",
+                               "gated_norm_backward by groups, weight"};
+  for (size_t i = 0; i < expected.size(); ++i) comparison.tensor(names[i], got[i], expected[i]);
+}
+
 void compare_attention(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
   const AttentionShape shape{
       .heads = 4, .kv_heads = 2, .head_dim = 64, .window = 0, .scale = 0.125, .cap = 0.0};
@@ -260,6 +312,7 @@ std::vector<std::string> check_gpu(int gpu) {
   comparison.part("copies", [&] { compare_copies(gpu, comparison); });
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     comparison.part("kernels", [&] { compare_kernels(dtype, device, comparison); });
+    comparison.part("kernels of mixers", [&] { compare_mixer_kernels(dtype, device, comparison); });
     comparison.part("attention", [&] { compare_attention(dtype, device, comparison); });
   }
   comparison.part("steps of a tiny model", [&] {
