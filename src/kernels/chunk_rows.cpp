@@ -11,6 +11,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace longshore::kernels::HWY_NAMESPACE {
 
+void read_rows(DType dtype, int64_t rows, int64_t width, const void* x, int64_t stride, float* y) {
+  with_type(dtype, [&](auto type) HWY_ATTR {
+    const auto* from = static_cast<const decltype(type)*>(x);
+    for (int64_t row = 0; row < rows; ++row, from += stride, y += width) {
+      for (int64_t i = 0; i < width; i += kGroup)
+        store(load(from + i, width - i), y + i, width - i);
+    }
+  });
+}
+
+void write_rows(DType dtype, int64_t rows, int64_t width, const float* x, void* y, int64_t stride) {
+  with_type(dtype, [&](auto type) HWY_ATTR {
+    auto* to = static_cast<decltype(type)*>(y);
+    for (int64_t row = 0; row < rows; ++row, x += width, to += stride) {
+      for (int64_t i = 0; i < width; i += kGroup) store(load(x + i, width - i), to + i, width - i);
+    }
+  });
+}
+
 void scale_rows(int64_t rows, int64_t width, const float* factors, const float* x, float* y) {
   for (int64_t row = 0; row < rows; ++row, x += width, y += width) {
     const Group factor = all(factors[row]);
@@ -95,11 +114,21 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace longshore::kernels {
 
+HWY_EXPORT(read_rows);
+HWY_EXPORT(write_rows);
 HWY_EXPORT(scale_rows);
 HWY_EXPORT(add_scaled_rows);
 HWY_EXPORT(row_products);
 HWY_EXPORT(decays_between);
 HWY_EXPORT(solve_triangular);
+
+void read_rows(DType dtype, int64_t rows, int64_t width, const void* x, int64_t stride, float* y) {
+  HWY_DYNAMIC_DISPATCH(read_rows)(dtype, rows, width, x, stride, y);
+}
+
+void write_rows(DType dtype, int64_t rows, int64_t width, const float* x, void* y, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(write_rows)(dtype, rows, width, x, y, stride);
+}
 
 void scale_rows(int64_t rows, int64_t width, const float* factors, const float* x, float* y) {
   HWY_DYNAMIC_DISPATCH(scale_rows)(rows, width, factors, x, y);

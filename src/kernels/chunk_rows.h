@@ -5,7 +5,14 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
+
 namespace longshore::kernels {
+
+// Reads rows of `dtype` (fp32 or bf16), which are `stride` elements apart, or writes them, rounded
+// to nearest.
+void read_rows(DType dtype, int64_t rows, int64_t width, const void* x, int64_t stride, float* y);
+void write_rows(DType dtype, int64_t rows, int64_t width, const float* x, void* y, int64_t stride);
 
 // Writes factors[i] times row i of x to row i of y. They may be the same.
 void scale_rows(int64_t rows, int64_t width, const float* factors, const float* x, float* y);

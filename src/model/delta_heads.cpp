@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/errors.h"
 #include "device/parallel_for.h"
 #include "kernels/chunk_rows.h"
 #include "model/document_chunks.h"
@@ -14,9 +15,11 @@ namespace {
 
 using kernels::add_scaled_rows;
 using kernels::decays_between;
+using kernels::read_rows;
 using kernels::row_products;
 using kernels::scale_rows;
 using kernels::solve_triangular;
+using kernels::write_rows;
 
 // Decays below e^-46 = 1e-20 count as none. In fp32 they cannot change a sum that has the position
 // itself in it, and they would lead to denormal numbers, which take processors ten times as long.
@@ -46,6 +49,22 @@ float* data(const at::Tensor& tensor) {
 
 void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   at::mm_out(out, a, b);
+}
+
+DType dtype_of(const at::Tensor& rows) {
+  LONGSHORE_CHECK(rows.stride(1) == 1 &&
+                  (rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16));
+  return rows.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16;
+}
+
+// Copies a head's columns of some rows to contiguous fp32, and back.
+void read(const at::Tensor& rows, const at::Tensor& to) {
+  read_rows(dtype_of(rows), rows.size(0), rows.size(1), rows.const_data_ptr(), rows.stride(0),
+            data(to));
+}
+void write(const at::Tensor& from, const at::Tensor& rows) {
+  write_rows(dtype_of(rows), rows.size(0), rows.size(1), data(from), rows.mutable_data_ptr(),
+             rows.stride(0));
 }
 
 // The memory for chunks of `size` positions. Of tensors with 2 * size rows the first half belongs
@@ -147,10 +166,10 @@ class HeadScan {
       for (int64_t i = 0; i < times_; ++i) {
         const int64_t value_head = key_head_ * times_ + i;
         start_head(at, value_head);
-        memory_->output_grads().copy_(value_rows(grad, 0, at, value_head));
+        read(value_rows(grad, 0, at, value_head), memory_->output_grads());
         backward_chunk(chunk > 0 ? kept[chunk - 1][value_head] : at::Tensor(), states_[i],
                        chunk + 1 < chunks);
-        value_rows(out.mixed, 2 * spec_.key_width(), at, value_head).copy_(memory_->values);
+        write(memory_->values, value_rows(out.mixed, 2 * spec_.key_width(), at, value_head));
         write_gate_gradients(at, value_head, out);
       }
       write_unit_gradients(at, out.mixed);
@@ -174,8 +193,8 @@ class HeadScan {
     if (!memory_ || memory_->size != size) memory_.emplace(spec_, size, Scratch(chunk_scratch_));
     const ChunkMemory& m = *memory_;
     const int64_t width = spec_.key_dim;
-    m.keys().copy_(unit_rows(terms_.mixed, at, false));
-    m.queries().copy_(unit_rows(terms_.mixed, at, true));
+    read(unit_rows(terms_.mixed, at, false), m.keys());
+    read(unit_rows(terms_.mixed, at, true), m.queries());
     std::array<float, 2 * kScanChunk> factors{};
     row_products(2 * size, width, data(m.units), data(m.units), factors.data());
     for (size_t i = 0; i < static_cast<size_t>(2 * size); ++i) {
@@ -212,7 +231,7 @@ class HeadScan {
     at::Tensor products = m.products.view({2, m.size, m.size});
     at::mul_out(products, m.raw.view({2, m.size, m.size}), m.pairs);
     scale_rows(m.size, m.size, gates_.beta.data(), data(m.products), data(m.system));
-    m.values.copy_(value_rows(terms_.mixed, 2 * spec_.key_width(), at, value_head));
+    read(value_rows(terms_.mixed, 2 * spec_.key_width(), at, value_head), m.values);
   }
 
   // Takes what the state already knows from the values, and solves for the corrected ones.
@@ -233,12 +252,12 @@ class HeadScan {
     const ChunkMemory& m = *memory_;
     if (reads) multiply(m.known, m.units, state);
     correct(reads);
-    const at::Tensor read = m.known.narrow(0, m.size, m.size);
+    const at::Tensor result = m.known.narrow(0, m.size, m.size);
     if (reads) {
-      scale_rows(m.size, spec_.value_dim, gates_.grown.data(), data(read), data(read));
+      scale_rows(m.size, spec_.value_dim, gates_.grown.data(), data(result), data(result));
     }
-    read.addmm_(m.scores(), m.corrected, reads ? 1.0 : 0.0);
-    out.copy_(read);
+    result.addmm_(m.scores(), m.corrected, reads ? 1.0 : 0.0);
+    write(result, out);
     if (passes) state.addmm_(m.writing.t(), m.corrected, reads ? gates_.whole : 0.0);
   }
 
@@ -372,8 +391,8 @@ class HeadScan {
     }
     add_scaled_rows(2 * m.size, width, along.data(), data(m.units), data(m.grads));
     scale_rows(2 * m.size, width, factors.data(), data(m.grads), data(m.grads));
-    unit_rows(mixed, at, false).copy_(m.grads.narrow(0, 0, m.size));
-    unit_rows(mixed, at, true).copy_(m.grads.narrow(0, m.size, m.size));
+    write(m.grads.narrow(0, 0, m.size), unit_rows(mixed, at, false));
+    write(m.grads.narrow(0, m.size, m.size), unit_rows(mixed, at, true));
   }
 
   // Returns a factor for each row of a chunk.

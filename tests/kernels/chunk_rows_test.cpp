@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/number_formats.h"
 #include "base/random.h"
 
 namespace longshore::kernels {
@@ -78,6 +79,29 @@ TEST(ChunkRows, DecaysAreOfEarlierPositions) {
       const float difference = sums[i] - sums[j];
       const float expected = j <= i && difference >= -46.0f ? std::exp(difference) : 0.0f;
       EXPECT_NEAR(out[i * 4 + j], expected, 1e-6f * expected) << i << ", " << j;
+    }
+  }
+}
+
+// Goal: rows that lie apart are read and written in both dtypes, rounded once, and what lies
+// between them stays.
+TEST(ChunkRows, ReadAndWriteRowsThatLieApart) {
+  constexpr int64_t kRows = 3, kStride = 50;
+  for (const int64_t width : {1, 16, 37}) {
+    const std::vector<float> values = random_values(kRows * width, 5);
+    std::vector<float> wide(kRows * kStride, 9.0f), back(values.size());
+    write_rows(DType::kF32, kRows, width, values.data(), wide.data(), kStride);
+    read_rows(DType::kF32, kRows, width, wide.data(), kStride, back.data());
+    EXPECT_EQ(back, values);
+    std::vector<uint16_t> narrow(kRows * kStride, 7);
+    write_rows(DType::kBF16, kRows, width, values.data(), narrow.data(), kStride);
+    read_rows(DType::kBF16, kRows, width, narrow.data(), kStride, back.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(back[i], bf16_to_float(float_to_bf16_nearest(values[i])));
+    }
+    for (size_t i = static_cast<size_t>(width); i < kStride; ++i) {
+      EXPECT_EQ(wide[i], 9.0f);
+      EXPECT_EQ(narrow[i], 7);
     }
   }
 }
