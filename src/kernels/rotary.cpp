@@ -172,7 +172,8 @@ HWY_EXPORT(rotary);
 
 void rotary_cpu(const Rotary& shape, int64_t begin, int64_t end, const void* x,
                 const int64_t* positions, const float* frequencies, void* out) {
-  LONGSHORE_CHECK(shape.turned % 2 == 0 && shape.turned <= shape.head_dim) << shape.turned;
+  LONGSHORE_CHECK(shape.turned > 0 && shape.turned % 2 == 0 && shape.turned <= shape.head_dim)
+      << shape.turned;
   HWY_DYNAMIC_DISPATCH(rotary)(shape, begin, end, x, positions, frequencies, out);
 }
 

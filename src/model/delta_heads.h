@@ -1,7 +1,8 @@
 // delta_heads: the recurrence of gated DeltaNet on the CPU (delta_rule.h). It takes a key head of a
 // document at a time, chunk after chunk, which fits a thread's caches. Threads share the documents
 // and key heads. Each sum has one order, whatever the number of threads and the documents beside
-// it. Without autograd. Compute thread only.
+// it, as long as MKL's products repeat their bits (compute_threads.h). Without autograd. Compute
+// thread only.
 //
 // delta_blocks.h is the same recurrence for GPUs, in fewer and larger operations.
 #pragma once

@@ -2,11 +2,12 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <atomic>
+
 #include "device/gpu_tensors.h"
 #include "model/adapted_product.h"
 #include "model/delta_blocks.h"
 #include "model/delta_heads.h"
-#include "model/differentiable_ops.h"
 #include "model/document_chunks.h"
 
 namespace longshore {
@@ -16,6 +17,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+std::atomic<int> g_batched = 0;
+
+bool runs_in_blocks(const at::Tensor& x) {
+  return on_gpu(x) || g_batched > 0;
+}
+
 // Returns the argument of softplus in the decay, fp32.
 at::Tensor shifted(const DeltaInputs& in) {
   return in.decay.to(at::kFloat) + in.step.to(at::kFloat);
@@ -24,7 +31,7 @@ at::Tensor shifted(const DeltaInputs& in) {
 DeltaTerms terms_of(const DeltaInputs& in, const DeltaSpec& spec,
                     const std::vector<int64_t>& document_starts) {
   return {
-      .mixed = in.mixed.detach(),
+      .mixed = in.mixed.detach().contiguous(),
       .beta = at::sigmoid(in.beta.detach()).to(at::kFloat).contiguous(),
       .decay =
           at::softplus(shifted(in).contiguous()).mul_(in.rate.to(at::kFloat).exp()).neg_().detach(),
@@ -59,7 +66,7 @@ struct DeltaFunction : Function<DeltaFunction> {
     const DeltaTerms terms = terms_of({mixed, beta, decay, rate, step}, spec, document_starts);
     at::Tensor out = at::empty({mixed.size(0), spec.value_width()}, terms.mixed.options());
     const at::Tensor kept = keeps ? states_for(terms) : at::Tensor();
-    if (on_gpu(mixed)) {
+    if (runs_in_blocks(mixed)) {
       delta_blocks_forward(terms, out, kept);
     } else {
       delta_heads_forward(terms, out, kept);
@@ -79,15 +86,20 @@ struct DeltaFunction : Function<DeltaFunction> {
     const at::NoGradGuard no_grad;
     const std::vector<int64_t> starts = ctx->saved_data["starts"].toIntVector();
     const DeltaTerms terms = terms_of(in, spec_from(ctx->saved_data["sizes"].toIntList()), starts);
-    const bool kept = ctx->saved_data.count("states") > 0;
-    const at::Tensor states = kept ? ctx->saved_data["states"].toTensor() : at::Tensor();
+    at::Tensor states;
+    if (const auto kept = ctx->saved_data.find("states"); kept != ctx->saved_data.end()) {
+      states = kept->second.toTensor();
+      ctx->saved_data.erase(kept);  // the node may outlive its backward
+    }
     const DeltaGradients own{at::empty(in.mixed.sizes(), grads[0].options().requires_grad(false)),
                              at::empty_like(terms.beta), at::empty_like(terms.decay)};
-    if (on_gpu(in.mixed)) {
-      delta_blocks_backward(terms, grads[0], states, own);
+    const at::Tensor grad = grads[0].contiguous();
+    if (runs_in_blocks(in.mixed)) {
+      delta_blocks_backward(terms, grad, states, own);
     } else {
-      delta_heads_backward(terms, grads[0], states, own);
+      delta_heads_backward(terms, grad, states, own);
     }
+    states.reset();
     return input_gradients(in, terms, own);
   }
 
@@ -110,6 +122,14 @@ struct DeltaFunction : Function<DeltaFunction> {
 };
 
 }  // namespace
+
+BatchedDeltaRule::BatchedDeltaRule() {
+  ++g_batched;
+}
+
+BatchedDeltaRule::~BatchedDeltaRule() {
+  --g_batched;
+}
 
 at::Tensor delta_rule(const DeltaInputs& inputs, const DeltaSpec& spec,
                       const std::vector<int64_t>& document_starts) {

@@ -65,7 +65,12 @@ kernels::Norm norm_shape(const at::Tensor& x, const at::Tensor& weight, NormKind
 
 // The least rows for which the CPU wakes another thread.
 int64_t row_grain(int64_t width) {
-  return std::max<int64_t>(1, kGrain / width);
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
+}
+
+// Returns x (undefined or [rows, width]), or a copy if the values of a row do not lie together.
+at::Tensor with_rows(const at::Tensor& x) {
+  return !x.defined() || x.stride(1) == 1 || x.size(1) == 1 ? x : x.contiguous();
 }
 
 struct NormOperands {
@@ -186,11 +191,6 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotati
 }
 
 namespace {
-
-// Returns x, or a copy if the values of a row do not lie together.
-at::Tensor with_rows(const at::Tensor& x) {
-  return !x.defined() || x.stride(1) == 1 ? x : x.contiguous();
-}
 
 kernels::Glu glu_shape(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   LONGSHORE_CHECK(glu_has(activation) && gate.dim() == 2 && gate.stride(1) == 1);
@@ -332,16 +332,10 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
 
 namespace {
 
-// Returns x, or a copy if values of a row are not neighbours.
-at::Tensor with_dense_rows(const at::Tensor& x) {
-  LONGSHORE_CHECK(x.dim() == 2);
-  return x.stride(1) == 1 || x.size(1) == 1 ? x : x.contiguous();
-}
-
 // Calls work(begin, end) on several threads for pieces of `rows` rows of `width` values.
 template <typename Work>
 void over_pieces(int64_t pieces, int64_t rows, int64_t width, const Work& work) {
-  parallel_for(0, pieces, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, rows * width)), work);
+  parallel_for(0, pieces, row_grain(rows * width), work);
 }
 
 kernels::CausalConvolution convolution_shape(const at::Tensor& x, const Convolution& convolution) {
@@ -370,7 +364,7 @@ kernels::ConvolutionInputs convolution_inputs(const at::Tensor& x, const Convolu
 }  // namespace
 
 at::Tensor causal_convolution(const at::Tensor& x, const Convolution& convolution) {
-  const at::Tensor in = with_dense_rows(x);
+  const at::Tensor in = with_rows(x);
   at::Tensor y = at::empty(x.sizes(), x.options().requires_grad(false));
   const kernels::CausalConvolution shape = convolution_shape(in, convolution);
   const kernels::ConvolutionInputs inputs = convolution_inputs(in, convolution);
@@ -390,7 +384,7 @@ ConvolutionGradients causal_convolution_backward(const at::Tensor& grad, const a
                                                  bool want_weights) {
   ConvolutionGradients result;
   if (!want_x && !want_weights) return result;
-  const at::Tensor in = with_dense_rows(x), upper = grad.contiguous();
+  const at::Tensor in = with_rows(x), upper = grad.contiguous();
   const kernels::CausalConvolution shape = convolution_shape(in, convolution);
   const kernels::ConvolutionInputs inputs = convolution_inputs(in, convolution);
   const void* const above = operand(upper, x);
@@ -448,7 +442,7 @@ kernels::GatedNorm gated_norm_shape(const at::Tensor& x, const at::Tensor& gate,
 
 at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight,
                       const GatedNorm& norm) {
-  const at::Tensor gates = with_dense_rows(gate);
+  const at::Tensor gates = with_rows(gate);
   at::Tensor y = at::empty(gate.sizes(), gate.options().requires_grad(false));
   const kernels::GatedNorm shape = gated_norm_shape(x, gates, weight, norm);
   const kernels::GatedNormInputs inputs{
@@ -467,7 +461,7 @@ at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Ten
 GatedNormGradients gated_norm_backward(const at::Tensor& grad, const at::Tensor& x,
                                        const at::Tensor& gate, const at::Tensor& weight,
                                        const GatedNorm& norm, bool want_weight) {
-  const at::Tensor gates = with_dense_rows(gate), upper = grad.contiguous();
+  const at::Tensor gates = with_rows(gate), upper = grad.contiguous();
   const kernels::GatedNorm shape = gated_norm_shape(x, gates, weight, norm);
   const kernels::GatedNormInputs inputs{
       .x = x.const_data_ptr(), .gate = gates.const_data_ptr(), .weight = operand(weight, gates)};

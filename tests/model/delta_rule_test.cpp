@@ -143,6 +143,23 @@ TEST(DeltaRule, TheNumberOfThreadsChangesNoBit) {
   }
 }
 
+// Goal: while a probe asks for a GPU's way, the rule is computed in blocks, with the same values.
+TEST(DeltaRule, AProbeMayAskForBlocks) {
+  const std::vector<at::Tensor> values = random_inputs(200);
+  const fakes::CpuBranches on_cpu;
+  const std::vector<at::Tensor> heads = result_of(values, 0, {150, 50});
+  std::vector<at::Tensor> blocks;
+  {
+    const BatchedDeltaRule batched;
+    blocks = result_of(values, 0, {150, 50});
+  }
+  EXPECT_FALSE(at::equal(heads.back(), blocks.back()));
+  for (size_t i = 0; i < heads.size(); ++i) {
+    EXPECT_LE(relative_error(blocks[i], heads[i].to(at::kDouble)), 2e-5) << i;
+  }
+  EXPECT_TRUE(at::equal(result_of(values, 0, {150, 50}).back(), heads.back()));
+}
+
 // Goal: on the CPU a document has the same bits alone and beside others.
 TEST(DeltaRule, ADocumentHasTheSameBitsAlone) {
   const std::vector<at::Tensor> values = random_inputs(300);

@@ -20,11 +20,13 @@ double weight_tolerance(const std::string& name) {
 }
 
 // Some runs amplify rounding: in olmo3's and phi3-long's transformers in fp32 differs from itself
-// in fp64 by 6.8e-4 and 6.8e-5, in gemma4_text-shared's and gemma4-e2b's by 1.1e-3 and 3.7e-5, in
-// qwen3_5_text's by 4e-5 from a run whose weights begin 1e-7 away. The others are within 1.7e-5
-// (trajectory_spread.py).
+// in fp64 by 6.8e-4 and 6.8e-5, in gemma4-e2b's by 3.7e-5, in qwen3_5_text's by 4e-5 from a run
+// whose weights begin 1e-7 away. The others are within 1.7e-5 (trajectory_spread.py). In
+// gemma4_text-shared's transformers in fp32 is 1.1e-3 from fp64 and Longshore 8.8e-4, on the other
+// side.
 double norm_tolerance(const std::string& golden) {
-  if (golden == "olmo3" || golden == "qwen3_5_text" || golden == "gemma4_text-shared") return 1e-3;
+  if (golden == "gemma4_text-shared") return 3e-3;
+  if (golden == "olmo3" || golden == "qwen3_5_text") return 1e-3;
   return golden == "phi3-long" || golden == "gemma4-e2b" ? 3e-4 : 1e-4;
 }
 

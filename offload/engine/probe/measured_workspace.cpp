@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/processor.h"
 #include "device/cuda_runtime.h"
+#include "model/delta_rule.h"
 #include "model/gpu_attention.h"
 #include "model/wide_products.h"
 
@@ -47,12 +48,14 @@ class SkippedProducts {
     void process(const c10::Warning&) override {}
   };
   SkippedWideProducts wide_;
+  BatchedDeltaRule batched_;  // the device is a GPU
   Quiet quiet_;
   c10::WarningUtils::WarningHandlerGuard guard_;
   torch::Library kernels_;  // removed at the end, so that LibTorch's own serve again
 };
 
 at::Tensor& scale(at::Tensor& values, const at::Scalar& beta) {
+  if (beta.toDouble() == 0.0) return values.zero_();  // what they were is not read
   return beta.toDouble() == 1.0 ? values : values.mul_(beta);
 }
 
