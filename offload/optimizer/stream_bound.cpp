@@ -1,8 +1,6 @@
 #include "offload/optimizer/stream_bound.h"
 
-// Disables targets without a gain here, and targets whose vectors have no fixed size.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/stream_bound.cpp"
 // clang-format off

@@ -1,6 +1,6 @@
 #include "kernels/causal_convolution.h"
 
-#include "kernels/cpu_targets.h"
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/causal_convolution.cpp"
 // clang-format off

@@ -1,6 +1,6 @@
 #include "kernels/chunk_rows.h"
 
-#include "kernels/cpu_targets.h"
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/chunk_rows.cpp"
 // clang-format off

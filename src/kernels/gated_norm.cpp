@@ -2,13 +2,14 @@
 
 #include <cmath>
 
-#include "kernels/cpu_targets.h"
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gated_norm.cpp"
 // clang-format off
 #include <hwy/foreach_target.h>
 // clang-format on
 #include "kernels/cpu_vectors-inl.h"
+#include "kernels/norm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longshore::kernels::HWY_NAMESPACE {
@@ -201,10 +202,7 @@ void gated_norm_backward_cpu(const GatedNorm& shape, const GatedNormInputs& inpu
 
 void add_gated_norm_partials_cpu(const GatedNorm& shape, const GatedNormGradients& gradients) {
   const int64_t elements = gated_norm_pieces(shape.rows) * shape.row_width();
-  const int64_t weights = shape.weights();
-  for (int64_t at = 0; at < elements; at += weights) {
-    for (int64_t i = 0; i < weights; ++i) gradients.weight[i] += gradients.partial[at + i];
-  }
+  add_rows_cpu(gradients.partial, elements / shape.weights(), shape.weights(), gradients.weight);
 }
 
 }  // namespace longshore::kernels

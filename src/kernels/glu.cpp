@@ -1,6 +1,6 @@
 #include "kernels/glu.h"
 
-#include "kernels/cpu_targets.h"
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/glu.cpp"
 // clang-format off

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu_targets.h"
+#include "base/cpu_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/norm.cpp"
 // clang-format off

@@ -1,7 +1,9 @@
-#include "model/delta_blocks.h"
+// The recurrence of gated DeltaNet on a GPU.
+#include <ATen/ATen.h>
 
 #include <limits>
 
+#include "model/delta_scan.h"
 #include "model/document_chunks.h"
 
 namespace longshore {

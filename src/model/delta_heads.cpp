@@ -1,4 +1,5 @@
-#include "model/delta_heads.h"
+// The recurrence of gated DeltaNet on the CPU.
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <array>
@@ -6,9 +7,11 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "device/parallel_for.h"
+#include "device/compute_threads.h"
 #include "kernels/chunk_rows.h"
+#include "model/delta_scan.h"
 #include "model/document_chunks.h"
+#include "model/fused_ops.h"
 
 namespace longshore {
 namespace {
@@ -51,19 +54,15 @@ void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   at::mm_out(out, a, b);
 }
 
-DType dtype_of(const at::Tensor& rows) {
-  LONGSHORE_CHECK(rows.stride(1) == 1 &&
-                  (rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16));
-  return rows.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16;
-}
-
 // Copies a head's columns of some rows to contiguous fp32, and back.
 void read(const at::Tensor& rows, const at::Tensor& to) {
-  read_rows(dtype_of(rows), rows.size(0), rows.size(1), rows.const_data_ptr(), rows.stride(0),
-            data(to));
+  LONGSHORE_CHECK(rows.stride(1) == 1);
+  read_rows(fused::dtype_of(rows), rows.size(0), rows.size(1), rows.const_data_ptr(),
+            rows.stride(0), data(to));
 }
 void write(const at::Tensor& from, const at::Tensor& rows) {
-  write_rows(dtype_of(rows), rows.size(0), rows.size(1), data(from), rows.mutable_data_ptr(),
+  LONGSHORE_CHECK(rows.stride(1) == 1);
+  write_rows(fused::dtype_of(rows), rows.size(0), rows.size(1), data(from), rows.mutable_data_ptr(),
              rows.stride(0));
 }
 

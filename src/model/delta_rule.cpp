@@ -6,8 +6,7 @@
 
 #include "device/gpu_tensors.h"
 #include "model/adapted_product.h"
-#include "model/delta_blocks.h"
-#include "model/delta_heads.h"
+#include "model/delta_scan.h"
 #include "model/document_chunks.h"
 
 namespace longshore {

@@ -7,8 +7,8 @@
 // state passes from chunk to chunk. Forward keeps the state before each chunk but a document's
 // first, and nothing else; backward computes the rest again. So memory grows with the positions by
 // one state, value_heads * key_dim * value_dim fp32 numbers, for each chunk. On a GPU many chunks
-// are computed together, because each operation has a cost (delta_blocks.h); a CPU takes one after
-// the other, so that it fits its caches (delta_heads.h).
+// are computed together, because each operation has a cost; a CPU takes one after the other, so
+// that it fits its caches (delta_scan.h).
 #pragma once
 
 #include <ATen/ATen.h>

@@ -5,9 +5,9 @@
 
 #include "base/errors.h"
 #include "base/mxfp4.h"
+#include "device/compute_threads.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
-#include "device/parallel_for.h"
 #include "kernels/causal_convolution.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/gated_norm.h"
@@ -17,17 +17,18 @@
 #include "kernels/unpack.h"
 
 namespace longshore::fused {
-namespace {
-
-// The fewest elements for which the CPU wakes another thread.
-constexpr int64_t kGrain = int64_t{1} << 14;
-constexpr int64_t kUnpackGrain = int64_t{1} << 16;
 
 DType dtype_of(const at::Tensor& x) {
   LONGSHORE_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16)
       << "kernels compute in fp32 and bf16";
   return x.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16;
 }
+
+namespace {
+
+// The fewest elements for which the CPU wakes another thread.
+constexpr int64_t kGrain = int64_t{1} << 14;
+constexpr int64_t kUnpackGrain = int64_t{1} << 16;
 
 CUstream_st* stream_of(const at::Tensor& x) {
   return current_cuda_stream(x.get_device());
@@ -97,8 +98,7 @@ void norm_sums_on_cpu(const kernels::Norm& shape, const NormOperands& in, float*
     if (partial != nullptr) std::fill_n(partial += piece * shape.width, shape.width, 0.0f);
     return partial;
   };
-  const int64_t grain = std::max<int64_t>(1, row_grain(shape.width) / rows_each);
-  parallel_for(0, pieces, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, pieces, row_grain(rows_each * shape.width), [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
       kernels::norm_backward_cpu(
           shape, piece * rows_each, std::min(shape.rows, (piece + 1) * rows_each), in.grad, in.x,
@@ -332,12 +332,6 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
 
 namespace {
 
-// Calls work(begin, end) on several threads for pieces of `rows` rows of `width` values.
-template <typename Work>
-void over_pieces(int64_t pieces, int64_t rows, int64_t width, const Work& work) {
-  parallel_for(0, pieces, row_grain(rows * width), work);
-}
-
 kernels::CausalConvolution convolution_shape(const at::Tensor& x, const Convolution& convolution) {
   const at::Tensor& taps = convolution.taps;
   LONGSHORE_CHECK(taps.dim() == 3 && taps.size(0) == x.size(1) && taps.size(1) == 1);
@@ -357,7 +351,7 @@ kernels::ConvolutionInputs convolution_inputs(const at::Tensor& x, const Convolu
                   positions.device() == x.device());
   return {.x = x.const_data_ptr(),
           .taps = operand(convolution.taps, x),
-          .bias = bias.defined() ? operand(bias, x) : nullptr,
+          .bias = optional_operand(bias, x),
           .positions = positions.const_data_ptr<int64_t>()};
 }
 
@@ -372,7 +366,7 @@ at::Tensor causal_convolution(const at::Tensor& x, const Convolution& convolutio
   if (on_gpu(x)) {
     kernels::causal_convolution_cuda(shape, inputs, out, stream_of(x));
   } else {
-    over_pieces(shape.rows, 1, shape.channels, [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.channels), [&](int64_t begin, int64_t end) {
       kernels::causal_convolution_cpu(shape, inputs, begin, end, out);
     });
   }
@@ -409,11 +403,12 @@ ConvolutionGradients causal_convolution_backward(const at::Tensor& grad, const a
     kernels::causal_convolution_backward_cuda(shape, inputs, above, gradients, stream_of(x));
     return result;
   }
-  over_pieces(kernels::convolution_pieces(shape.rows), kernels::convolution_piece_rows(shape.rows),
-              shape.channels, [&](int64_t begin, int64_t end) {
-                kernels::causal_convolution_backward_cpu(shape, inputs, above, begin, end,
-                                                         gradients);
-              });
+  parallel_for(0, kernels::convolution_pieces(shape.rows),
+               row_grain(kernels::convolution_piece_rows(shape.rows) * shape.channels),
+               [&](int64_t begin, int64_t end) {
+                 kernels::causal_convolution_backward_cpu(shape, inputs, above, begin, end,
+                                                          gradients);
+               });
   if (want_weights) kernels::add_convolution_partials_cpu(shape, gradients);
   return result;
 }
@@ -451,7 +446,7 @@ at::Tensor gated_norm(const at::Tensor& x, const at::Tensor& gate, const at::Ten
   if (on_gpu(gate)) {
     kernels::gated_norm_cuda(shape, inputs, out, stream_of(gate));
   } else {
-    over_pieces(shape.rows, 1, shape.row_width(), [&](int64_t begin, int64_t end) {
+    parallel_for(0, shape.rows, row_grain(shape.row_width()), [&](int64_t begin, int64_t end) {
       kernels::gated_norm_cpu(shape, inputs, begin, end, out);
     });
   }
@@ -483,10 +478,11 @@ GatedNormGradients gated_norm_backward(const at::Tensor& grad, const at::Tensor&
     kernels::gated_norm_backward_cuda(shape, inputs, above, gradients, stream_of(gate));
     return result;
   }
-  over_pieces(kernels::gated_norm_pieces(shape.rows), kernels::gated_norm_piece_rows(shape.rows),
-              shape.row_width(), [&](int64_t begin, int64_t end) {
-                kernels::gated_norm_backward_cpu(shape, inputs, above, begin, end, gradients);
-              });
+  parallel_for(0, kernels::gated_norm_pieces(shape.rows),
+               row_grain(kernels::gated_norm_piece_rows(shape.rows) * shape.row_width()),
+               [&](int64_t begin, int64_t end) {
+                 kernels::gated_norm_backward_cpu(shape, inputs, above, begin, end, gradients);
+               });
   if (want_weight) kernels::add_gated_norm_partials_cpu(shape, gradients);
   return result;
 }

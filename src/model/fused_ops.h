@@ -7,11 +7,15 @@
 
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "base/packed_format.h"
 #include "kernels/gated_norm.h"
 #include "model/arch_spec.h"
 
 namespace longshore::fused {
+
+// Returns the dtype of x for kernels, which compute in fp32 and bf16 alone.
+DType dtype_of(const at::Tensor& x);
 
 // Normalises the last dimension of contiguous x. `bias` may be defined for kLayer only.
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

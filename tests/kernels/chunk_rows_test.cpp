@@ -2,13 +2,13 @@
 #include "kernels/chunk_rows.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <vector>
 
 #include "base/number_formats.h"
 #include "base/random.h"
+#include "tests/kernels/instruction_sets.h"
 
 namespace longshore::kernels {
 namespace {
@@ -20,12 +20,6 @@ std::vector<float> random_values(int64_t count, uint32_t seed) {
     values.push_back(static_cast<float>(bits[0] / 4294967296.0 - 0.5));
   }
   return values;
-}
-
-// Lets the kernels use one instruction set only, or all that the processor has.
-void use_targets(int64_t targets) {
-  hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 std::vector<float> solution(int64_t size, int64_t width, bool transposed) {
@@ -58,12 +52,9 @@ TEST(ChunkRows, SolveTriangularSystems) {
             ASSERT_NEAR(left, b[static_cast<size_t>(i * width + c)], 1e-6 * (1.0 + terms));
           }
         }
-        use_targets(0);
-        for (int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) {
-          use_targets(rest & -rest);
-          EXPECT_EQ(solution(size, width, transposed), x) << hwy::TargetName(rest & -rest);
-        }
-        use_targets(0);
+        on_each_target([&](int64_t target) {
+          EXPECT_EQ(solution(size, width, transposed), x) << hwy::TargetName(target);
+        });
       }
     }
   }

@@ -1,10 +1,8 @@
 // The CPU's kernels give the same bits on every instruction set, and round as number_formats.h.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <vector>
 
@@ -13,29 +11,14 @@
 #include "kernels/glu.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
+#include "tests/kernels/instruction_sets.h"
 
 namespace longshore::kernels {
 namespace {
 
-// Lets the kernels use one instruction set only, or all that the processor has.
-void use_targets(int64_t targets) {
-  hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
 class CpuKernels : public testing::Test {
  protected:
-  void TearDown() override { use_targets(0); }
-
-  // Calls body() once for every instruction set of the processor.
-  static void on_each_target(const std::function<void(int64_t)>& body) {
-    use_targets(0);
-    for (int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
-      const int64_t target = left & -left;
-      use_targets(target);
-      body(target);
-    }
-  }
+  void TearDown() override { use_targets(0); }  // an assertion may have left a loop
 };
 
 std::vector<uint16_t> random_bf16(int64_t count, uint32_t seed) {

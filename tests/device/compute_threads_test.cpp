@@ -1,5 +1,5 @@
 // LibTorch's threads run our loops.
-#include "device/parallel_for.h"
+#include "device/compute_threads.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

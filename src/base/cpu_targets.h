@@ -1,4 +1,4 @@
-// cpu_targets: the instruction sets that the CPU kernels of this folder are compiled for. Included
+// cpu_targets: the instruction sets that loops written with Highway are compiled for. Included
 // before hwy/foreach_target.h.
 #pragma once
 
