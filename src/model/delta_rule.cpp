@@ -2,9 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <atomic>
-
-#include "device/gpu_tensors.h"
+#include "device/absent_gpu.h"
 #include "model/adapted_product.h"
 #include "model/delta_scan.h"
 #include "model/document_chunks.h"
@@ -15,12 +13,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
-
-std::atomic<int> g_batched = 0;
-
-bool runs_in_blocks(const at::Tensor& x) {
-  return on_gpu(x) || g_batched > 0;
-}
 
 // Returns the argument of softplus in the decay, fp32.
 at::Tensor shifted(const DeltaInputs& in) {
@@ -65,7 +57,7 @@ struct DeltaFunction : Function<DeltaFunction> {
     const DeltaTerms terms = terms_of({mixed, beta, decay, rate, step}, spec, document_starts);
     at::Tensor out = at::empty({mixed.size(0), spec.value_width()}, terms.mixed.options());
     const at::Tensor kept = keeps ? states_for(terms) : at::Tensor();
-    if (runs_in_blocks(mixed)) {
+    if (takes_gpu_form(mixed)) {
       delta_blocks_forward(terms, out, kept);
     } else {
       delta_heads_forward(terms, out, kept);
@@ -93,7 +85,7 @@ struct DeltaFunction : Function<DeltaFunction> {
     const DeltaGradients own{at::empty(in.mixed.sizes(), grads[0].options().requires_grad(false)),
                              at::empty_like(terms.beta), at::empty_like(terms.decay)};
     const at::Tensor grad = grads[0].contiguous();
-    if (runs_in_blocks(in.mixed)) {
+    if (takes_gpu_form(in.mixed)) {
       delta_blocks_backward(terms, grad, states, own);
     } else {
       delta_heads_backward(terms, grad, states, own);
@@ -121,14 +113,6 @@ struct DeltaFunction : Function<DeltaFunction> {
 };
 
 }  // namespace
-
-BatchedDeltaRule::BatchedDeltaRule() {
-  ++g_batched;
-}
-
-BatchedDeltaRule::~BatchedDeltaRule() {
-  --g_batched;
-}
 
 at::Tensor delta_rule(const DeltaInputs& inputs, const DeltaSpec& spec,
                       const std::vector<int64_t>& document_starts) {

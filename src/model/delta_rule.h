@@ -34,14 +34,4 @@ struct DeltaInputs {
 at::Tensor delta_rule(const DeltaInputs& inputs, const DeltaSpec& spec,
                       const std::vector<int64_t>& document_starts);
 
-// BatchedDeltaRule: while one lives, the process computes the rule as it does on a GPU, also on a
-// CPU. For a probe that measures the memory of a GPU that is not installed.
-class BatchedDeltaRule {
- public:
-  BatchedDeltaRule();
-  BatchedDeltaRule(const BatchedDeltaRule&) = delete;
-  BatchedDeltaRule& operator=(const BatchedDeltaRule&) = delete;
-  ~BatchedDeltaRule();
-};
-
 }  // namespace longshore

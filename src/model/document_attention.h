@@ -1,7 +1,6 @@
 // document_attention: causal attention over a flat stream of documents, forward and backward,
-// without autograd and without a matrix of all position pairs. It runs document by document; a
-// sliding window runs in pieces of queries with the keys they can see. On a GPU gpu_attention.h
-// does the work, but for capped scores. Compute thread only.
+// without autograd and without a matrix of all position pairs. cpu_attention.h or gpu_attention.h
+// does the work. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,9 +9,6 @@
 #include <vector>
 
 namespace longshore {
-
-// Queries of one piece of sliding-window attention; its keys are at most this plus the window.
-inline constexpr int64_t kWindowQueries = 512;
 
 struct AttentionShape {
   int64_t heads = 0;
@@ -25,15 +21,15 @@ struct AttentionShape {
 
 struct AttentionResult {
   at::Tensor out;                // [T, heads * head_dim]
-  std::vector<at::Tensor> sums;  // log-sum-exp of every piece; on a GPU
-                                 // the kernels' saved tensors; none with a cap
+  std::vector<at::Tensor> sums;  // log-sum-exp of the rows, fp32 [T, heads]; on a GPU
+                                 // the kernels' saved tensors, and none with a cap
 };
 
 // The memory in which a plan keeps a result from forward to backward. Without `out` nothing is
 // kept.
 struct AttentionPlace {
   at::Tensor out = {};   // [T, heads * head_dim]
-  at::Tensor sums = {};  // fp32 [T, heads], in the kernel's order; undefined with a cap
+  at::Tensor sums = {};  // fp32 [T, heads], in the kernel's order
   bool filled = false;   // forward has put its result here
 };
 // q is [T, heads * head_dim]; k and v are [T, kv_heads * head_dim]; rows may be strided.
@@ -62,35 +58,5 @@ std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor
                                         const AttentionResult& result, const AttentionShape& shape,
                                         const std::vector<int64_t>& document_starts,
                                         const at::Tensor& sinks = {});
-
-// ---- Capped scores: document attention with score = cap * tanh(score / cap) before the softmax
-// (Gemma 2). No fused kernel supports it, so plain operations run over pieces of queries with the
-// keys they can see, and backward recomputes a piece's scores. Scratch grows linearly with the
-// longest document. The contract is that of attend_forward and attend_backward, which call them.
-
-// Queries of one piece; it has at most heads times this times the longest document scores.
-inline constexpr int64_t kCappedQueries = 128;
-
-AttentionResult attend_forward_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                      const AttentionShape& shape,
-                                      const std::vector<int64_t>& document_starts);
-
-std::vector<at::Tensor> attend_backward_capped(const at::Tensor& grad, const at::Tensor& q,
-                                               const at::Tensor& k, const at::Tensor& v,
-                                               const AttentionShape& shape,
-                                               const std::vector<int64_t>& document_starts);
-
-// ---- Sinks: a sink is one more score for each head, which takes a share of the softmax and
-// adds no value. It is added after attention without sinks: out is scaled by the share left over,
-// and the log-sum-exp includes the sink. The kernels' own backward over both then gives the
-// gradients with sinks.
-
-// The arguments are views of one piece: out [..., rows, head_dim], sums fp32 [..., rows], sinks
-// [..., 1], with heads as "...". Overwrites out and sums.
-void join_sinks(const at::Tensor& out, const at::Tensor& sums, const at::Tensor& sinks);
-
-// Returns the gradient of the sinks, fp32 [...], from out and sums as join_sinks wrote them.
-at::Tensor sink_gradient(const at::Tensor& grad, const at::Tensor& out, const at::Tensor& sums,
-                         const at::Tensor& sinks);
 
 }  // namespace longshore

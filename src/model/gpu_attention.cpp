@@ -9,9 +9,11 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "device/absent_gpu.h"
 #include "model/document_attention.h"
 
 namespace longshore {
@@ -106,6 +108,21 @@ at::Tensor starts_on(at::Device device, const std::vector<int64_t>& starts) {
   return at::tensor(starts, at::kLong).to(at::kInt).to(device, at::kInt, /*non_blocking=*/true);
 }
 
+// Returns the result and its sums. A GPU that is not installed gives zeros, here and below.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_forward_call(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& starts,
+    int64_t longest, const AttentionShape& shape) {
+  if (measures_absent_gpu()) {
+    const at::Tensor none = at::empty({0}, q.options());
+    const auto sums = q.options().dtype(at::kFloat);
+    return {at::zeros(q.sizes(), q.options()), at::zeros({q.size(1), q.size(0)}, sums), none, none};
+  }
+  auto [out, sums, seed, offset, mask] = at::_flash_attention_forward(
+      q, k, v, starts, starts, longest, longest, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*return_debug_mask=*/false, shape.scale, window_left(shape), window_right(shape));
+  return {out, sums, seed, offset};
+}
+
 AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const AttentionShape& shape, const std::vector<int64_t>& starts) {
   const at::Tensor all = starts_on(q.device(), starts);
@@ -116,10 +133,8 @@ AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at
       return in_heads(x, shape).narrow(0, group.begin, group.rows);
     };
     const at::Tensor cumulative = starts_of(all, group);
-    auto [out, sums, seed, offset, mask] = at::_flash_attention_forward(
-        rows(q), rows(k), rows(v), cumulative, cumulative, group.longest, group.longest,
-        /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale,
-        window_left(shape), window_right(shape));
+    const auto [out, sums, seed, offset] =
+        flash_forward_call(rows(q), rows(k), rows(v), cumulative, group.longest, shape);
     if (groups.size() == 1) {
       result.out = out.view({q.size(0), shape.heads * shape.head_dim});
       result.sums = {sums, seed, offset, all};
@@ -133,6 +148,13 @@ AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at
     result.sums[kSums].narrow(1, group.begin, group.rows).copy_(sums);
   }
   return result;
+}
+
+// Returns zeros in the shapes of three tensors.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> zeros_of(const at::Tensor& q, const at::Tensor& k,
+                                                        const at::Tensor& v) {
+  const auto zeros = [](const at::Tensor& x) { return at::zeros(x.sizes(), x.options()); };
+  return {zeros(q), zeros(k), zeros(v)};
 }
 
 std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor& q,
@@ -150,10 +172,14 @@ std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor&
     const at::Tensor cumulative = starts_of(result.sums[kStarts], group);
     // The kernel needs a call's sums contiguous for each head.
     const at::Tensor sums = result.sums[kSums].narrow(1, group.begin, group.rows).contiguous();
-    auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
-        rows(grad), rows(q), rows(k), rows(v), rows(result.out), sums, cumulative, cumulative,
-        group.longest, group.longest, /*dropout_p=*/0.0, /*is_causal=*/true, result.sums[kSeed],
-        result.sums[kOffset], shape.scale, window_left(shape), window_right(shape));
+    const auto [grad_q, grad_k, grad_v] =
+        measures_absent_gpu()
+            ? zeros_of(rows(q), rows(k), rows(v))
+            : at::_flash_attention_backward(
+                  rows(grad), rows(q), rows(k), rows(v), rows(result.out), sums, cumulative,
+                  cumulative, group.longest, group.longest, /*dropout_p=*/0.0,
+                  /*is_causal=*/true, result.sums[kSeed], result.sums[kOffset], shape.scale,
+                  window_left(shape), window_right(shape));
     const std::array<at::Tensor, 3> own = {grad_q, grad_k, grad_v};
     for (size_t i = 0; i < own.size(); ++i) {
       if (groups.size() == 1) {
@@ -203,6 +229,36 @@ std::optional<int64_t> window_of(const AttentionShape& shape) {
   return shape.window > 0 ? std::optional(shape.window) : std::nullopt;
 }
 
+// q, k and v are [kv_heads, rows, group, head_dim]. Returns the result and its sums.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_forward_call(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& shape) {
+  if (measures_absent_gpu()) {
+    const at::Tensor none = at::empty({0}, q.options());
+    const at::Tensor sums =
+        at::zeros({q.size(0), q.size(2), align_up(q.size(1), kEfficientRows)}, at::kFloat);
+    return {at::zeros(q.sizes(), q.options()), sums, none, none};
+  }
+  auto [out, sums, seed, offset, most_q, most_k] = at::_efficient_attention_forward(
+      q, k, v, /*bias=*/std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
+      /*dropout_p=*/0.0, kCausal, /*compute_log_sumexp=*/true, shape.scale, std::nullopt,
+      window_of(shape));
+  return {out, sums, seed, offset};
+}
+
+// Likewise. Returns the gradients of q, k and v for the document of index `document`.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward_call(
+    const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& out, const std::vector<at::Tensor>& saved, size_t document,
+    const AttentionShape& shape) {
+  if (measures_absent_gpu()) return zeros_of(q, k, v);
+  auto [of_q, of_k, of_v, of_bias] = at::_efficient_attention_backward(
+      grad, q, k, v, /*bias=*/std::nullopt, out, std::nullopt, std::nullopt, q.size(1), k.size(1),
+      saved.at(3 * document), /*dropout_p=*/0.0, saved.at(3 * document + 1),
+      saved.at(3 * document + 2), kCausal, /*bias_requires_grad=*/false, shape.scale,
+      /*num_splits_key=*/1, window_of(shape));
+  return {of_q, of_k, of_v};
+}
+
 AttentionResult efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionShape& shape, const std::vector<int64_t>& starts) {
   const Grouped views(shape);
@@ -211,11 +267,8 @@ AttentionResult efficient_forward(const at::Tensor& q, const at::Tensor& k, cons
       at::empty({q.size(0), shape.heads * shape.head_dim}, q.options().requires_grad(false));
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     const int64_t begin = starts[i], end = starts[i + 1];
-    auto [out, sums, seed, offset, most_q, most_k] = at::_efficient_attention_forward(
-        views.queries(q, begin, end), views.keys(k, begin, end), views.keys(v, begin, end),
-        /*bias=*/std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
-        /*dropout_p=*/0.0, kCausal, /*compute_log_sumexp=*/true, shape.scale, std::nullopt,
-        window_of(shape));
+    const auto [out, sums, seed, offset] = efficient_forward_call(
+        views.queries(q, begin, end), views.keys(k, begin, end), views.keys(v, begin, end), shape);
     views.queries(result.out, begin, end).copy_(out);
     result.sums.insert(result.sums.end(), {sums, seed, offset});
   }
@@ -235,18 +288,40 @@ std::vector<at::Tensor> efficient_backward(const at::Tensor& grad, const at::Ten
   at::Tensor grad_v = at::empty({q.size(0), key_width}, options);
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     const int64_t begin = starts[i], end = starts[i + 1];
-    auto [of_q, of_k, of_v, of_bias] = at::_efficient_attention_backward(
+    const auto [of_q, of_k, of_v] = efficient_backward_call(
         views.queries(grad, begin, end), views.queries(q, begin, end), views.keys(k, begin, end),
-        views.keys(v, begin, end), /*bias=*/std::nullopt, views.queries(result.out, begin, end),
-        std::nullopt, std::nullopt, end - begin, end - begin, result.sums.at(3 * i),
-        /*dropout_p=*/0.0, result.sums.at(3 * i + 1), result.sums.at(3 * i + 2), kCausal,
-        /*bias_requires_grad=*/false, shape.scale, /*num_splits_key=*/1, window_of(shape));
+        views.keys(v, begin, end), views.queries(result.out, begin, end), result.sums, i, shape);
     views.queries(grad_q, begin, end).copy_(of_q);
     // One split of the keys and a sum over the group's heads keep the order fixed.
     views.one_per_group(grad_k, begin, end).copy_(of_k.sum(2));
     views.one_per_group(grad_v, begin, end).copy_(of_v.sum(2));
   }
   return {grad_q, grad_k, grad_v};
+}
+
+// ---- Sinks: a sink is one more score for each head, which takes a share of the softmax and
+// adds no value. It is added after attention without sinks: out is scaled by the share left over,
+// and the log-sum-exp includes the sink. The kernels' own backward over both then gives the
+// gradients with sinks.
+
+// Joins the sinks [heads, 1] to the result of one document, out [heads, rows, head_dim] and sums
+// fp32 [heads, rows]. Overwrites both.
+void join_sinks(const at::Tensor& out, const at::Tensor& sums, const at::Tensor& sinks) {
+  const at::Tensor joined = at::logaddexp(sums, sinks.to(at::kFloat));
+  out.mul_((sums - joined).exp_().unsqueeze(-1));
+  sums.copy_(joined);
+}
+
+// Returns the gradient of the sinks, fp32 [heads], from out and sums as join_sinks wrote them.
+at::Tensor sink_gradient(const at::Tensor& grad, const at::Tensor& out, const at::Tensor& sums,
+                         const at::Tensor& sinks) {
+  // The sink's value is 0, so its score's gradient is minus its weight times grad * out.
+  at::Tensor share = (sinks.to(at::kFloat) - sums).exp_();
+  share.mul_((grad.to(at::kFloat) * out).sum(-1));
+  // A matrix product is used because its bits do not depend on the number of threads.
+  const at::Tensor rows = share.reshape({-1, share.size(-1)});
+  const at::Tensor ones = at::ones({rows.size(1), 1}, rows.options());
+  return at::mm(rows, ones).neg_().view(sinks.sizes().slice(0, sinks.dim() - 1));
 }
 
 // Return a document's rows, [heads, rows, head_dim], and its sums, [heads, rows].
@@ -283,6 +358,7 @@ AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, con
                                    const AttentionShape& own,
                                    const std::vector<int64_t>& document_starts,
                                    const at::Tensor& sinks) {
+  if (own.cap != 0.0) return attend_forward_capped(q, k, v, own, document_starts);
   const PaddedHeads heads(q, own);
   const AttentionShape& shape = heads.shape();
   const bool flash = flash_takes(q, shape);
@@ -304,6 +380,7 @@ std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& own_grad, const at
                                             const AttentionShape& own,
                                             const std::vector<int64_t>& document_starts,
                                             const at::Tensor& sinks) {
+  if (own.cap != 0.0) return attend_backward_capped(own_grad, q, k, v, own, document_starts);
   const PaddedHeads heads(q, own);
   const AttentionShape& shape = heads.shape();
   const bool flash = flash_takes(q, shape);
@@ -327,6 +404,10 @@ std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& own_grad, const at
 
 void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,
                    const AttentionShape& shape, const std::vector<int64_t>& document_starts) {
+  if (shape.cap != 0.0) {
+    place.sums.zero_();
+    return;
+  }
   if (flash_takes(place.out, PaddedHeads(place.out, shape).shape())) {
     const at::Tensor& sums = result.sums.at(kSums);
     place.sums.view(sums.sizes()).copy_(sums);
@@ -340,6 +421,7 @@ void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,
 
 std::vector<at::Tensor> kept_sums_gpu(const AttentionPlace& place, const AttentionShape& shape,
                                       const std::vector<int64_t>& document_starts) {
+  if (shape.cap != 0.0) return {};
   const auto none = [&place](at::IntArrayRef sizes, at::ScalarType type) {
     // Without dropout no kernel reads the state of the random numbers.
     return at::empty(sizes, place.sums.options().dtype(type));

@@ -2,6 +2,7 @@
 // 16 bits one call takes many documents (FlashAttention with cumulative lengths and windows);
 // otherwise each document is one call (memory-efficient attention). Heads whose size is no multiple
 // of 16 bytes are widened with zeros. The contract is that of document_attention.h, which calls it.
+// Capped scores have no kernel: capped_attention.cpp composes them of LibTorch's operations.
 //
 // FlashAttention's repeatable backward sums the queries' gradients in fp32 with 128 extra rows for
 // each document of a call. A call gets at most rows / 128 documents of the micro-batch, so this
@@ -29,6 +30,15 @@ std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Te
                                             const AttentionShape& shape,
                                             const std::vector<int64_t>& document_starts,
                                             const at::Tensor& sinks);
+
+// Those with capped scores. The result has no sums.
+AttentionResult attend_forward_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      const AttentionShape& shape,
+                                      const std::vector<int64_t>& document_starts);
+std::vector<at::Tensor> attend_backward_capped(const at::Tensor& grad, const at::Tensor& q,
+                                               const at::Tensor& k, const at::Tensor& v,
+                                               const AttentionShape& shape,
+                                               const std::vector<int64_t>& document_starts);
 
 // Copy the sums of a result to their place, and return what backward needs of them.
 void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,

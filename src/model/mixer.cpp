@@ -17,18 +17,13 @@ std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec
   const bool attends = layer.mixer == MixerKind::kAttention || layer.mixer == MixerKind::kLatent;
   if (!layer.has_mixer || !attends) return {};
   const ArchSpec own = arch.of_layer(layer);
-  std::vector<CarryTensorSpec> results = {{.elements_per_position = own.heads * own.head_dim}};
-  if (own.score_cap == 0.0) {
-    results.push_back({.elements_per_position = own.heads, .wide = true});
-  }
-  return results;
+  return {{.elements_per_position = own.heads * own.head_dim},
+          {.elements_per_position = own.heads, .wide = true}};
 }
 
 AttentionPlace attention_place(const UnitResults& results) {
   if (results.places.empty()) return {};
-  return {.out = results.places.front(),
-          .sums = results.places.size() > 1 ? results.places[1] : at::Tensor(),
-          .filled = results.filled};
+  return {.out = results.places.front(), .sums = results.places.at(1), .filled = results.filled};
 }
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,

@@ -1,11 +1,11 @@
 #include "model/wide_products.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 
 #include "base/errors.h"
+#include "device/absent_gpu.h"
 #include "device/gpu_tensors.h"
 
 // MKL, which LibTorch's library for x86-64 contains, adds products of bf16 to fp32 in place, and is
@@ -20,8 +20,6 @@ extern "C" [[gnu::weak]] void cblas_gemm_bf16bf16f32(int layout, int left_order,
 namespace longshore {
 namespace {
 
-std::atomic<int> g_skipping = 0;
-
 constexpr int kRowMajor = 101, kAsItLies = 111, kTransposed = 112;  // values of CBLAS's enums
 
 // Elements of a factor that are widened at a time where MKL is missing.
@@ -32,27 +30,39 @@ int checked_size(int64_t size) {
   return static_cast<int>(size);
 }
 
-// A factor as CBLAS names it. It owns the copy of a tensor that lies neither way.
+// Calls MKL. `kept` is the factor of what `sum` has.
+void multiply_bf16(int64_t rows, int64_t columns, int64_t inner, const BlockFactor& left,
+                   const BlockFactor& right, float kept, float* sum, int64_t stride) {
+  cblas_gemm_bf16bf16f32(kRowMajor, left.transposed ? kTransposed : kAsItLies,
+                         right.transposed ? kTransposed : kAsItLies, checked_size(rows),
+                         checked_size(columns), checked_size(inner), 1.0f, left.values,
+                         checked_size(left.stride), right.values, checked_size(right.stride), kept,
+                         sum, checked_size(stride));
+}
+
+// A tensor as a factor. It owns the copy of one that lies neither way.
 struct Factor {
   at::Tensor values;
-  int order = kAsItLies, stride = 1;
+  bool transposed = false;
+  int64_t stride = 1;
 
   explicit Factor(const at::Tensor& factor) : values(factor) {
     if (lies(values.size(1), values.stride(1), values.size(0), values.stride(0))) return;
     if (lies(values.size(0), values.stride(0), values.size(1), values.stride(1))) {
-      order = kTransposed;
+      transposed = true;
       return;
     }
     values = factor.contiguous();
     LONGSHORE_CHECK(lies(values.size(1), values.stride(1), values.size(0), values.stride(0)));
   }
+  BlockFactor factor() const { return {values.const_data_ptr(), stride, transposed}; }
 
  private:
   // Sets the stride and returns true if each of `lines` lines is `length` neighbours.
   bool lies(int64_t length, int64_t step, int64_t lines, int64_t between) {
     if (length > 1 && step != 1) return false;
     if (lines > 1 && between < length) return false;
-    stride = checked_size(std::max<int64_t>({1, length, lines > 1 ? between : 0}));
+    stride = std::max<int64_t>({1, length, lines > 1 ? between : 0});
     return true;
   }
 };
@@ -68,13 +78,22 @@ void add_widened(at::Tensor sum, const at::Tensor& left, const at::Tensor& right
   }
 }
 
+at::Tensor tensor_of(DType dtype, int64_t rows, int64_t columns, const BlockFactor& factor) {
+  const auto type = dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
+  const int64_t row_step = factor.transposed ? 1 : factor.stride;
+  const int64_t column_step = factor.transposed ? factor.stride : 1;
+  // from_blob takes memory that may be written; a factor is only read.
+  return at::from_blob(const_cast<void*>(factor.values), {rows, columns}, {row_step, column_step},
+                       type);
+}
+
 void wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right,
                   float kept) {
   LONGSHORE_CHECK(sum.scalar_type() == at::kFloat && sum.is_contiguous());
   LONGSHORE_CHECK(left.size(1) == right.size(0) && sum.size(0) == left.size(0) &&
                   sum.size(1) == right.size(1))
       << sum.sizes() << " = " << left.sizes() << " x " << right.sizes();
-  if (g_skipping > 0 || sum.numel() == 0) return;
+  if (measures_absent_gpu() || sum.numel() == 0) return;
   at::Tensor target = sum;
   if (left.size(1) == 0) {
     if (kept == 0.0f) target.zero_();
@@ -87,21 +106,24 @@ void wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tenso
   } else {
     LONGSHORE_CHECK(left.scalar_type() == at::kBFloat16 && right.scalar_type() == at::kBFloat16);
     const Factor a(left), b(right);
-    cblas_gemm_bf16bf16f32(kRowMajor, a.order, b.order, checked_size(sum.size(0)),
-                           checked_size(sum.size(1)), checked_size(left.size(1)), 1.0f,
-                           a.values.const_data_ptr(), a.stride, b.values.const_data_ptr(), b.stride,
-                           kept, target.mutable_data_ptr<float>(), checked_size(sum.size(1)));
+    multiply_bf16(sum.size(0), sum.size(1), left.size(1), a.factor(), b.factor(), kept,
+                  target.mutable_data_ptr<float>(), sum.size(1));
   }
 }
 
 }  // namespace
 
-SkippedWideProducts::SkippedWideProducts() {
-  ++g_skipping;
-}
-
-SkippedWideProducts::~SkippedWideProducts() {
-  --g_skipping;
+void block_product(DType dtype, int64_t rows, int64_t columns, int64_t inner,
+                   const BlockFactor& left, const BlockFactor& right, bool adds, float* sum,
+                   int64_t stride) {
+  const float kept = adds ? 1.0f : 0.0f;
+  if (dtype == DType::kBF16 && cblas_gemm_bf16bf16f32 != nullptr) {
+    return multiply_bf16(rows, columns, inner, left, right, kept, sum, stride);
+  }
+  at::Tensor target = at::from_blob(sum, {rows, columns}, {stride, 1}, at::kFloat);
+  const at::Tensor a = tensor_of(dtype, rows, inner, left);
+  const at::Tensor b = tensor_of(dtype, inner, columns, right);
+  target.addmm_(a.to(at::kFloat), b.to(at::kFloat), kept);
 }
 
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {

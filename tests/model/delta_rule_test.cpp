@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "device/absent_gpu.h"
 #include "tests/fakes/cpu_branches.h"
 
 namespace longshore {
@@ -150,7 +151,7 @@ TEST(DeltaRule, AProbeMayAskForBlocks) {
   const std::vector<at::Tensor> heads = result_of(values, 0, {150, 50});
   std::vector<at::Tensor> blocks;
   {
-    const BatchedDeltaRule batched;
+    const AbsentGpu absent;
     blocks = result_of(values, 0, {150, 50});
   }
   EXPECT_FALSE(at::equal(heads.back(), blocks.back()));

@@ -7,7 +7,10 @@
 
 #include <limits>
 
+#include "device/absent_gpu.h"
+#include "device/compute_threads.h"
 #include "model/differentiable_ops.h"
+#include "tests/fakes/cpu_branches.h"
 #include "tests/model/allocation_meter.h"
 
 namespace longshore {
@@ -71,6 +74,17 @@ void compare_with_plain(const AttentionShape& shape, const std::vector<int64_t>&
   expect_close(grads[0], exact.q.grad(), "gradient of q");
   expect_close(grads[1], exact.k.grad(), "gradient of k");
   expect_close(grads[2], exact.v.grad(), "gradient of v");
+}
+
+// Runs what tests capped scores as CPUs compute them, and as GPUs do.
+template <typename Body>
+void in_both_forms(const Body& body) {
+  {
+    const fakes::CpuBranches on_cpu;
+    body();
+  }
+  const AbsentGpu gpu;
+  body();
 }
 
 // Goal: a sink takes its share of the weights and has a gradient, with groups and windows.
@@ -159,6 +173,38 @@ TEST(DocumentAttention, GroupedHeadsShareTheirKeys) {
   compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3}, {0, 40});
 }
 
+// Goal: groups that one thread takes together, in blocks of queries and keys, and with a rest.
+TEST(DocumentAttention, ManyHeadsShareTheirKeys) {
+  compare_with_plain({.heads = 32, .kv_heads = 8, .head_dim = 8, .scale = 0.3}, {0, 300, 301});
+  compare_with_plain({.heads = 24, .kv_heads = 8, .head_dim = 7, .window = 50, .scale = 0.3},
+                     {0, 290, 301});
+  compare_with_plain({.heads = 150, .kv_heads = 1, .head_dim = 3, .scale = 0.3}, {0, 20});
+}
+
+// Goal: the number of threads changes no bit, whether parts share key heads or not.
+TEST(DocumentAttention, ThreadsChangeNoBit) {
+  const std::vector<int64_t> starts{0, 5, 300, 640};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t kv_heads : {2, 8}) {
+      const AttentionShape shape{
+          .heads = 16, .kv_heads = kv_heads, .head_dim = 16, .window = 200, .scale = 0.3};
+      Tensors in = random_tensors(starts.back(), shape);
+      for (at::Tensor* one : {&in.q, &in.k, &in.v, &in.grad}) *one = one->to(dtype);
+      const at::Tensor sinks = at::randn({shape.heads});
+      const auto run = [&](int threads) {
+        at::set_num_threads(threads);
+        const AttentionResult result = attend_forward(in.q, in.k, in.v, shape, starts, sinks);
+        auto all = attend_backward(in.grad, in.q, in.k, in.v, result, shape, starts, sinks);
+        all.push_back(result.out);
+        return all;
+      };
+      const auto one = run(1), three = run(3);
+      at::set_num_threads(1);
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], three[i])) << i;
+    }
+  }
+}
+
 // No query sees a key of another document.
 TEST(DocumentAttention, NeverCrossesADocumentsBorder) {
   compare_with_plain({.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3},
@@ -192,20 +238,24 @@ TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
                         attend_forward(in.q, in.k, in.v, windowed, {0, 600}).out));
 }
 
-// Capped scores in pieces of 128 queries equal those of all positions at once.
+// Capped scores equal those of all positions at once, in blocks and in a GPU's pieces.
 TEST(DocumentAttention, CappedScoresAreThoseOfAllPositionsAtOnce) {
-  for (const int64_t window : {0, 1, 7, 127, 128, 129, 200, 5000}) {
-    for (const double cap : {0.7, 20.0}) {
-      SCOPED_TRACE(std::to_string(window) + " capped at " + std::to_string(cap));
-      compare_with_plain(
-          {.heads = 6, .kv_heads = 2, .head_dim = 8, .window = window, .scale = 0.5, .cap = cap},
-          {0, 1, 300, 428, 440});
+  in_both_forms([] {
+    for (const int64_t window : {0, 1, 7, 127, 128, 129, 200, 5000}) {
+      for (const double cap : {0.7, 20.0}) {
+        SCOPED_TRACE(std::to_string(window) + " capped at " + std::to_string(cap));
+        compare_with_plain(
+            {.heads = 6, .kv_heads = 2, .head_dim = 8, .window = window, .scale = 0.5, .cap = cap},
+            {0, 1, 300, 428, 440});
+      }
     }
-  }
-  compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3, .cap = 1.0}, {0, 40});
+    compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3, .cap = 1.0},
+                       {0, 40});
+  });
 }
 
-// Goal: memory of capped scores grows linearly with length, and hardly with what a window hides.
+// Goal: on a GPU memory of capped scores grows linearly with length, and hardly with what a window
+// hides. On a CPU no attention takes memory for scores.
 TEST(DocumentAttention, CappedScoresTakeMemoryInLineWithLength) {
   const auto taken = [](int64_t length, int64_t window) {
     const AttentionShape shape{
@@ -216,8 +266,16 @@ TEST(DocumentAttention, CappedScoresTakeMemoryInLineWithLength) {
     attend_backward(in.grad, in.q, in.k, in.v, result, shape, {0, length});
     return static_cast<double>(meter.peak());
   };
-  EXPECT_LE(taken(4096, 0), 2.1 * taken(2048, 0));
-  EXPECT_LE(taken(4096, 256), 0.25 * taken(4096, 0));
+  {
+    const AbsentGpu gpu;
+    EXPECT_LE(taken(4096, 0), 2.1 * taken(2048, 0));
+    EXPECT_LE(taken(4096, 256), 0.25 * taken(4096, 0));
+  }
+  // Results, gradients and sums; blocks of each thread; gradients of keys by part.
+  const fakes::CpuBranches on_cpu;
+  const double rows = 4096.0 * 4.0 * (4 * 4 * 2 + 2 * 4 * 2 + 4 + 4 * 4 * 2);
+  const double blocks = parallel_threads() * 4.0 * (4 * 128 * 256 + 6 * 128 * 4 + 5 * 128 + 256);
+  EXPECT_LE(taken(4096, 0), rows + blocks + 65536.0);
 }
 
 // Query, key and value may be parts of one matrix with capped scores.
@@ -231,8 +289,10 @@ TEST(DocumentAttention, CappedScoresOfStridedRows) {
     all.push_back(result.out);
     return all;
   };
-  const auto expected = run(in.q, in.k, in.v), got = run(parts[0], parts[1], parts[2]);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+  in_both_forms([&] {
+    const auto expected = run(in.q, in.k, in.v), got = run(parts[0], parts[1], parts[2]);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+  });
 }
 
 // With capped scores a document's bits do not depend on its neighbours.
@@ -249,10 +309,12 @@ TEST(DocumentAttention, CappedBitsOfADocumentDoNotDependOnItsNeighbours) {
       all.push_back(result.out);
       return all;
     };
-    const auto together = run(0, {0, 70, 370}), alone = run(70, {0, 300});
-    for (size_t i = 0; i < alone.size(); ++i) {
-      EXPECT_TRUE(at::equal(together[i].slice(0, 70), alone[i])) << i << " " << dtype;
-    }
+    in_both_forms([&] {
+      const auto together = run(0, {0, 70, 370}), alone = run(70, {0, 300});
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(at::equal(together[i].slice(0, 70), alone[i])) << i << " " << dtype;
+      }
+    });
   }
 }
 

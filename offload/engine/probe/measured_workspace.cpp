@@ -21,10 +21,9 @@
 #include "base/measurement.h"
 #include "base/mutex.h"
 #include "base/processor.h"
+#include "device/absent_gpu.h"
 #include "device/cuda_runtime.h"
-#include "model/delta_rule.h"
 #include "model/gpu_attention.h"
-#include "model/wide_products.h"
 
 namespace longshore {
 namespace {
@@ -47,8 +46,7 @@ class SkippedProducts {
   struct Quiet : c10::WarningHandler {
     void process(const c10::Warning&) override {}
   };
-  SkippedWideProducts wide_;
-  BatchedDeltaRule batched_;  // the device is a GPU
+  AbsentGpu absent_;
   Quiet quiet_;
   c10::WarningUtils::WarningHandlerGuard guard_;
   torch::Library kernels_;  // removed at the end, so that LibTorch's own serve again
