@@ -55,7 +55,6 @@ struct Division {
     parts = shape.kv_heads * slices;
     positions = std::max<int64_t>(1, kBlockRows / members);
   }
-  int64_t rows() const { return members * positions; }
 
   int64_t slices = 1;  // parts that share a key head
   int64_t members;     // query heads of a part
@@ -63,31 +62,38 @@ struct Division {
   int64_t positions;   // of a block of queries
 };
 
+enum class Pass { kForward, kBackward };
+
 // A thread's memory for one block of queries and keys. Rows are members times positions.
 struct BlockMemory {
-  float *scores, *weight_grads;      // [rows, keys]
-  float *weights, *score_grads;      // [rows, keys] in the compute dtype
-  float *queries, *upper;            // [rows, dim] in the compute dtype
-  float *result, *left, *right;      // [rows, dim]
+  float *scores, *weights;           // [rows, keys]; the weights in the compute dtype
+  float *queries, *result;           // [rows, dim]; the queries in the compute dtype
   float *largest, *sums, *factors;   // [rows]
   kernels::VisibleColumns* visible;  // [rows]
-  float *key_grads, *value_grads;    // [longest document, dim], if parts do not share key heads
+  // For backward alone.
+  float *weight_grads, *score_grads;  // [rows, keys]; the scores' in the compute dtype
+  float *upper, *left, *right;        // [rows, dim]; the first in the compute dtype
+  float *key_grads, *value_grads;     // [longest document, dim], if parts do not share key heads
 
   // Returns the floats of all of it; divides `memory` if it is not null.
-  int64_t place(float* memory, int64_t rows, int64_t dim, int64_t longest) {
+  int64_t place(float* memory, Pass pass, const Division& division, int64_t dim, int64_t longest) {
+    const int64_t rows = division.members * std::min(division.positions, longest);
+    const int64_t keys = std::min(kBlockKeys, longest);
     int64_t used = 0;
     const auto take = [&](int64_t count) {
       float* const begin = memory == nullptr ? nullptr : memory + used;
       used += align_up(count, int64_t{16});
       return begin;
     };
-    for (float** matrix : {&scores, &weight_grads, &weights, &score_grads}) {
-      *matrix = take(rows * kBlockKeys);
-    }
-    for (float** matrix : {&queries, &upper, &result, &left, &right}) *matrix = take(rows * dim);
+    for (float** matrix : {&scores, &weights}) *matrix = take(rows * keys);
+    for (float** matrix : {&queries, &result}) *matrix = take(rows * dim);
     for (float** values : {&largest, &sums, &factors}) *values = take(rows);
     static_assert(sizeof(kernels::VisibleColumns) == 2 * sizeof(float));
     visible = reinterpret_cast<kernels::VisibleColumns*>(take(2 * rows));
+    if (pass == Pass::kForward) return used;
+    for (float** matrix : {&weight_grads, &score_grads}) *matrix = take(rows * keys);
+    for (float** matrix : {&upper, &left, &right}) *matrix = take(rows * dim);
+    if (division.slices > 1) return used;
     for (float** matrix : {&key_grads, &value_grads}) *matrix = take(longest * dim);
     return used;
   }
@@ -275,23 +281,21 @@ class Part {
 };
 
 // Calls body(part of a document, its index, document, memory) for every part of every document, on
-// all threads. `sums_keys` asks for memory for gradients of keys.
+// all threads.
 template <typename Body>
-void for_parts(const Inputs& in, const std::vector<int64_t>& starts, bool sums_keys,
-               const Body& body) {
+void for_parts(const Inputs& in, const std::vector<int64_t>& starts, Pass pass, const Body& body) {
   const int64_t documents = std::ssize(starts) - 1;
   int64_t longest = 0;
-  for (size_t d = 0; sums_keys && d + 1 < starts.size(); ++d) {
+  for (size_t d = 0; d + 1 < starts.size(); ++d) {
     longest = std::max(longest, starts[d + 1] - starts[d]);
   }
-  const int64_t rows = in.division.rows();
-  const int64_t elements = BlockMemory().place(nullptr, rows, in.dim(), longest);
+  const int64_t elements = BlockMemory().place(nullptr, pass, in.division, in.dim(), longest);
   const at::Tensor scratch = at::empty({parallel_threads(), elements}, at::kFloat);
   parallel_for(0, in.division.parts * documents, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     BlockMemory memory;
-    memory.place(scratch.mutable_data_ptr<float>() + parallel_thread() * elements, rows, in.dim(),
-                 longest);
+    memory.place(scratch.mutable_data_ptr<float>() + parallel_thread() * elements, pass,
+                 in.division, in.dim(), longest);
     for (int64_t item = begin; item < end; ++item) {
       const auto document = static_cast<size_t>(item / in.division.parts);
       const int64_t part = item % in.division.parts;
@@ -383,7 +387,7 @@ AttentionResult attend_forward_cpu(const at::Tensor& q, const at::Tensor& k, con
   const Inputs in{{q, dim}, {k, dim}, {v, dim}, shape, division, values_of(sinks)};
   const Rows out(result.out, dim);
   float* const log_sums = result.sums[0].mutable_data_ptr<float>();
-  for_parts(in, document_starts, /*sums_keys=*/false,
+  for_parts(in, document_starts, Pass::kForward,
             [&](Part part, int64_t, size_t, const BlockMemory&) { part.forward(out, log_sums); });
   return result;
 }
@@ -410,7 +414,7 @@ std::vector<at::Tensor> attend_backward_cpu(const at::Tensor& grad, const at::Te
   const Rows grad_q(grads[0], dim);
   const KeyGradients of_keys(grads[1], division, dim), of_values(grads[2], division, dim);
   for_parts(
-      in, document_starts, /*sums_keys=*/division.slices == 1,
+      in, document_starts, Pass::kBackward,
       [&](Part part, int64_t index, size_t document, const BlockMemory& memory) {
         const int64_t begin = document_starts[document], end = document_starts[document + 1];
         float* const keys = of_keys.start(index, begin, end, memory.key_grads);

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "base/processor.h"
+#include "device/absent_gpu.h"
 #include "device/compute_threads.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
@@ -328,8 +329,9 @@ TEST(MeasuredWorkspace, TakesTheLargestOfAllRanks) {
 }
 
 // For a device that this machine does not have, costs are marked as estimates, and are measured
-// without matrix products. Every block has attention by a kernel, and the scores have no cap. In
-// fp32, because LibTorch's products in bf16 have scratch on some CPUs, which is not estimated.
+// without matrix products, in the form that code has on a GPU. Every block has attention by a
+// kernel, and the scores have no cap. In fp32, because LibTorch's products in bf16 have scratch on
+// some CPUs, which is not estimated.
 TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   uint64_t seed = 4;
   while (draw_case(seed, 0.02).config.at("model_type") != "llama") ++seed;
@@ -337,7 +339,10 @@ TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   one.compute = DType::kF32;
   const auto model = make_model(one);
   ProbeOptions options{.device = {.compute = one.compute}, .run = one.run};
-  const auto here = MeasuredWorkspace(*model, options).costs()(one.run.positions, 1);
+  const auto here = [&] {
+    const AbsentGpu form;
+    return MeasuredWorkspace(*model, options).costs()(one.run.positions, 1);
+  }();
   options.elsewhere = true;
   const auto there = MeasuredWorkspace(*model, options).costs()(one.run.positions, 1);
   ASSERT_EQ(there.size(), here.size());
