@@ -12,42 +12,31 @@
 #include "device/cuda_stream.h"
 #include "device/device_memory.h"
 #include "kernels/gradient.h"
-#include "offload/staging/gradient_kernels.h"
 
 namespace longshore {
 namespace {
 
-using internal::kNormBlockElements;
-
-// The number of norm blocks of one task.
-constexpr int64_t kTaskBlocks = 16;
+// The number of values of one task.
+constexpr int64_t kTaskElements = 16 * kernels::kSquareBlock;
 
 class CpuGradientSums final : public GradientSums {
  public:
   explicit CpuGradientSums(WorkerPool* pool)
-      : pool_(pool), block_squares_(kMostElements / kNormBlockElements) {}
+      : pool_(pool), block_squares_(kernels::square_blocks(kMostElements)) {}
 
   void add(std::span<const float> values, std::span<uint16_t> bf16, int32_t) override {
     const auto elements = static_cast<int64_t>(values.size());
     LONGSHORE_CHECK(elements <= kMostElements) << elements;
-    const int64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
-    pool_->for_each_block((blocks + kTaskBlocks - 1) / kTaskBlocks, [&](int64_t task) {
-      for (int64_t block = task * kTaskBlocks; block < std::min((task + 1) * kTaskBlocks, blocks);
-           ++block) {
-        const auto begin = static_cast<size_t>(block * kNormBlockElements);
-        const size_t count =
-            std::min(static_cast<size_t>(kNormBlockElements), values.size() - begin);
-        const std::span<const float> part = values.subspan(begin, count);
-        block_squares_[static_cast<size_t>(block)] =
-            bf16.empty() ? internal::sum_squares(simd_, part)
-                         : internal::cast_and_sum_squares(simd_, part, bf16.subspan(begin, count));
-      }
+    pool_->for_each_block((elements + kTaskElements - 1) / kTaskElements, [&](int64_t task) {
+      const int64_t begin = task * kTaskElements;
+      const int64_t count = std::min(kTaskElements, elements - begin);
+      kernels::cast_and_square_blocks(
+          values.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+          bf16.empty() ? nullptr : bf16.data() + begin,
+          block_squares_.data() + begin / kernels::kSquareBlock);
     });
-    double sum = 0.0;
-    for (int64_t block = 0; block < blocks; ++block) {
-      sum += block_squares_[static_cast<size_t>(block)];
-    }
-    sum_ += sum;
+    const auto blocks = static_cast<size_t>(kernels::square_blocks(elements));
+    sum_ += kernels::add_block_sums(std::span(block_squares_).first(blocks));
   }
 
   void copied(int32_t) override {}
@@ -61,7 +50,6 @@ class CpuGradientSums final : public GradientSums {
   static constexpr int64_t kMostElements = chunks_on(DeviceKind::kCpu).elements;
 
   WorkerPool* pool_;
-  SimdLevel simd_ = best_simd_level();
   std::vector<double> block_squares_;
   double sum_ = 0.0;    // of the current piece
   double total_ = 0.0;  // of earlier pieces

@@ -51,9 +51,9 @@ class GradientSums {
   virtual double take() = 0;
 };
 
-// Sums blocks of 4096 elements in parallel and adds them in order.
+// Both sum as kernels/gradient.h defines; the CPU in parallel.
 std::unique_ptr<GradientSums> make_cpu_gradient_sums(WorkerPool* pool);
-// Sums as kernels/gradient.h defines. Throws ConfigError without CUDA.
+// Throws ConfigError without CUDA.
 std::unique_ptr<GradientSums> make_cuda_gradient_sums(int device);
 
 // HostGradients: a rank's drained gradients in host memory until their updates, in one arena of the
@@ -105,9 +105,9 @@ class HostGradients {
 // drain dtype and sums the squares of the cast values; padding is neither copied nor summed. Owned
 // by the engine; the D2H lane calls drain(), the engine's thread finish().
 //
-// The norm is summed in double in a fixed order: blocks of 4096 elements inside each parameter's
-// piece, then blocks, pieces and units in order. It does not depend on threads or on the drain
-// order.
+// The norm is summed in double in a fixed order: blocks inside each parameter's piece as
+// kernels/gradient.h defines, then chunks, pieces and units in order. It does not depend on threads
+// or on the drain order.
 //
 // Chunks use the staging buffers in rotation. A GPU has two buffers, so the next chunk is cast
 // while the last one is copied.

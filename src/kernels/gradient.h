@@ -20,8 +20,13 @@ constexpr int64_t square_blocks(int64_t elements) {
   return (elements + kSquareBlock - 1) / kSquareBlock;
 }
 
-// Returns the sum of squares of bf16(values), which it writes to `bf16` (one per value), or of the
-// values themselves if `bf16` is null. A NaN or an infinity makes the sum not finite.
+// Writes bf16(values) to `bf16` (one per value; null: no cast), and the sum of squares of each
+// block of the result to `block_sums`, square_blocks of them. A NaN or an infinity makes its
+// block's sum not finite.
+void cast_and_square_blocks(std::span<const float> values, uint16_t* bf16, double* block_sums);
+double add_block_sums(std::span<const double> block_sums);
+
+// Does both, and returns the sum.
 double cast_and_square_cpu(std::span<const float> values, uint16_t* bf16);
 
 // The GPU version sets *sum and does not add to it. `block_sums` is scratch of

@@ -15,6 +15,7 @@
 #include "device/cuda_stream.h"
 #include "device/device_memory.h"
 #include "tests/fakes/gpu.h"
+#include "tests/kernels/instruction_sets.h"
 
 namespace longshore::kernels {
 namespace {
@@ -59,6 +60,59 @@ TEST(Gradient, AddsLanesInOrderAndThenATree) {
   const double lost = 1e16 + 1.0;
   EXPECT_EQ(cast_and_square_cpu(values, nullptr), (lost + 1.0) + 1.0);
   EXPECT_EQ(lost, 1e16);
+}
+
+// Sums as the header defines it, in plain loops.
+double plain_sum(const std::vector<float>& values) {
+  const auto tree = [](std::vector<double> lanes) {
+    for (size_t width = lanes.size() / 2; width > 0; width /= 2) {
+      for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+    }
+    return lanes[0];
+  };
+  std::vector<double> of_blocks(static_cast<size_t>(kSquareLanes), 0.0);
+  for (size_t begin = 0; begin < values.size(); begin += static_cast<size_t>(kSquareBlock)) {
+    std::vector<double> lanes(static_cast<size_t>(kSquareLanes), 0.0);
+    const size_t end = std::min(values.size(), begin + static_cast<size_t>(kSquareBlock));
+    for (size_t i = begin; i < end; ++i) {
+      lanes[i % lanes.size()] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+    of_blocks[begin / static_cast<size_t>(kSquareBlock) % of_blocks.size()] += tree(lanes);
+  }
+  return tree(of_blocks);
+}
+
+// Goal: cast and sum have the bits of plain loops on every instruction set and at every length.
+TEST(Gradient, HasTheSameBitsOnEveryInstructionSet) {
+  for (int64_t count = 0; count <= 9000; count += count < 70 ? 1 : 671) {
+    const std::vector<float> values = values_of(count);
+    std::vector<float> kept;
+    for (const float value : values) kept.push_back(bf16_to_float(float_to_bf16_nearest(value)));
+    on_each_target([&](int64_t target) {
+      std::vector<uint16_t> bf16(values.size());
+      ASSERT_EQ(cast_and_square_cpu(values, nullptr), plain_sum(values)) << target;
+      ASSERT_EQ(cast_and_square_cpu(values, bf16.data()), plain_sum(kept)) << target;
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(bf16[i], float_to_bf16_nearest(values[i])) << target;
+      }
+    });
+  }
+}
+
+// Ties, overflow and NaN round like the scalar cast.
+TEST(Gradient, RoundsTiesOverflowAndNanAsTheScalarCastDoes) {
+  std::vector<float> values;
+  for (const uint32_t bits : {0x3f808000u, 0x3f818000u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u,
+                              0x7f800001u, 0xffffffffu, 0x00000001u, 0x80000000u}) {
+    values.insert(values.end(), 7, std::bit_cast<float>(bits));
+  }
+  on_each_target([&](int64_t target) {
+    std::vector<uint16_t> bf16(values.size());
+    cast_and_square_cpu(values, bf16.data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(bf16[i], float_to_bf16_nearest(values[i])) << i << " " << target;
+    }
+  });
 }
 
 // An infinity or NaN makes the sum of squares not finite.
