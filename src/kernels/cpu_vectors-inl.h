@@ -68,6 +68,12 @@ HWY_INLINE Group operator/(Group a, const Group& b) {
   return a;
 }
 
+// Returns the larger of each pair of values. A NaN may be lost.
+HWY_INLINE Group larger(Group a, const Group& b) {
+  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Max(a.parts[i], b.parts[i]);
+  return a;
+}
+
 // Rounds to bf16 as float_to_bf16_nearest does; the result is the upper half of each word.
 HWY_INLINE WordVector bf16_bits(FloatVector value) {
   const WordVector bits = hn::BitCast(Words(), value);
@@ -162,6 +168,13 @@ HWY_INLINE Group exp(Group values) {
 // Returns 1 / (1 + exp(-x)) of each value.
 HWY_INLINE Group sigmoid(const Group& values) {
   return all(1.0f) / (all(1.0f) + exp(all(0.0f) - values));
+}
+
+// Returns the largest value.
+HWY_INLINE float largest(const Group& values) {
+  float lanes[kGroup];
+  store(values, lanes);
+  return *std::max_element(lanes, lanes + kGroup);
 }
 
 // Returns the sum of the values, added in halves: 0 + 8, 1 + 9, ..., then 0 + 4, and so on. The sum

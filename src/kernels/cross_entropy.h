@@ -4,8 +4,9 @@
 //   [target])
 // where a row's factor is `scale`, times its own of `row_scales` if there are any.
 // The caller computes the head's matrix products, in chunks, so logits of all positions never
-// exist. Arithmetic is in fp32; logits are [rows, vocabulary] in `dtype` (fp32 or bf16),
-// contiguous; targets are in [0, vocabulary). These are pure functions; any thread.
+// exist. Arithmetic is in fp32, sums over a row on the CPU in double; logits are [rows, vocabulary]
+// in `dtype` (fp32 or bf16), contiguous; targets are in [0, vocabulary). These are pure functions;
+// any thread.
 #pragma once
 
 #include <cstdint>

@@ -14,12 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace longshore::kernels::HWY_NAMESPACE {
 
-// Returns the larger of each pair of values.
-HWY_INLINE Group larger(Group a, const Group& b) {
-  for (int64_t i = 0; i < kParts; ++i) a.parts[i] = hn::Max(a.parts[i], b.parts[i]);
-  return a;
-}
-
 HWY_INLINE Group tanh(Group values) {
   for (FloatVector& part : values.parts) {
     // A NaN stays one.
@@ -48,9 +42,7 @@ HWY_INLINE float finish_scores(const ScoreBlock& block, int64_t count, float* sc
     store(values, scores + i, count - i);
     most = larger(most, load_scores(scores + i, count - i));
   }
-  float lanes[kGroup];
-  store(most, lanes);
-  return *std::max_element(lanes, lanes + kGroup);
+  return largest(most);
 }
 
 // Writes zeros to the columns that a row does not see.

@@ -325,7 +325,15 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
   if (on_gpu(logits)) {
     kernels::cross_entropy_cuda(shape, logits.mutable_data_ptr(), wanted, out, stream_of(logits));
   } else {
-    kernels::cross_entropy_cpu(shape, logits.mutable_data_ptr(), wanted, out);
+    auto* const values = static_cast<char*>(logits.mutable_data_ptr());
+    parallel_for(0, shape.rows, 1, [&](int64_t begin, int64_t end) {
+      kernels::CrossEntropy part = shape;
+      part.rows = end - begin;
+      if (scaled) part.row_scales += begin;
+      kernels::cross_entropy_cpu(
+          part, values + begin * shape.vocabulary * static_cast<int64_t>(logits.element_size()),
+          wanted + begin, out + begin);
+    });
   }
   return losses;
 }

@@ -10,14 +10,6 @@
 namespace longshore {
 namespace {
 
-// Returns log probabilities in fp32; overwrites the logits if they are fp32.
-at::Tensor log_probabilities_of(at::Tensor logits) {
-  at::Tensor values = logits.to(at::kFloat);
-  logits.reset();
-  at::_log_softmax_out(values, values, 1, false);
-  return values;
-}
-
 // Returns the losses of all chunks, fp32 [trained].
 at::Tensor joined(const std::vector<at::Tensor>& losses) {
   return losses.empty() ? at::empty({0}, at::kFloat) : at::cat(losses);
@@ -27,17 +19,8 @@ at::Tensor joined(const std::vector<at::Tensor>& losses) {
 void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained,
                 const MicroBatch& batch, LossUnit::Result& result) {
   result.trained = trained.size(0);
-  std::span<const float> weights = batch.column(kWeightColumn);
   if (losses.empty()) return;
-  if (on_gpu(losses.front())) {
-    result.loss_sum = ordered_sum(at::cat(losses), weights);
-    return;
-  }
-  for (const at::Tensor& part : losses) {
-    const auto count = static_cast<size_t>(part.numel());
-    result.loss_sum += ordered_sum(part, weights.first(std::min(count, weights.size())));
-    weights = weights.subspan(std::min(count, weights.size()));
-  }
+  result.loss_sum = ordered_sum(at::cat(losses), batch.column(kWeightColumn));
 }
 
 }  // namespace
@@ -100,14 +83,6 @@ std::string signature_of(const std::optional<DistillOptions>& distill) {
 Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill) {
   if (!distill) return 0;
   return (distill->ce_weight > 0.0 ? 4 : 2) * width_of(DType::kF32);
-}
-
-// Overwrites log probabilities with the gradient of scale * loss by the logits.
-at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale) {
-  at::Tensor grad = std::move(log_probabilities);
-  grad.exp_();
-  grad.scatter_add_(1, targets.unsqueeze(1), at::full({targets.size(0), 1}, -1.0, grad.options()));
-  return grad.mul_(scale);
 }
 
 // The sums that backward fills over the chunks.
@@ -239,8 +214,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
   const bool wanted = gradients != nullptr;
   const bool scaled = wanted && gradients->factors.defined();
   const bool scored = wanted && gradients->scored;
-  const bool gpu = on_gpu(in.at(0));
-  const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const int64_t chunk = positions_at_once(on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
   std::vector<at::Tensor> losses;
   if (count == 0) return losses;
@@ -272,25 +246,11 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     }
     at::Tensor factors;
     if (scaled) factors = gradients->factors.narrow(0, begin, length);
-    if (gpu) {
-      const at::Tensor part =
-          fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
-      if (!scored) losses.push_back(part);
-      if (wanted) {
-        chunk_gradients(parameters, x, normed,
-                        rule_.by_product(std::move(logits), std::move(bent), x), lora, rows,
-                        *gradients);
-      }
-      continue;
-    }
-    at::Tensor log_probabilities = log_probabilities_of(std::move(logits));
-    if (!scored) {
-      losses.push_back(log_probabilities.gather(1, targets.unsqueeze(1)).view({-1}).neg_());
-    }
+    const at::Tensor part =
+        fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
+    if (!scored) losses.push_back(part);
     if (!wanted) continue;
-    at::Tensor grad = logit_gradient(std::move(log_probabilities), targets, gradients->scale);
-    if (scaled) grad.mul_(factors.unsqueeze(1));
-    chunk_gradients(parameters, x, normed, rule_.by_product(std::move(grad), std::move(bent), x),
+    chunk_gradients(parameters, x, normed, rule_.by_product(std::move(logits), std::move(bent), x),
                     lora, rows, *gradients);
   }
   return losses;
