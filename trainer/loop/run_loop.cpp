@@ -88,15 +88,14 @@ StepOutcome RunLoop::run_step() {
     run_.reporter.leave_display();
   }
   run_.reporter.add({.step = progress.step,
-                     .total_steps = total_steps,
+                     .lr = lr,
                      .tokens = batches.tokens,
                      .trained_tokens = batches.trained_tokens,
                      .sequences = batches.sequences,
                      .epoch = run_.data.epochs_after(progress.step),
-                     .lr = lr,
                      .seconds = seconds_since(begin),
                      .skipped_total = progress.skipped_total},
-                    outcome);
+                    outcome, total_steps);
   count_skipped(outcome);
   ++steps_run_;
   last_loss_ = outcome.loss;
