@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/processor.h"
 #include "base/random.h"
 #include "base/texts.h"
 #include "comm/store/store.h"
@@ -136,8 +137,7 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
 
 ProcessIdentity identify_process(const StoreAddress& store) {
   ProcessIdentity identity;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) identity.host = host.data();
+  identity.host = host_name();
   identity.pid = ::getpid();
   identity.start_ticks = read_stat(identity.pid).start_ticks;
   identity.pid_space = read_pid_space();
