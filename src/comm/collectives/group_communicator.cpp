@@ -342,7 +342,6 @@ GroupCommunicator::GroupCommunicator(GroupOptions options, std::shared_ptr<Watch
       line_(std::make_shared<Line>()) {
   watchdog_->join_group(key_, options_.members);
   Operation operation{CommKind::kBarrier, {"connecting", {}}, options_.name, ++sequence_};
-  watchdog_->issued(key_, operation);
   const auto task = queue_.push(
       [line = line_, watchdog = watchdog_, key = key_, operation, connect = std::move(connect)] {
         watchdog->begun(key, operation);
@@ -366,7 +365,6 @@ Completion GroupCommunicator::start(const Collective& collective) {
                                                   : "";
   Operation operation{collective.kind, collective.label,     name(),
                       ++sequence_,     collective.payload(), detail};
-  watchdog_->issued(key_, operation);
   Exchange exchange{nullptr, index(), size(), operation.tag()};
   auto task = queue_.push(
       [line = line_, watchdog = watchdog_, key = key_, operation, exchange, collective]() mutable {

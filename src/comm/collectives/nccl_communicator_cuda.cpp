@@ -126,7 +126,6 @@ class NcclCommunicator : public Communicator {
 
   Operation begin(CommKind kind, const OpLabel& label, Bytes bytes) {
     Operation operation{kind, label, name(), ++sequence_, bytes};
-    watchdog_->issued(key_, operation);
     watchdog_->begun(key_, operation);
     return operation;
   }
