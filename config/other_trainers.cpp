@@ -1,489 +1,224 @@
 #include "config/other_trainers.h"
 
 #include <algorithm>
+#include <map>
+
+#include "base/errors.h"
 
 namespace longshore {
 namespace {
 
 using enum OtherKeyUse;
 
-constexpr std::string_view kShards =
-    "Longshore shards the model over the ranks and offloads it by itself ([fsdp], "
-    "[offload]); `longshore plan` says what fits";
-constexpr std::string_view kKernels =
-    "Longshore has its own kernels and compiles nothing at run time";
-constexpr std::string_view kNothing = "Longshore has no such thing; the run trains without it";
-constexpr std::string_view kQuantised =
-    "quantised bases are adapter.base = \"nf4\" and \"fp8\" under adapters of LoRA or DoRA; take "
-    "the model in bf16";
-constexpr std::string_view kRewards =
-    "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
-    "does not change; docs/preference.md has them";
-constexpr std::string_view kNoExtraLoss =
-    "Longshore adds no loss of supervised fine-tuning to a loss over preferences";
-constexpr std::string_view kCutTogether =
-    "a prompt and its answer together have data.max_tokens; data.overlength says what happens to "
-    "longer ones";
-constexpr std::string_view kReferenceOnce =
-    "the reference's log-probabilities are always computed once, before the first step";
-constexpr std::string_view kConfig = "config.json says it";
-constexpr std::string_view kNoPadding = "Longshore batches without padding";
-constexpr std::string_view kCached = "rows are tokenised once and kept in data.cache";
-constexpr std::string_view kLoader = "the loader of data needs no setting";
-constexpr std::string_view kNoChange = "it does not change what is trained";
-constexpr std::string_view kTrackers =
-    "the run's record is in run.dir; `scripts/follow_metrics` sends it to trackers";
-constexpr std::string_view kLocal = "models are loaded from the local cache and never uploaded";
-constexpr std::string_view kNonfinite =
-    "a run ends by itself after ten steps in a row that are not finite "
-    "(train.max_nonfinite_steps)";
-constexpr std::string_view kTextOnly = "Longshore trains the text of the model alone";
-constexpr std::string_view kNewTokens =
-    "added tokens need a tokenizer and a model that have them; make both first, and "
-    "name them";
-constexpr std::string_view kTokenizers =
-    "the end and the padding are those of the tokenizer and of the template";
-constexpr std::string_view kBySteps =
-    "Longshore saves and evaluates by steps (checkpoint.every_steps, "
-    "eval.every_steps); they are known when the data is prepared";
-constexpr std::string_view kGroups = "set optimizer.groups";
-constexpr std::string_view kWeights = "set data.weights";
-constexpr std::string_view kAllRows = "all rows are read; set data.weights below 1, or train.steps";
-constexpr std::string_view kUnquantised =
-    "a quantised base is NF4 with double quantisation (adapter.base)";
-constexpr std::string_view kStreams =
-    "the streaming of data sets is not converted; download the data, and name the "
-    "files with --data";
-constexpr std::string_view kFullOrLora =
-    "Longshore trains a model in full, or adapters of LoRA and DoRA";
-constexpr std::string_view kOtherKind = "it has no effect in this kind of training";
-
-constexpr OtherKey kKeys[] = {
-    {"accelerator_config", "", kNeedless, kShards},
-    {"activation_offloading", "offload.activations"},
-    {"adam_beta1", "optimizer.betas"},
-    {"adam_beta2", "optimizer.betas"},
-    {"adam_epsilon", "optimizer.eps", kSame},
-    {"adapter", "adapter.kind"},
-    {"adapter_folder", "", kNeedless, kNoChange},
-    {"adapter_name_or_path", "adapter.path"},
-    {"add_special_tokens", "", kMissing, kNewTokens},
-    {"add_tokens", "", kMissing, kNewTokens},
-    {"added_tokens_overrides", "", kMissing, kNewTokens},
-    {"additional_target", "adapter.train"},
-    {"assistant_only_loss", "data.mask"},
-    {"attn_implementation", "", kNeedless, kKernels},
-    {"attn_implementation_sdpa", "", kNeedless, kKernels},
-    {"auto_find_batch_size", "", kNeedless, kNoChange},
-    {"auto_resume_from_checkpoints", "", kNeedless, kNoChange},
-    {"average_tokens_across_devices", "", kNeedless, kNoChange},
-    {"base_model", "model.path", kSame},
-    {"base_model_config", "", kNeedless, kConfig},
-    {"batch_flattening", "", kNeedless, kNoPadding},
-    {"batch_size", "train.sequences_per_step"},
-    {"beta", "preference.beta"},
-    {"bf16", "precision.compute"},
-    {"bf16_full_eval", "", kNeedless, kNoChange},
-    {"bnb_4bit_quant_type", "", kMissing, kUnquantised},
-    {"bnb_config_kwargs", "", kMissing, kUnquantised},
-    {"buffer_size", "", kMissing, kOtherKind},
-    {"cache_dir", "", kNeedless, kLocal},
-    {"chat_template", "data.chat_template"},
-    {"chat_template_path", "data.chat_template", kSame},
-    {"comet_project_name", "", kNeedless, kTrackers},
-    {"completion_only_loss", "data.mask"},
-    {"compute_dtype", "", kNeedless, kNoChange},
-    {"cosine_constant_lr_ratio", "", kMissing, kNothing},
-    {"cosine_min_lr_ratio", "schedule.min_lr_ratio", kSame},
-    {"cpo_alpha", "", kMissing, kNoExtraLoss},
-    {"curriculum_sampling", "", kMissing, kNothing},
-    {"cut_cross_entropy", "", kNeedless, kKernels},
-    {"cutoff_len", "data.max_tokens", kSame},
-    {"dataloader_drop_last", "", kNeedless, kLoader},
-    {"dataloader_num_workers", "", kNeedless, kLoader},
-    {"dataloader_persistent_workers", "", kNeedless, kLoader},
-    {"dataloader_pin_memory", "", kNeedless, kLoader},
-    {"dataloader_prefetch_factor", "", kNeedless, kLoader},
-    {"dataset", "data.train"},
-    {"dataset_config", "data.train"},
-    {"dataset_dir", ""},
-    {"dataset_keep_in_memory", "", kNeedless, kCached},
-    {"dataset_kwargs", "", kNeedless, kCached},
-    {"dataset_name", "data.train"},
-    {"dataset_num_proc", "data.threads", kSame},
-    {"dataset_prepared_path", "", kNeedless, kCached},
-    {"dataset_processes", "data.threads", kSame},
-    {"dataset_shard_idx", "", kNeedless, kCached},
-    {"dataset_shard_num", "", kNeedless, kCached},
-    {"dataset_streaming", "", kRefused, kStreams},
-    {"dataset_text_field", "data.keys"},
-    {"dataset_train_split", "data.train"},
-    {"datasets", "data.train"},
-    {"ddp_backend", "", kNeedless, kShards},
-    {"ddp_find_unused_parameters", "", kNeedless, kShards},
-    {"ddp_timeout", "", kNeedless, kShards},
-    {"debug", "", kNeedless, kNoChange},
-    {"deepspeed", "", kNeedless, kShards},
-    {"default_system", "", kMissing, kTokenizers},
-    {"default_system_message", "", kMissing, kTokenizers},
-    {"dequantize", "", kRefused, kFullOrLora},
-    {"desirable_weight", ""},
-    {"device_map", "", kNeedless, kShards},
-    {"disable_dropout", "", kNeedless, kNoChange},
-    {"disable_gradient_checkpointing", "fsdp.recompute"},
-    {"disable_tqdm", "", kNeedless, kNoChange},
-    {"do_eval", "", kNeedless, kNoChange},
-    {"do_predict", "", kNeedless, kNoChange},
-    {"do_train", "", kNeedless, kNoChange},
-    {"double_quantization", "", kMissing, kUnquantised},
-    {"dpo_label_smoothing", "preference.label_smoothing"},
-    {"dpo_loss_type", "train.loss"},
-    {"dpo_norm_loss", "", kRefused, kRewards},
-    {"dpo_padding_free", "", kNeedless, kNoChange},
-    {"dpo_use_logits_to_keep", "", kNeedless, kNoChange},
-    {"dpo_use_weighting", "", kRefused, kRewards},
-    {"dtype", "", kNeedless, kNoChange},
-    {"eager_attention", "", kNeedless, kKernels},
-    {"early_stopping_patience", "eval.patience"},
-    {"efficient_eos", "", kMissing, kTokenizers},
-    {"ema", "", kMissing, kNothing},
-    {"embedding_lr", "", kMissing, kGroups},
-    {"embedding_lr_scale", "", kMissing, kGroups},
-    {"enable_liger_kernel", "", kNeedless, kKernels},
-    {"enable_thinking", "", kMissing, kTokenizers},
-    {"eos_token", "", kMissing, kTokenizers},
-    {"eot_tokens", "", kMissing, kTokenizers},
-    {"eval_accumulation_steps", "", kNeedless, kNoChange},
-    {"eval_batch_size", "", kNeedless, kNoChange},
-    {"eval_dataset", "data.eval"},
-    {"eval_max_new_tokens", "", kNeedless, kNoChange},
-    {"eval_on_start", "", kNeedless, kNoChange},
-    {"eval_packing", "", kNeedless, kNoPadding},
-    {"eval_sample_packing", "", kNeedless, kNoPadding},
-    {"eval_steps", "eval.every_steps"},
-    {"eval_strategy", "eval.every_steps"},
-    {"eval_table_size", "", kNeedless, kNoChange},
-    {"evals_per_epoch", "", kMissing, kBySteps},
-    {"evaluation_strategy", "eval.every_steps"},
-    {"excess_length_strategy", "data.overlength"},
-    {"f_divergence_type", ""},
-    {"finetuning_type", "adapter.kind"},
-    {"flash_attention", "", kNeedless, kKernels},
-    {"flash_attn", "", kNeedless, kKernels},
-    {"flash_attn_cross_entropy", "", kNeedless, kKernels},
-    {"flash_attn_fuse_mlp", "", kNeedless, kKernels},
-    {"flash_attn_fuse_qkv", "", kNeedless, kKernels},
-    {"flash_attn_rms_norm", "", kNeedless, kKernels},
-    {"fp16", "precision.compute"},
-    {"freeze_language_model", "", kNeedless, kTextOnly},
-    {"freeze_multi_modal_projector", "", kNeedless, kTextOnly},
-    {"freeze_trainable_layers", "", kMissing, kOtherKind},
-    {"freeze_trainable_modules", "", kMissing, kOtherKind},
-    {"freeze_vision_tower", "", kNeedless, kTextOnly},
-    {"fsdp", "", kNeedless, kShards},
-    {"fsdp_config", "", kNeedless, kShards},
-    {"fsdp_transformer_layer_cls_to_wrap", "", kNeedless, kShards},
-    {"fsdp_version", "", kNeedless, kShards},
-    {"galore_rank", "", kMissing, kOtherKind},
-    {"galore_target", "", kMissing, kOtherKind},
-    {"generate_during_eval", "", kNeedless, kNoChange},
-    {"gptq", "", kRefused, kQuantised},
-    {"gpu_memory_limit", "", kNeedless, kShards},
-    {"gradient_accumulation_steps", "train.sequences_per_step"},
-    {"gradient_checkpointing", "fsdp.recompute"},
-    {"gradient_checkpointing_kwargs", "", kNeedless, kNoChange},
-    {"gradient_clipping", "train.max_grad_norm", kSame},
-    {"group_by_length", "", kNeedless, kNoPadding},
-    {"hf_hub_token", "", kNeedless, kLocal},
-    {"hf_mlflow_log_artifacts", "", kNeedless, kTrackers},
-    {"hf_use_auth_token", "", kNeedless, kLocal},
-    {"hub_model_id", "", kNeedless, kLocal},
-    {"hub_private_repo", "", kNeedless, kLocal},
-    {"hub_revision", "", kNeedless, kLocal},
-    {"hub_strategy", "", kNeedless, kLocal},
-    {"hub_token", "", kNeedless, kLocal},
-    {"image_max_pixels", "", kNeedless, kTextOnly},
-    {"image_min_pixels", "", kNeedless, kTextOnly},
-    {"include_effective_tokens_per_second", "", kNeedless, kNoChange},
-    {"include_num_input_tokens_seen", "", kNeedless, kNoChange},
-    {"include_tokens_per_second", "", kNeedless, kNoChange},
-    {"infer_dtype", "", kNeedless, kNoChange},
-    {"interleave_probs", "", kMissing, kWeights},
-    {"is_falcon_derived_model", "", kNeedless, kConfig},
-    {"is_llama_derived_model", "", kNeedless, kConfig},
-    {"is_mistral_derived_model", "", kNeedless, kConfig},
-    {"is_qwen_derived_model", "", kNeedless, kConfig},
-    {"kd_trainer", "", kRefused, kFullOrLora},
-    {"kto_chosen_weight", ""},
-    {"kto_desirable_weight", ""},
-    {"kto_rejected_weight", ""},
-    {"kto_undesirable_weight", ""},
-    {"label_pad_token_id", "", kNeedless, kNoChange},
-    {"label_smoothing", "preference.label_smoothing"},
-    {"label_smoothing_factor", "", kMissing, kNothing},
-    {"ld_alpha", "", kRefused, kRewards},
-    {"learning_rate", "optimizer.lr", kSame},
-    {"length_column_name", "", kNeedless, kNoPadding},
-    {"liger_fused_linear_cross_entropy", "", kNeedless, kKernels},
-    {"liger_glu_activation", "", kNeedless, kKernels},
-    {"liger_layer_norm", "", kNeedless, kKernels},
-    {"liger_rms_norm", "", kNeedless, kKernels},
-    {"liger_rope", "", kNeedless, kKernels},
-    {"liger_swiglu", "", kNeedless, kKernels},
-    {"lisa_n_layers", "", kRefused, kFullOrLora},
-    {"load_best_model_at_end", "eval.keep_best"},
-    {"load_in_4bit", "adapter.base"},
-    {"load_in_8bit", "", kRefused, kQuantised},
-    {"local_rank", "", kNeedless, kShards},
-    {"log_level", "", kNeedless, kNoChange},
-    {"log_on_each_node", "", kNeedless, kNoChange},
-    {"logging_dir", "", kNeedless, kNoChange},
-    {"logging_first_step", "", kNeedless, kNoChange},
-    {"logging_nan_inf_filter", "", kNeedless, kNoChange},
-    {"logging_steps", "log.every_steps", kSame},
-    {"logging_strategy", "", kNeedless, kNoChange},
-    {"lora_alpha", "adapter.alpha"},
-    {"lora_dropout", "adapter.dropout", kSame},
-    {"lora_fan_in_fan_out", "", kNeedless, kNoChange},
-    {"lora_layers_to_transform", "", kMissing, kNothing},
-    {"lora_mlp_kernel", "", kNeedless, kKernels},
-    {"lora_model_dir", "adapter.path"},
-    {"lora_modules_to_save", "adapter.train"},
-    {"lora_o_kernel", "", kNeedless, kKernels},
-    {"lora_on_cpu", "", kNeedless, kNoChange},
-    {"lora_qkv_kernel", "", kNeedless, kKernels},
-    {"lora_r", "adapter.r"},
-    {"lora_rank", "adapter.r"},
-    {"lora_target", "adapter.targets"},
-    {"lora_target_linear", "adapter.targets"},
-    {"lora_target_modules", "adapter.targets"},
-    {"lora_target_parameters", "", kRefused, kFullOrLora},
-    {"lora_task_type", "", kNeedless, kNoChange},
-    {"loraplus_lr_embedding", "", kMissing, kNothing},
-    {"loraplus_lr_ratio", "", kMissing, kNothing},
-    {"loss_type", "train.loss"},
-    {"loss_watchdog_patience", "", kNeedless, kNonfinite},
-    {"loss_watchdog_threshold", "", kNeedless, kNonfinite},
-    {"loss_weights", "", kRefused, kRewards},
-    {"low_cpu_mem_usage", "", kNeedless, kShards},
-    {"lr_groups", "", kMissing, kGroups},
-    {"lr_quadratic_warmup", "", kMissing, kNothing},
-    {"lr_scheduler", "schedule.name"},
-    {"lr_scheduler_kwargs", "schedule.min_lr_ratio"},
-    {"lr_scheduler_type", "schedule.name"},
-    {"mask_history", "data.mask"},
-    {"max_completion_length", "", kMissing, kCutTogether},
-    {"max_grad_norm", "train.max_grad_norm", kSame},
-    {"max_length", "data.max_tokens", kSame},
-    {"max_memory", "", kNeedless, kShards},
-    {"max_prompt_length", "", kMissing, kCutTogether},
-    {"max_samples", "", kMissing, kAllRows},
-    {"max_seq_length", "data.max_tokens", kSame},
-    {"max_steps", "train.steps"},
-    {"max_train_samples", "", kMissing, kAllRows},
-    {"media_dir", "", kNeedless, kTextOnly},
-    {"micro_batch_size", "train.micro_batch", kSame},
-    {"min_lr_ratio", "schedule.min_lr_ratio", kSame},
-    {"mix_strategy", "", kMissing, kWeights},
-    {"mlflow_experiment_name", "", kNeedless, kTrackers},
-    {"mlflow_tracking_uri", "", kNeedless, kTrackers},
-    {"model_name_or_path", "model.path", kSame},
-    {"model_revision", "", kNeedless, kNoChange},
-    {"model_type", "", kNeedless, kConfig},
-    {"modules_to_save", "adapter.train"},
-    {"moe_aux_loss_coef", "", kMissing,
-     "set train.router_aux_loss, which is the model's own by default"},
-    {"ms_hub_token", "", kNeedless, kLocal},
-    {"multipack_real_batches", "", kNeedless, kNoPadding},
-    {"neat_packing", "", kNeedless, kNoPadding},
-    {"neftune_noise_alpha", "", kMissing, kNothing},
-    {"new_special_tokens", "", kMissing, kNewTokens},
-    {"no_remove_unused_columns", "", kNeedless, kNoChange},
-    {"noisy_embedding_alpha", "", kMissing, kNothing},
-    {"num_epochs", "train.epochs"},
-    {"num_generations", "", kRefused, kRewards},
-    {"num_train_epochs", "train.epochs"},
-    {"optim", "optimizer.name"},
-    {"optimizer", "optimizer.name"},
-    {"orpo_alpha", "preference.beta"},
-    {"output_dir", "run.dir", kSame},
-    {"overwrite_cache", "", kNeedless, kCached},
-    {"overwrite_output_dir", "", kNeedless, kNoChange},
-    {"packing", "data.packing"},
-    {"packing_attention", "", kMissing, kNothing},
-    {"packing_strategy", "", kNeedless, kNoPadding},
-    {"pad_to_multiple_of", "", kNeedless, kNoPadding},
-    {"pad_to_sequence_len", "", kNeedless, kNoPadding},
-    {"pad_token", "", kMissing, kTokenizers},
-    {"padding_free", "", kNeedless, kNoPadding},
-    {"padding_value", "", kNeedless, kNoChange},
-    {"peft_init_lora_weights", "", kMissing, kNothing},
-    {"peft_layer_replication", "", kMissing, kNothing},
-    {"peft_layers_to_transform", "", kMissing, kNothing},
-    {"peft_use_dora", "adapter.kind"},
-    {"peft_use_rslora", "adapter.rslora"},
-    {"per_device_eval_batch_size", "", kNeedless, kNoChange},
-    {"per_device_train_batch_size", "train.micro_batch", kSame},
-    {"pissa_convert", "", kMissing, kNothing},
-    {"pissa_init", "", kMissing, kNothing},
-    {"pissa_iter", "", kMissing, kNothing},
-    {"plot_loss", "", kNeedless, kNoChange},
-    {"plugins", "", kNeedless, kKernels},
-    {"ppo_epochs", "", kRefused, kRewards},
-    {"precompute_ref_batch_size", "", kNeedless, kReferenceOnce},
-    {"precompute_ref_eval_log_probs", "", kNeedless, kReferenceOnce},
-    {"precompute_ref_log_probs", "", kNeedless, kReferenceOnce},
-    {"prediction_loss_only", "", kNeedless, kNoChange},
-    {"pref_beta", "preference.beta"},
-    {"pref_ftx", "", kMissing, kNoExtraLoss},
-    {"pref_loss", "train.loss"},
-    {"preprocessing_batch_size", "", kNeedless, kCached},
-    {"preprocessing_num_workers", "data.threads", kSame},
-    {"pretraining_dataset", "data.train"},
-    {"print_prompts", "", kNeedless, kNoChange},
-    {"process_reward_model", "", kRefused, kRewards},
-    {"profiler_steps", "", kNeedless, kNoChange},
-    {"project", "", kNeedless, kNoChange},
-    {"pure_bf16", "precision.compute"},
-    {"push_dataset_to_hub", "", kNeedless, kLocal},
-    {"push_to_hub", "", kNeedless, kLocal},
-    {"quantization_bit", "adapter.base"},
-    {"quantization_device_map", "", kMissing, kUnquantised},
-    {"quantization_method", "", kRefused, kQuantised},
-    {"ray_run_name", "", kNeedless, kNoChange},
-    {"ref_model", "preference.reference"},
-    {"ref_model_adapters", "", kRefused, kRewards},
-    {"ref_model_mixup_alpha", "", kMissing, kOtherKind},
-    {"ref_model_name_or_path", "", kRefused, kRewards},
-    {"ref_model_quantization_bit", "", kRefused, kRewards},
-    {"ref_model_sync_steps", "", kMissing, kOtherKind},
-    {"reference_free", "", kRefused,
-     "without a reference the losses are simpo and orpo (train.loss)"},
-    {"relora", "", kRefused, kFullOrLora},
-    {"relora_steps", "", kMissing, kNothing},
-    {"remove_unused_columns", "", kNeedless, kCached},
-    {"report_to", "log.tensorboard"},
-    {"resize_token_embeddings_to_32x", "", kNeedless, kConfig},
-    {"resize_vocab", "", kNeedless, kConfig},
-    {"resume_from_checkpoint", "checkpoint.resume"},
-    {"reward_funcs", "", kRefused, kRewards},
-    {"reward_model", "", kRefused, kRewards},
-    {"reward_model_path", "", kRefused, kRewards},
-    {"reward_model_type", "", kRefused, kRewards},
-    {"rl", ""},
-    {"rl_beta", "preference.beta"},
-    {"roles_to_train", "", kMissing, kTokenizers},
-    {"rope_scaling", "", kMissing, kNothing},
-    {"rope_theta", "", kMissing, kNothing},
-    {"rpo_alpha", "", kMissing, kNoExtraLoss},
-    {"run_name", "", kNeedless, kNoChange},
-    {"sample_packing", "data.packing"},
-    {"sample_packing_bin_size", "", kNeedless, kNoPadding},
-    {"sample_packing_group_size", "", kNeedless, kNoPadding},
-    {"sample_packing_sequentially", "", kMissing, kNothing},
-    {"save_first_step", "", kNeedless, kNoChange},
-    {"save_only_model", "", kNeedless, kNoChange},
-    {"save_safetensors", "", kNeedless, kNoChange},
-    {"save_steps", "checkpoint.every_steps"},
-    {"save_strategy", "checkpoint.every_steps"},
-    {"save_total_limit", "checkpoint.keep", kSame},
-    {"saves_per_epoch", "", kMissing, kBySteps},
-    {"sdp_attention", "", kNeedless, kKernels},
-    {"seed", "run.seed", kSame},
-    {"sequence_len", "data.max_tokens", kSame},
-    {"shift_attn", "", kMissing, kNothing},
-    {"shuffle_merged_datasets", "", kNeedless, kNoChange},
-    {"simpo_gamma", "preference.gamma"},
-    {"skip_prepare_dataset", "", kNeedless, kCached},
-    {"special_tokens", "", kMissing, kTokenizers},
-    {"spectrum_target", "", kRefused, kFullOrLora},
-    {"stage", ""},
-    {"streaming", "", kRefused, kStreams},
-    {"strict", "", kNeedless, kNoChange},
-    {"swanlab_project", "", kNeedless, kTrackers},
-    {"swanlab_run_name", "", kNeedless, kTrackers},
-    {"sync_ref_model", "", kRefused, kRewards},
-    {"target_modules", "adapter.targets"},
-    {"target_parameters", "", kRefused, kFullOrLora},
-    {"task", "", kNeedless, kNoChange},
-    {"template", "data.chat_template"},
-    {"test_datasets", "data.eval"},
-    {"tf32", "", kNeedless, kKernels},
-    {"tokenized_path", "", kNeedless, kCached},
-    {"tokenizer_config", "tokenizer.path", kSame},
-    {"tokenizer_legacy", "", kNeedless, kConfig},
-    {"tokenizer_name_or_path", "tokenizer.path", kSame},
-    {"tokenizer_type", "", kNeedless, kConfig},
-    {"tokenizer_use_fast", "", kNeedless, kConfig},
-    {"tokens", "", kMissing, kNewTokens},
-    {"tool_format", "", kMissing, kTokenizers},
-    {"torch_compile", "", kNeedless, kKernels},
-    {"torch_compile_backend", "", kNeedless, kKernels},
-    {"torch_compile_mode", "", kNeedless, kKernels},
-    {"torch_dtype", "", kNeedless, kNoChange},
-    {"torch_empty_cache_steps", "", kNeedless, kNoChange},
-    {"trackio_space_id", "", kNeedless, kTrackers},
-    {"train_batch_size", "train.sequences_per_step"},
-    {"train_on_eos", "", kMissing, kTokenizers},
-    {"train_on_eot", "", kMissing, kTokenizers},
-    {"train_on_inputs", "data.mask"},
-    {"train_on_prompt", "data.mask"},
-    {"train_sampling_strategy", "", kNeedless, kNoPadding},
-    {"trl", "", kRefused, kRewards},
-    {"truncation_mode", "", kMissing, kCutTogether},
-    {"trust_remote_code", "", kNeedless,
-     "models are trained by the program, without Python code of theirs"},
-    {"undesirable_weight", ""},
-    {"unfrozen_parameters", "", kRefused, kFullOrLora},
-    {"unsloth_lora_mlp", "", kNeedless, kKernels},
-    {"use_apollo", "", kRefused, kFullOrLora},
-    {"use_asft_loss", "", kMissing, kNothing},
-    {"use_badam", "", kMissing, kNothing},
-    {"use_bnb_nested_quant", "", kMissing, kUnquantised},
-    {"use_comet", "", kNeedless, kTrackers},
-    {"use_dft_loss", "", kMissing, kNothing},
-    {"use_dora", "adapter.kind"},
-    {"use_fast_tokenizer", "", kNeedless, kConfig},
-    {"use_galore", "", kRefused, kFullOrLora},
-    {"use_kernels", "", kNeedless, kKernels},
-    {"use_liger_kernel", "", kNeedless, kKernels},
-    {"use_liger_loss", "", kNeedless, kNoChange},
-    {"use_llama_pro", "", kRefused, kFullOrLora},
-    {"use_logits_to_keep", "", kNeedless, kNoChange},
-    {"use_mlflow", "", kNeedless, kTrackers},
-    {"use_mup", "", kMissing, kNothing},
-    {"use_peft", "adapter.kind"},
-    {"use_rslora", "adapter.rslora"},
-    {"use_swanlab", "", kNeedless, kTrackers},
-    {"use_tensorboard", "log.tensorboard"},
-    {"use_unsloth", "", kNeedless, kKernels},
-    {"use_unsloth_gc", "", kNeedless, kKernels},
-    {"use_vera", "", kRefused, kFullOrLora},
-    {"use_wandb", "", kNeedless, kTrackers},
-    {"use_weighting", "", kRefused, kRewards},
-    {"val_set_size", "eval.split"},
-    {"val_size", "eval.split"},
-    {"video_max_pixels", "", kNeedless, kTextOnly},
-    {"video_min_pixels", "", kNeedless, kTextOnly},
-    {"wandb_entity", "", kNeedless, kTrackers},
-    {"wandb_log_model", "", kNeedless, kTrackers},
-    {"wandb_mode", "", kNeedless, kTrackers},
-    {"wandb_name", "", kNeedless, kTrackers},
-    {"wandb_project", "", kNeedless, kTrackers},
-    {"wandb_run_id", "", kNeedless, kTrackers},
-    {"wandb_watch", "", kNeedless, kTrackers},
-    {"warmup_ratio", "schedule.warmup_ratio"},
-    {"warmup_steps", "schedule.warmup_steps"},
-    {"weight_decay", "optimizer.weight_decay", kSame},
-    {"xformers_attention", "", kNeedless, kKernels},
+// Keys that are used alike, with a space between their names.
+struct OtherKeys {
+  OtherKeyUse use;
+  std::string_view text;  // kSame and kComputed: the key of the run file; else the reason
+  std::string_view names;
 };
-static_assert(std::ranges::is_sorted(kKeys, {}, &OtherKey::name));
+
+constexpr OtherKeys kKeys[] = {
+    {kSame, "adapter.dropout", "lora_dropout"},
+    {kSame, "checkpoint.keep", "save_total_limit"},
+    {kSame, "data.chat_template", "chat_template_path"},
+    {kSame, "data.max_tokens", "cutoff_len max_length max_seq_length sequence_len"},
+    {kSame, "data.threads", "dataset_num_proc dataset_processes preprocessing_num_workers"},
+    {kSame, "log.every_steps", "logging_steps"},
+    {kSame, "model.path", "base_model model_name_or_path"},
+    {kSame, "optimizer.eps", "adam_epsilon"},
+    {kSame, "optimizer.lr", "learning_rate"},
+    {kSame, "optimizer.weight_decay", "weight_decay"},
+    {kSame, "run.dir", "output_dir"},
+    {kSame, "run.seed", "seed"},
+    {kSame, "schedule.min_lr_ratio", "cosine_min_lr_ratio min_lr_ratio"},
+    {kSame, "tokenizer.path", "tokenizer_config tokenizer_name_or_path"},
+    {kSame, "train.max_grad_norm", "gradient_clipping max_grad_norm"},
+    {kSame, "train.micro_batch", "micro_batch_size per_device_train_batch_size"},
+    {kComputed, "adapter.alpha", "lora_alpha"},
+    {kComputed, "adapter.base", "load_in_4bit quantization_bit"},
+    {kComputed, "adapter.kind", "adapter finetuning_type peft_use_dora use_dora use_peft"},
+    {kComputed, "adapter.path", "adapter_name_or_path lora_model_dir"},
+    {kComputed, "adapter.r", "lora_r lora_rank"},
+    {kComputed, "adapter.rslora", "peft_use_rslora use_rslora"},
+    {kComputed, "adapter.targets",
+     "lora_target lora_target_linear lora_target_modules target_modules"},
+    {kComputed, "adapter.train", "additional_target lora_modules_to_save modules_to_save"},
+    {kComputed, "checkpoint.every_steps", "save_steps save_strategy"},
+    {kComputed, "checkpoint.resume", "resume_from_checkpoint"},
+    {kComputed, "data.chat_template", "chat_template template"},
+    {kComputed, "data.eval", "eval_dataset test_datasets"},
+    {kComputed, "data.keys", "dataset_text_field"},
+    {kComputed, "data.mask",
+     "assistant_only_loss completion_only_loss mask_history train_on_inputs train_on_prompt"},
+    {kComputed, "data.overlength", "excess_length_strategy"},
+    {kComputed, "data.packing", "packing sample_packing"},
+    {kComputed, "data.train",
+     "dataset dataset_config dataset_name dataset_train_split datasets pretraining_dataset"},
+    {kComputed, "eval.every_steps", "eval_steps eval_strategy evaluation_strategy"},
+    {kComputed, "eval.keep_best", "load_best_model_at_end"},
+    {kComputed, "eval.patience", "early_stopping_patience"},
+    {kComputed, "eval.split", "val_set_size val_size"},
+    {kComputed, "fsdp.recompute", "disable_gradient_checkpointing gradient_checkpointing"},
+    {kComputed, "log.tensorboard", "report_to use_tensorboard"},
+    {kComputed, "offload.activations", "activation_offloading"},
+    {kComputed, "optimizer.betas", "adam_beta1 adam_beta2"},
+    {kComputed, "optimizer.name", "optim optimizer"},
+    {kComputed, "precision.compute", "bf16 fp16 pure_bf16"},
+    {kComputed, "preference.beta", "beta orpo_alpha pref_beta rl_beta"},
+    {kComputed, "preference.gamma", "simpo_gamma"},
+    {kComputed, "preference.label_smoothing", "dpo_label_smoothing label_smoothing"},
+    {kComputed, "preference.reference", "ref_model"},
+    {kComputed, "schedule.min_lr_ratio", "lr_scheduler_kwargs"},
+    {kComputed, "schedule.name", "lr_scheduler lr_scheduler_type"},
+    {kComputed, "schedule.warmup_ratio", "warmup_ratio"},
+    {kComputed, "schedule.warmup_steps", "warmup_steps"},
+    {kComputed, "train.epochs", "num_epochs num_train_epochs"},
+    {kComputed, "train.loss", "dpo_loss_type loss_type pref_loss"},
+    {kComputed, "train.sequences_per_step",
+     "batch_size gradient_accumulation_steps train_batch_size"},
+    {kComputed, "train.steps", "max_steps"},
+    {kComputed, "",
+     "dataset_dir desirable_weight f_divergence_type kto_chosen_weight kto_desirable_weight "
+     "kto_rejected_weight kto_undesirable_weight rl stage undesirable_weight"},
+    {kNeedless,
+     "Longshore shards the model over the ranks and offloads it by itself ([fsdp], [offload]); "
+     "`longshore plan` says what fits",
+     "accelerator_config ddp_backend ddp_find_unused_parameters ddp_timeout deepspeed "
+     "device_map fsdp fsdp_config fsdp_transformer_layer_cls_to_wrap fsdp_version "
+     "gpu_memory_limit local_rank low_cpu_mem_usage max_memory"},
+    {kNeedless, "it does not change what is trained",
+     "adapter_folder auto_find_batch_size auto_resume_from_checkpoints "
+     "average_tokens_across_devices bf16_full_eval compute_dtype debug disable_dropout "
+     "disable_tqdm do_eval do_predict do_train dpo_padding_free dpo_use_logits_to_keep dtype "
+     "eval_accumulation_steps eval_batch_size eval_max_new_tokens eval_on_start eval_table_size "
+     "generate_during_eval gradient_checkpointing_kwargs include_effective_tokens_per_second "
+     "include_num_input_tokens_seen include_tokens_per_second infer_dtype label_pad_token_id "
+     "log_level log_on_each_node logging_dir logging_first_step logging_nan_inf_filter "
+     "logging_strategy lora_fan_in_fan_out lora_on_cpu lora_task_type model_revision "
+     "no_remove_unused_columns overwrite_output_dir padding_value per_device_eval_batch_size "
+     "plot_loss prediction_loss_only print_prompts profiler_steps project ray_run_name run_name "
+     "save_first_step save_only_model save_safetensors shuffle_merged_datasets strict task "
+     "torch_dtype torch_empty_cache_steps use_liger_loss use_logits_to_keep"},
+    {kNeedless, "Longshore has its own kernels and compiles nothing at run time",
+     "attn_implementation attn_implementation_sdpa cut_cross_entropy eager_attention "
+     "enable_liger_kernel flash_attention flash_attn flash_attn_cross_entropy "
+     "flash_attn_fuse_mlp flash_attn_fuse_qkv flash_attn_rms_norm "
+     "liger_fused_linear_cross_entropy liger_glu_activation liger_layer_norm liger_rms_norm "
+     "liger_rope liger_swiglu lora_mlp_kernel lora_o_kernel lora_qkv_kernel plugins "
+     "sdp_attention tf32 torch_compile torch_compile_backend torch_compile_mode "
+     "unsloth_lora_mlp use_kernels use_liger_kernel use_unsloth use_unsloth_gc "
+     "xformers_attention"},
+    {kNeedless, "config.json says it",
+     "base_model_config is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
+     "is_qwen_derived_model model_type resize_token_embeddings_to_32x resize_vocab "
+     "tokenizer_legacy tokenizer_type tokenizer_use_fast use_fast_tokenizer"},
+    {kNeedless, "Longshore batches without padding",
+     "batch_flattening eval_packing eval_sample_packing group_by_length length_column_name "
+     "multipack_real_batches neat_packing packing_strategy pad_to_multiple_of "
+     "pad_to_sequence_len padding_free sample_packing_bin_size sample_packing_group_size "
+     "train_sampling_strategy"},
+    {kNeedless, "models are loaded from the local cache and never uploaded",
+     "cache_dir hf_hub_token hf_use_auth_token hub_model_id hub_private_repo hub_revision "
+     "hub_strategy hub_token ms_hub_token push_dataset_to_hub push_to_hub"},
+    {kNeedless, "the run's record is in run.dir; `scripts/follow_metrics` sends it to trackers",
+     "comet_project_name hf_mlflow_log_artifacts mlflow_experiment_name mlflow_tracking_uri "
+     "swanlab_project swanlab_run_name trackio_space_id use_comet use_mlflow use_swanlab "
+     "use_wandb wandb_entity wandb_log_model wandb_mode wandb_name wandb_project wandb_run_id "
+     "wandb_watch"},
+    {kNeedless, "the loader of data needs no setting",
+     "dataloader_drop_last dataloader_num_workers dataloader_persistent_workers "
+     "dataloader_pin_memory dataloader_prefetch_factor"},
+    {kNeedless, "rows are tokenised once and kept in data.cache",
+     "dataset_keep_in_memory dataset_kwargs dataset_prepared_path dataset_shard_idx "
+     "dataset_shard_num overwrite_cache preprocessing_batch_size remove_unused_columns "
+     "skip_prepare_dataset tokenized_path"},
+    {kNeedless, "Longshore trains the text of the model alone",
+     "freeze_language_model freeze_multi_modal_projector freeze_vision_tower image_max_pixels "
+     "image_min_pixels media_dir video_max_pixels video_min_pixels"},
+    {kNeedless,
+     "a run ends by itself after ten steps in a row that are not finite "
+     "(train.max_nonfinite_steps)",
+     "loss_watchdog_patience loss_watchdog_threshold"},
+    {kNeedless, "the reference's log-probabilities are always computed once, before the first step",
+     "precompute_ref_batch_size precompute_ref_eval_log_probs precompute_ref_log_probs"},
+    {kNeedless, "models are trained by the program, without Python code of theirs",
+     "trust_remote_code"},
+    {kMissing,
+     "added tokens need a tokenizer and a model that have them; make both first, and name them",
+     "add_special_tokens add_tokens added_tokens_overrides new_special_tokens tokens"},
+    {kMissing, "a quantised base is NF4 with double quantisation (adapter.base)",
+     "bnb_4bit_quant_type bnb_config_kwargs double_quantization quantization_device_map "
+     "use_bnb_nested_quant"},
+    {kMissing, "it has no effect in this kind of training",
+     "buffer_size freeze_trainable_layers freeze_trainable_modules galore_rank galore_target "
+     "ref_model_mixup_alpha ref_model_sync_steps"},
+    {kMissing, "Longshore has no such thing; the run trains without it",
+     "cosine_constant_lr_ratio curriculum_sampling ema label_smoothing_factor "
+     "lora_layers_to_transform loraplus_lr_embedding loraplus_lr_ratio lr_quadratic_warmup "
+     "neftune_noise_alpha noisy_embedding_alpha packing_attention peft_init_lora_weights "
+     "peft_layer_replication peft_layers_to_transform pissa_convert pissa_init pissa_iter "
+     "relora_steps rope_scaling rope_theta sample_packing_sequentially shift_attn use_asft_loss "
+     "use_badam use_dft_loss use_mup"},
+    {kMissing, "Longshore adds no loss of supervised fine-tuning to a loss over preferences",
+     "cpo_alpha pref_ftx rpo_alpha"},
+    {kMissing, "the end and the padding are those of the tokenizer and of the template",
+     "default_system default_system_message efficient_eos enable_thinking eos_token eot_tokens "
+     "pad_token roles_to_train special_tokens tool_format train_on_eos train_on_eot"},
+    {kMissing, "set optimizer.groups", "embedding_lr embedding_lr_scale lr_groups"},
+    {kMissing,
+     "Longshore saves and evaluates by steps (checkpoint.every_steps, eval.every_steps); they "
+     "are known when the data is prepared",
+     "evals_per_epoch saves_per_epoch"},
+    {kMissing, "set data.weights", "interleave_probs mix_strategy"},
+    {kMissing,
+     "a prompt and its answer together have data.max_tokens; data.overlength says what happens "
+     "to longer ones",
+     "max_completion_length max_prompt_length truncation_mode"},
+    {kMissing, "all rows are read; set data.weights below 1, or train.steps",
+     "max_samples max_train_samples"},
+    {kMissing, "set train.router_aux_loss, which is the model's own by default",
+     "moe_aux_loss_coef"},
+    {kRefused,
+     "the streaming of data sets is not converted; download the data, and name the files with "
+     "--data",
+     "dataset_streaming streaming"},
+    {kRefused, "Longshore trains a model in full, or adapters of LoRA and DoRA",
+     "dequantize kd_trainer lisa_n_layers lora_target_parameters relora spectrum_target "
+     "target_parameters unfrozen_parameters use_apollo use_galore use_llama_pro use_vera"},
+    {kRefused,
+     "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
+     "does not change; docs/preference.md has them",
+     "dpo_norm_loss dpo_use_weighting ld_alpha loss_weights num_generations ppo_epochs "
+     "process_reward_model ref_model_adapters ref_model_name_or_path ref_model_quantization_bit "
+     "reward_funcs reward_model reward_model_path reward_model_type sync_ref_model trl "
+     "use_weighting"},
+    {kRefused,
+     "quantised bases are adapter.base = \"nf4\" and \"fp8\" under adapters of LoRA or DoRA; "
+     "take the model in bf16",
+     "gptq load_in_8bit quantization_method"},
+    {kRefused, "without a reference the losses are simpo and orpo (train.loss)", "reference_free"},
+};
+
+std::map<std::string_view, OtherKey> keys_by_name() {
+  std::map<std::string_view, OtherKey> by_name;
+  for (const auto& [use, text, names] : kKeys) {
+    const bool has_key = use == kSame || use == kComputed;
+    for (size_t begin = 0, end = 0; end < names.size(); begin = end + 1) {
+      end = std::min(names.find(' ', begin), names.size());
+      const std::string_view name = names.substr(begin, end - begin);
+      const OtherKey key{name, has_key ? text : "", use, has_key ? "" : text};
+      LONGSHORE_CHECK(by_name.emplace(name, key).second);
+    }
+  }
+  return by_name;
+}
 
 }  // namespace
 
 const OtherKey* find_other_key(std::string_view name) {
-  const auto found = std::ranges::lower_bound(kKeys, name, {}, &OtherKey::name);
-  return found != std::end(kKeys) && found->name == name ? &*found : nullptr;
+  static const std::map<std::string_view, OtherKey> by_name = keys_by_name();
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : &found->second;
 }
 
 }  // namespace longshore

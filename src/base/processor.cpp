@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 
 namespace longshore {
@@ -26,6 +27,11 @@ struct Attributes {
 };
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
 
 bool cpu_has_avx512() {
 #if defined(__x86_64__)

@@ -1,8 +1,13 @@
-// Processor: features of the CPU that change results or memory use, and the slices of time that a
-// thread asks the scheduler for. Any thread.
+// Processor: features of the CPU that change results or memory use, the slices of time that a
+// thread asks the scheduler for, and the machine's name. Any thread.
 #pragma once
 
+#include <string>
+
 namespace longshore {
+
+// Returns the machine's name; empty if the system does not give it.
+std::string host_name();
 
 // CpuFeatures: CPU features that change results or memory use. Pure functions, any thread.
 

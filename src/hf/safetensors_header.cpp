@@ -130,7 +130,6 @@ class HeaderCursor {
   // Returns the next byte; fails at the end of the text.
   unsigned char next_byte();
   void append_escape(std::string& out);
-  void append_utf8(std::string& out, unsigned char first);
   uint32_t hex4();
 
   std::string_view text_;
@@ -207,10 +206,11 @@ std::string HeaderCursor::string(Bytes max_bytes) {
     if (byte < 0x20) fail("a control character in a string");
     if (byte == '\\') {
       append_escape(out);
-    } else if (byte < 0x80) {
-      out += static_cast<char>(byte);
     } else {
-      append_utf8(out, byte);
+      const size_t bytes = utf8_sequence_bytes(text_, at_ - 1);
+      if (bytes == 0) fail("invalid UTF-8");
+      out += text_.substr(at_ - 1, bytes);
+      at_ += bytes - 1;
     }
     if (static_cast<Bytes>(out.size()) > max_bytes) {
       fail("a string longer than " + format_bytes(max_bytes));
@@ -255,34 +255,6 @@ void HeaderCursor::append_escape(std::string& out) {
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
   append_code_point(out, code);
-}
-
-void HeaderCursor::append_utf8(std::string& out, unsigned char first) {
-  // The second byte's range excludes overlong forms, surrogates and codes above U+10FFFF.
-  unsigned char low = 0x80;
-  unsigned char high = 0xBF;
-  int following = 0;
-  if (first >= 0xC2 && first <= 0xDF) {
-    following = 1;
-  } else if (first >= 0xE0 && first <= 0xEF) {
-    following = 2;
-    if (first == 0xE0) low = 0xA0;
-    if (first == 0xED) high = 0x9F;
-  } else if (first >= 0xF0 && first <= 0xF4) {
-    following = 3;
-    if (first == 0xF0) low = 0x90;
-    if (first == 0xF4) high = 0x8F;
-  } else {
-    fail("invalid UTF-8");
-  }
-  out += static_cast<char>(first);
-  for (int i = 0; i < following; ++i) {
-    const unsigned char byte = next_byte();
-    if (byte < low || byte > high) fail("invalid UTF-8");
-    out += static_cast<char>(byte);
-    low = 0x80;
-    high = 0xBF;
-  }
 }
 
 int64_t HeaderCursor::integer() {

@@ -223,42 +223,11 @@ class Fabric {
 class StandInNccl final : public Communicator {
  public:
   StandInNccl(GroupOptions options, std::shared_ptr<Watchdog> watchdog, std::string group)
-      : options_(std::move(options)), watchdog_(std::move(watchdog)), group_(std::move(group)) {
-    const auto place = std::ranges::find(options_.members, options_.rank);
-    LONGSHORE_CHECK(place != options_.members.end()) << options_.name;
-    index_ = static_cast<int32_t>(place - options_.members.begin());
-  }
-
-  const std::string& name() const override { return options_.name; }
-  int32_t size() const override { return static_cast<int32_t>(options_.members.size()); }
-  int32_t index() const override { return index_; }
-
-  Completion all_gather(Segments segments, const OpLabel& label) override {
-    check_parts(segments, size());
-    check_gpu_memory(segments, CommKind::kAllGather, label, name());
-    return start(CommKind::kAllGather, label, std::move(segments));
-  }
-  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte>,
-                            const OpLabel& label) override {
-    check_parts(segments, size());
-    return sum(CommKind::kReduceScatter, label, segments, wire);
-  }
-  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte>,
-                        const OpLabel& label) override {
-    return sum(CommKind::kAllReduce, label, segments, wire);
-  }
-  Completion all_reduce(std::span<double> values, const OpLabel& label) override {
-    check_gpu_memory(std::as_bytes(values), CommKind::kScalars, label, name());
-    return {};
-  }
-  Completion broadcast(std::span<std::byte> bytes, int32_t, const OpLabel& label) override {
-    check_gpu_memory(bytes, CommKind::kBroadcast, label, name());
-    throw CheckFailure("the stand-in has no broadcast");
-  }
-  Completion barrier(const OpLabel& label) override { return start(CommKind::kBarrier, label, {}); }
-
-  const PayloadCounters& counters() const override { return counters_; }
-  PayloadCounters& counters() override { return counters_; }
+      : Communicator(options.name, static_cast<int32_t>(options.members.size()),
+                     index_in_group(options)),
+        options_(std::move(options)),
+        watchdog_(std::move(watchdog)),
+        group_(std::move(group)) {}
 
  private:
   class Pending final : public Completion::State {
@@ -276,30 +245,22 @@ class StandInNccl final : public Communicator {
     std::shared_ptr<Watchdog> watchdog_;
   };
 
-  Completion sum(CommKind kind, const OpLabel& label, const FloatSegments& segments, DType wire) {
-    check_nccl_wire(wire);
-    check_gpu_memory(segments, kind, label, name());
-    Segments bytes;
-    for (const auto& segment : segments) bytes.push_back(std::as_writable_bytes(segment));
-    return start(kind, label, std::move(bytes));
-  }
-
-  Completion start(CommKind kind, const OpLabel& label, Segments segments) {
-    const Bytes bytes = total_bytes(segments);
-    counters_.add(kind, label.unit, bytes);
-    const Operation operation{kind, label, options_.name, ++sequence_, bytes};
+  Completion start(const Collective& collective) override {
+    check_for_nccl(collective, name());
+    if (collective.kind == CommKind::kScalars) return {};
+    LONGSHORE_CHECK(collective.kind != CommKind::kBroadcast) << "the stand-in has no broadcast";
+    const Operation operation{collective.kind, collective.label, name(), ++sequence_,
+                              collective.payload()};
     stand_in::run_stream();  // runs after the earlier work of the thread's stream
     const JointKey key{group_, sequence_};
-    Fabric::instance().give(key, options_.members, options_.rank, operation, std::move(segments));
+    Fabric::instance().give(key, options_.members, options_.rank, operation, collective.segments);
     return Completion(std::make_unique<Pending>(key, watchdog_));
   }
 
   GroupOptions options_;
   std::shared_ptr<Watchdog> watchdog_;
   std::string group_;  // equal on all members
-  int32_t index_ = 0;
   int64_t sequence_ = 0;
-  PayloadCounters counters_;
 };
 
 }  // namespace

@@ -10,27 +10,22 @@
 namespace longshore {
 namespace {
 
-LiveStatus example() {
-  return {.step = 120,
-          .total_steps = 4000,
-          .loss = 1.83421,
-          .mean_loss = 1.85017,
-          .epoch = 0.09,
-          .lr = 1.9e-5,
-          .grad_norm = 0.71,
-          .tokens_per_second = 2431.2,
-          .mfu = 0.48,
-          .plan_ratio = 0.94,
-          .wall = "compute",
-          .device_bytes = 23'407'349'760,
-          .device_plan_bytes = 22 * kGiB,
-          .host_bytes = 96 * kGiB,
-          .host_plan_bytes = 96 * kGiB,
-          .drive_bytes = 3 * kGiB,
-          .step_seconds = 1.2,
-          .waits = {{"update", 0.06}, {"h2d", 0.144}, {"gather", 0.0}},
-          .eta_seconds = 842.0};
-}
+const StepRecord kStep = {
+    .step = Step(120),
+    .loss = 1.83421,
+    .grad_norm = 0.71,
+    .lr = 1.9e-5,
+    .epoch = 0.09,
+    .seconds = 1.2,
+    .tokens_per_second = 2431.2,
+    .stall_seconds = {{"update", 0.06}, {"h2d", 0.144}, {"gather", 0.0}},
+    .bytes = {{"drive_read", 2 * kGiB}, {"h2d", kGiB}, {"file_read", kGiB}},
+    .memory = {.device_peak = 23'407'349'760, .device_plan = 22 * kGiB, .host_rss = 96 * kGiB}};
+const LiveRun kRun = {.total_steps = 4000,
+                      .mean_loss = 1.85017,
+                      .wall = "compute",
+                      .host_plan_bytes = 96 * kGiB,
+                      .eta_seconds = 842.0};
 
 // Pipe: reads back what a LiveLine writes.
 class Pipe {
@@ -54,18 +49,18 @@ class Pipe {
 
 // A wide line shows every value.
 TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
-  EXPECT_EQ(format_live_line(example(), 0, false),
+  EXPECT_EQ(format_live_line(kStep, kRun, 0, false),
             "step 120/4000  loss 1.8342  mean 1.8502  lr 1.9e-05  grad norm 0.71  2 431 tok/s  "
-            "MFU 48 %  94 % of plan  epoch 0.09  bottleneck: compute  dev 21.8/22.0 GiB  "
+            "epoch 0.09  bottleneck: compute  dev 21.8/22.0 GiB  "
             "host 96.0/96.0 GiB  ETA 14:02");
 }
 
 // The routers' statistics are shown if they are logged.
 TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
-  LiveStatus status = example();
-  status.aux_loss = 2.0651;
-  status.router = {.most = 3.42, .idle = 2, .entropy = 1.718};
-  const std::string line = format_live_line(status, 0, false);
+  StepRecord step = kStep;
+  step.aux_loss = 2.0651;
+  step.router = {.load = {}, .most = 3.42, .idle = 2, .entropy = 1.718};
+  const std::string line = format_live_line(step, kRun, 0, false);
   EXPECT_NE(line.find("  aux 2.0651  experts up to 3.4x, 2 idle, entropy 1.72  "),
             std::string::npos)
       << line;
@@ -74,20 +69,20 @@ TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
 // A line is never wider than its columns.
 TEST(LiveLine, NeverGoesBeyondTheColumns) {
   for (int columns = 1; columns < 200; ++columns) {
-    EXPECT_LE(format_live_line(example(), columns, false).size(), static_cast<size_t>(columns));
+    EXPECT_LE(format_live_line(kStep, kRun, columns, false).size(), static_cast<size_t>(columns));
   }
 }
 
 // A narrow terminal keeps step, loss and remaining time.
 TEST(LiveLine, KeepsStepLossAndTimeLeftInANarrowTerminal) {
-  EXPECT_EQ(format_live_line(example(), 40, false), "step 120/4000  loss 1.8342  ETA 14:02");
-  EXPECT_EQ(format_live_line(example(), 20, false), "step 120/4000");
+  EXPECT_EQ(format_live_line(kStep, kRun, 40, false), "step 120/4000  loss 1.8342  ETA 14:02");
+  EXPECT_EQ(format_live_line(kStep, kRun, 20, false), "step 120/4000");
 }
 
 // Colour codes take no columns.
 TEST(LiveLine, ColourTakesNoRoom) {
-  const std::string plain = format_live_line(example(), 60, false);
-  std::string painted = format_live_line(example(), 60, true);
+  const std::string plain = format_live_line(kStep, kRun, 60, false);
+  std::string painted = format_live_line(kStep, kRun, 60, true);
   EXPECT_NE(painted, plain);
   for (const std::string code : {"\x1b[1m", "\x1b[2m", "\x1b[0m", "\x1b[33m"}) {
     for (size_t at; (at = painted.find(code)) != std::string::npos;) painted.erase(at, code.size());
@@ -101,8 +96,8 @@ TEST(LiveLine, RedrawsInPlaceOnATerminal) {
   {
     LiveLine line(
         {.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 5, .every_steps = 100});
-    line.show({.step = 1, .total_steps = 2, .loss = 3.0});
-    line.show({.step = 2, .total_steps = 2, .loss = 2.0});
+    line.show({.step = Step(1), .loss = 3.0}, {.total_steps = 2});
+    line.show({.step = Step(2), .loss = 2.0}, {.total_steps = 2});
   }
   const std::string text = pipe.text();
   EXPECT_EQ(text.find('\n'), text.size() - 1);
@@ -115,43 +110,42 @@ TEST(LiveDisplay, ShowsFourLinesThatFitTheTerminal) {
   const std::vector<std::string> narrow = {
       "step 120/4000  3 %  ETA 14:02", "loss 1.8342  lr 1.9e-05  2 431 tok/s",
       "1.20 s a step  bottleneck: compute", "dev 21.8/22.0 GiB  host 96.0/96.0 GiB"};
-  EXPECT_EQ(format_display(example(), 40, 24, false), narrow);
+  EXPECT_EQ(format_display(kStep, kRun, 40, 24, false), narrow);
   const std::vector<std::string> usual = {
       "step 120/4000  [#..................................]  3 %  epoch 0.09  ETA 14:02",
-      "loss 1.8342  mean 1.8502  lr 1.9e-05  grad norm 0.71  2 431 tok/s  MFU 48 %",
+      "loss 1.8342  mean 1.8502  lr 1.9e-05  grad norm 0.71  2 431 tok/s",
       "1.20 s a step  compute 83 %  waits for h2d 12 %  bottleneck: compute",
       "dev 21.8/22.0 GiB  host 96.0/96.0 GiB  drives 3.0 GiB a step"};
-  EXPECT_EQ(format_display(example(), 80, 24, false), usual);
+  EXPECT_EQ(format_display(kStep, kRun, 80, 24, false), usual);
   const std::vector<std::string> wide = {
       "step 120/4000  [##..........................................................]  3 %  "
       "epoch 0.09  ETA 14:02",
-      "loss 1.8342  mean 1.8502  lr 1.9e-05  grad norm 0.71  2 431 tok/s  MFU 48 %  94 % of plan",
+      "loss 1.8342  mean 1.8502  lr 1.9e-05  grad norm 0.71  2 431 tok/s",
       "1.20 s a step  compute 83 %  waits for h2d 12 %  waits for optimizer 5 %  "
       "bottleneck: compute",
       "dev 21.8/22.0 GiB  host 96.0/96.0 GiB  drives 3.0 GiB a step"};
-  EXPECT_EQ(format_display(example(), 160, 24, false), wide);
+  EXPECT_EQ(format_display(kStep, kRun, 160, 24, false), wide);
 }
 
 // The lane that compute waited for most is named.
 TEST(LiveDisplay, NamesTheLaneThatComputeWaitedForMost) {
-  LiveStatus status = example();
-  status.wall.clear();
-  status.waits = {{"h2d", 0.1}, {"read", 0.9}};
+  StepRecord step = kStep;
+  step.stall_seconds = {{"h2d", 0.1}, {"read", 0.9}};
   EXPECT_EQ(
-      format_display(status, 160, 24, false)[2],
+      format_display(step, {.total_steps = 4000}, 160, 24, false)[2],
       "1.20 s a step  compute 17 %  waits for read 75 %  waits for h2d 8 %  bottleneck: read");
 }
 
 // With few rows the display is one line.
 TEST(LiveDisplay, IsOneLineWhereThereAreFewRows) {
-  EXPECT_EQ(format_display(example(), 80, 5, false),
-            std::vector<std::string>{format_live_line(example(), 80, false)});
+  EXPECT_EQ(format_display(kStep, kRun, 80, 5, false),
+            std::vector<std::string>{format_live_line(kStep, kRun, 80, false)});
 }
 
 // No line of the display is wider than its columns.
 TEST(LiveDisplay, NeverGoesBeyondTheColumns) {
   for (int columns = 1; columns < 200; ++columns) {
-    for (const std::string& line : format_display(example(), columns, 24, false)) {
+    for (const std::string& line : format_display(kStep, kRun, columns, 24, false)) {
       EXPECT_LE(line.size(), static_cast<size_t>(columns));
     }
   }
@@ -162,8 +156,8 @@ TEST(LiveDisplay, RedrawsAllItsLinesInPlace) {
   Pipe pipe;
   {
     LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 24});
-    line.show(example());
-    line.show(example());
+    line.show(kStep, kRun);
+    line.show(kStep, kRun);
     line.clear();
   }
   const std::string text = pipe.text();
@@ -179,7 +173,7 @@ TEST(LiveLine, ClearsItselfForAMessage) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 5});
   line.clear();
-  line.show({.step = 1, .total_steps = 2});
+  line.show({.step = Step(1)}, {.total_steps = 2});
   line.clear();
   line.finish();
   EXPECT_TRUE(pipe.text().ends_with("\r\x1b[K"));
@@ -189,9 +183,9 @@ TEST(LiveLine, ClearsItselfForAMessage) {
 TEST(LiveDisplay, LeavesItselfWhereSomethingWasPrintedBelow) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 24});
-  line.show(example());
+  line.show(kStep, kRun);
   line.leave();
-  line.show(example());
+  line.show(kStep, kRun);
   EXPECT_EQ(pipe.text().find("\x1b[3A"), std::string::npos) << "no line is erased";
 }
 
@@ -200,7 +194,7 @@ TEST(LiveLine, WritesPlainLinesEverySoManySteps) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .every_steps = 3});
   for (int64_t step = 1; step <= 7; ++step) {
-    line.show({.step = step, .total_steps = 7, .skipped = step == 2});
+    line.show({.step = Step(step), .skipped = step == 2}, {.total_steps = 7});
   }
   line.finish();
   const std::string text = pipe.text();

@@ -69,9 +69,9 @@ TEST_F(RunDirectoryTest, IsFreeAgainWhenTheProcessIsKilled) {
 // A run directory gets its documented files.
 TEST_F(RunDirectoryTest, WritesItsFiles) {
   const RunDirectory run = RunDirectory::open(path_);
-  run.write_config("[run]\n");
-  run.write_plan("the plan\n", "{}\n");
-  run.write_environment(run_environment());
+  run.write("config.toml", "[run]\n");
+  run.write("plan.txt", "the plan\n");
+  run.write("env.json", run_environment().dump());
   run.write_command({"longshore", "train", "my run.toml", "--run.seed=1"});
   EXPECT_EQ(text_of(run.file("config.toml")), "[run]\n");
   EXPECT_EQ(text_of(run.file("plan.txt")), "the plan\n");

@@ -1,6 +1,7 @@
 // The `eval` command computes the loss of a model on data.eval and eval.sets.
-#include <cmath>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -64,35 +65,22 @@ Json to_json(const Evaluation& result) {
                  {"seconds", result.seconds},
                  {"trained_tokens", result.trained_tokens}};
   if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
-  if (const std::optional<PolicyMeans> policy = means_of_policy(result)) {
-    object["policy/ratio"] = policy->ratio;
-    object["policy/clip_fraction"] = policy->clip_fraction;
-    return object;
+  if (const PreferenceSums& sums = result.sums.preference; !sums.empty()) {
+    object[sums.pairs == 0 ? "rows" : "pairs"] =
+        sums.pairs == 0 ? sums.chosen + sums.rejected : sums.pairs;
   }
-  if (const std::optional<double> kl = mean_kl(result.distill)) {
-    object["distill/kl"] = *kl;
-    return object;
-  }
-  const std::optional<PreferenceMeans> means = means_of_pairs(result);
-  if (!means) {
-    object["perplexity"] = result.perplexity;
-    return object;
-  }
-  const PreferenceSums& sums = result.preference;
-  if (sums.pairs == 0) {
-    object["rows"] = sums.chosen + sums.rejected;
-  } else {
-    object["pairs"] = sums.pairs;
-  }
-  for (const PreferenceMetric& metric : preference_metrics()) {
-    const double mean = (*means).*metric.mean;
-    if (!std::isnan(mean)) object[metric.key] = mean;
+  // The other rows of the record's table, but for the step and the sets.
+  const EvalRecord record = record_of(result);
+  for (const MetricRow<EvalRecord>& row : metric_kind<EvalRecord>().rows) {
+    const std::string_view key = row.key;
+    if (key == "step" || key == "sets" || object.contains(key)) continue;
+    if (std::optional<Json> value = row.value(record)) object[row.key] = std::move(*value);
   }
   return object;
 }
 
 void print_result(const std::string& name, const Evaluation& result) {
-  if (const PreferenceSums& sums = result.preference; !sums.empty()) {
+  if (const PreferenceSums& sums = result.sums.preference; !sums.empty()) {
     const bool paired = sums.pairs > 0;
     print_out("%s  loss %.6f  %s  %s %s\n", name.c_str(), result.loss,
               describe_quality(result).c_str(),

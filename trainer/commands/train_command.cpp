@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
@@ -57,18 +58,18 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
 void write_beginning(const RunDirectory& directory, const MeasuredRun& setup, const TierPlan& plan,
                      const std::vector<std::string>& command, const RunStatus& status,
                      const PlanScreen& screen) {
-  directory.write_config(to_toml(setup.config));
+  directory.write("config.toml", to_toml(setup.config));
   directory.write_command(command);
   Json environment = run_environment();
   environment["compute"] = {{"threads", setup.compute.threads},
                             {"inter_op_threads", setup.compute.inter_op_threads},
                             {"mkl_cbwr", setup.compute.mkl_cbwr}};
-  directory.write_environment(environment);
+  directory.write("env.json", json_text(environment, 2) + "\n");
   auto json = plan_to_json(plan, setup.machine);
   json["time"] = forecast_to_json(screen.forecast, screen.source);
-  directory.write_plan(
-      format_screen(plan, setup.machine, screen) + "\n" + format_plan(plan, setup.machine),
-      json.dump(2) + "\n");
+  directory.write("plan.txt", format_screen(plan, setup.machine, screen) + "\n" +
+                                  format_plan(plan, setup.machine));
+  directory.write("plan.json", json.dump(2) + "\n");
   directory.write_status(status);
 }
 

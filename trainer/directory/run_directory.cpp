@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/measurement.h"
+#include "base/processor.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 
@@ -33,10 +34,9 @@ constexpr std::array<std::string_view, 9> kFiles = {"config.toml", "command.txt"
                                                     "plan.txt",    "plan.json",   "data.json",
                                                     "run.json",    "state_key",   kTemplateFile};
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
+std::string host_text() {
+  const std::string name = host_name();
+  return name.empty() ? "unknown" : name;
 }
 
 std::string holder_of(const UniqueFd& lock) {
@@ -54,7 +54,7 @@ UniqueFd take_lock(const std::string& directory) {
                       "; wait for it, or choose another run.dir");
   }
   if (::ftruncate(fd.get(), 0) != 0) throw IoError("write", path, errno);
-  write_all(fd, "process " + std::to_string(::getpid()) + " on " + host_name() + "\n");
+  write_all(fd, "process " + std::to_string(::getpid()) + " on " + host_text() + "\n");
   return fd;
 }
 
@@ -115,8 +115,8 @@ std::string RunDirectory::file(std::string_view name) const {
   return path_ + "/" + std::string(name);
 }
 
-void RunDirectory::write_config(const std::string& toml) const {
-  write_file_durably(file("config.toml"), toml);
+void RunDirectory::write(std::string_view name, std::string_view text) const {
+  write_file_durably(file(name), text);
 }
 
 std::string RunDirectory::read_config() const {
@@ -133,27 +133,14 @@ void RunDirectory::write_command(const std::vector<std::string>& arguments) cons
     if (!text.empty()) text += ' ';
     text += shell_quoted(argument);
   }
-  write_file_durably(file("command.txt"), text + "\n");
-}
-
-void RunDirectory::write_environment(const Json& environment) const {
-  write_file_durably(file("env.json"), json_text(environment, 2) + "\n");
-}
-
-void RunDirectory::write_plan(const std::string& text, const std::string& json) const {
-  write_file_durably(file("plan.txt"), text);
-  write_file_durably(file("plan.json"), json);
-}
-
-void RunDirectory::write_data(const Json& data) const {
-  write_file_durably(file("data.json"), json_text(data, 2) + "\n");
+  write("command.txt", text + "\n");
 }
 
 void RunDirectory::write_chat_template(const std::string& text) const {
   if (text.empty()) {
     ::unlink(file(kTemplateFile).c_str());
   } else {
-    write_file_durably(file(kTemplateFile), text);
+    write(kTemplateFile, text);
   }
 }
 
@@ -166,13 +153,13 @@ std::string RunDirectory::status_text(const RunStatus& status) {
   if (status.committed_step) object["committed_step"] = status.committed_step->value;
   object["message"] = status.message;
   object["pid"] = ::getpid();
-  object["host"] = host_name();
+  object["host"] = host_text();
   object["time"] = unix_seconds();
   return json_text(object, 2) + "\n";
 }
 
 void RunDirectory::write_status(const RunStatus& status) const {
-  write_file_durably(file("run.json"), status_text(status));
+  write("run.json", status_text(status));
 }
 
 void RunDirectory::note_status(const RunStatus& status) const {

@@ -21,7 +21,6 @@
 
 #include "base/file.h"
 #include "base/ids.h"
-#include "base/json.h"
 
 namespace longshore {
 
@@ -54,14 +53,13 @@ class RunDirectory {
   std::string save_file() const { return file("save"); }
   std::string export_directory() const { return file("hf"); }
 
-  void write_config(const std::string& toml) const;
-  // Returns what the last start that passed all checks wrote; empty if it is missing or unreadable.
+  // Writes one of the files above and waits until it is durable.
+  void write(std::string_view name, std::string_view text) const;
+  // Returns the config.toml of the last start that passed all checks; empty if it is missing or
+  // unreadable.
   std::string read_config() const;
   // Writes the arguments quoted, so that a shell parses the same arguments from the file.
   void write_command(const std::vector<std::string>& arguments) const;
-  void write_environment(const Json& environment) const;
-  void write_plan(const std::string& text, const std::string& json) const;
-  void write_data(const Json& data) const;
   // Writes the chat template of the training conversations, for exports. An empty text removes the
   // file of an earlier start.
   void write_chat_template(const std::string& text) const;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -88,15 +87,14 @@ StepOutcome RunLoop::run_step() {
     run_.reporter.leave_display();
   }
   run_.reporter.add({.step = progress.step,
-                     .total_steps = total_steps,
+                     .lr = lr,
                      .tokens = batches.tokens,
                      .trained_tokens = batches.trained_tokens,
                      .sequences = batches.sequences,
                      .epoch = run_.data.epochs_after(progress.step),
-                     .lr = lr,
                      .seconds = seconds_since(begin),
                      .skipped_total = progress.skipped_total},
-                    outcome);
+                    outcome, total_steps);
   count_skipped(outcome);
   ++steps_run_;
   last_loss_ = outcome.loss;
@@ -186,22 +184,15 @@ void RunLoop::evaluate_now() {
     const Evaluations results = evaluate_sets(run_.engine, run_.eval_sets, config_.eval.sequences,
                                               config_.train.micro_batch.value(), stop);
     const Evaluation& result = results.whole;
-    std::map<std::string, double> sets;
+    EvalRecord record = record_of(result);
+    record.step = step();
     for (const auto& [name, set] : results.named) {
-      sets[name + "/loss"] = set.loss;
-      if (const auto accuracy = token_accuracy(set)) sets[name + "/token_accuracy"] = *accuracy;
+      record.sets[name + "/loss"] = set.loss;
+      const auto accuracy = token_accuracy(set);
+      if (accuracy) record.sets[name + "/token_accuracy"] = *accuracy;
     }
     const bool best = run_.evaluations.record(result.loss);
-    reporter.write(EvalRecord{.step = step(),
-                              .loss = result.loss,
-                              .perplexity = result.perplexity,
-                              .token_accuracy = token_accuracy(result),
-                              .tokens = result.tokens,
-                              .seconds = result.seconds,
-                              .preference = means_of_pairs(result),
-                              .policy = means_of_policy(result),
-                              .distill_kl = mean_kl(result.distill),
-                              .sets = sets});
+    reporter.write(record);
     // The last step stays on the terminal.
     if (out_of_patience()) reporter.finish_display();
     reporter.clear_display();

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/texts.h"
@@ -324,7 +325,7 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   for (const EvaluationSet& set : run.eval_sets) {
     files[set.name.empty() ? "eval" : "eval/" + set.name] = to_json(set.data);
   }
-  run.directory.write_data(files);
+  run.directory.write("data.json", json_text(files, 2) + "\n");
   run.directory.write_chat_template(run.data.data().chat_template);
 }
 

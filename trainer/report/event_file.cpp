@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/processor.h"
 
 namespace longshore {
 namespace {
@@ -116,9 +117,8 @@ std::string new_name(const std::string& directory, double time) {
   }
   std::string digits = std::to_string(number);
   digits.insert(0, 10 - std::min<size_t>(10, digits.size()), '0');
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = 0;
-  return std::string(kNameHead) + digits + "." + (host[0] == 0 ? "host" : host.data()) + "." +
+  const std::string host = host_name();
+  return std::string(kNameHead) + digits + "." + (host.empty() ? "host" : host) + "." +
          std::to_string(::getpid());
 }
 

@@ -37,60 +37,55 @@ std::string memory_text(const char* tier, Bytes used, Bytes plan) {
                    static_cast<double>(plan) / unit, small ? "MiB" : "GiB");
 }
 
-Field step_field(const LiveStatus& status) {
-  return {formatted("step %lld/%lld", static_cast<long long>(status.step),
-                    static_cast<long long>(status.total_steps)),
+Field step_field(const StepRecord& step, const LiveRun& run) {
+  return {formatted("step %lld/%lld", static_cast<long long>(step.step.value),
+                    static_cast<long long>(run.total_steps)),
           0, kBold};
 }
 
-std::vector<Field> number_fields(const LiveStatus& status) {
+std::vector<Field> number_fields(const StepRecord& step, const LiveRun& run) {
   std::vector<Field> fields;
-  fields.push_back({formatted("loss %.4f", status.loss), 1, kBold});
-  if (status.mean_loss) fields.push_back({formatted("mean %.4f", *status.mean_loss), 7});
-  if (status.skipped) fields.push_back({"skipped", 1, kYellow});
-  fields.push_back({formatted("lr %.2g", status.lr), 4});
-  fields.push_back({formatted("grad norm %.3g", status.grad_norm), 5});
-  fields.push_back({format_count(std::llround(status.tokens_per_second)) + " tok/s", 3});
-  if (status.mfu) fields.push_back({formatted("MFU %.0f %%", *status.mfu * 100), 6});
-  if (status.pairs) {
-    fields.push_back({formatted("margin %.4f, %.0f %% right", status.pairs->margin,
-                                status.pairs->accuracy * 100),
+  fields.push_back({formatted("loss %.4f", step.loss), 1, kBold});
+  if (run.mean_loss) fields.push_back({formatted("mean %.4f", *run.mean_loss), 7});
+  if (step.skipped) fields.push_back({"skipped", 1, kYellow});
+  fields.push_back({formatted("lr %.2g", step.lr), 4});
+  fields.push_back({formatted("grad norm %.3g", step.grad_norm), 5});
+  fields.push_back({format_count(std::llround(step.tokens_per_second)) + " tok/s", 3});
+  if (step.preference && !std::isnan(step.preference->accuracy)) {
+    fields.push_back({formatted("margin %.4f, %.0f %% right", step.preference->margin,
+                                step.preference->accuracy * 100),
                       2});
   }
-  if (status.aux_loss) fields.push_back({formatted("aux %.4f", *status.aux_loss), 4});
-  if (status.router) {
-    fields.push_back(
-        {formatted("experts up to %.1fx, %lld idle, entropy %.2f", status.router->most,
-                   static_cast<long long>(status.router->idle), status.router->entropy),
-         6});
-  }
-  if (status.plan_ratio) {
-    fields.push_back({formatted("%.0f %% of plan", *status.plan_ratio * 100), 8});
+  if (step.aux_loss) fields.push_back({formatted("aux %.4f", *step.aux_loss), 4});
+  if (step.router) {
+    fields.push_back({formatted("experts up to %.1fx, %lld idle, entropy %.2f", step.router->most,
+                                static_cast<long long>(step.router->idle), step.router->entropy),
+                      6});
   }
   return fields;
 }
 
-std::vector<Field> memory_fields(const LiveStatus& status) {
+std::vector<Field> memory_fields(const MemoryRecord& memory, const LiveRun& run) {
   std::vector<Field> fields;
-  if (status.device_plan_bytes > 0) {
-    fields.push_back({memory_text("dev", status.device_bytes, status.device_plan_bytes), 9, kDim});
+  if (memory.device_plan > 0) {
+    fields.push_back({memory_text("dev", memory.device_peak, memory.device_plan), 9, kDim});
   }
-  if (status.host_plan_bytes > 0) {
-    fields.push_back({memory_text("host", status.host_bytes, status.host_plan_bytes), 10, kDim});
+  if (run.host_plan_bytes > 0) {
+    fields.push_back({memory_text("host", memory.host_rss, run.host_plan_bytes), 10, kDim});
   }
   return fields;
 }
 
-std::vector<Field> fields_of(const LiveStatus& status) {
-  std::vector<Field> fields = {step_field(status)};
+std::vector<Field> fields_of(const StepRecord& step, const LiveRun& run) {
+  std::vector<Field> fields = {step_field(step, run)};
   const auto append = [&fields](std::vector<Field> more) {
     fields.insert(fields.end(), more.begin(), more.end());
   };
-  append(number_fields(status));
-  if (status.epoch > 0.0) fields.push_back({formatted("epoch %.2f", status.epoch), 6});
-  if (!status.wall.empty()) fields.push_back({"bottleneck: " + status.wall, 7});
-  append(memory_fields(status));
-  if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 2});
+  append(number_fields(step, run));
+  if (step.epoch > 0.0) fields.push_back({formatted("epoch %.2f", step.epoch), 6});
+  if (!run.wall.empty()) fields.push_back({"bottleneck: " + run.wall, 7});
+  append(memory_fields(step.memory, run));
+  if (run.eta_seconds) fields.push_back({"ETA " + format_duration(*run.eta_seconds), 2});
   return fields;
 }
 
@@ -102,13 +97,13 @@ std::string bar_text(double part, int places) {
 }
 
 // The bar fills the columns that the other fields leave free.
-std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
-  const double done = status.total_steps > 0 ? static_cast<double>(status.step) /
-                                                   static_cast<double>(status.total_steps)
-                                             : 0.0;
-  std::vector<Field> fields = {step_field(status), {formatted("%.0f %%", done * 100), 2}};
-  if (status.epoch > 0.0) fields.push_back({formatted("epoch %.2f", status.epoch), 4});
-  if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 1});
+std::vector<Field> progress_fields(const StepRecord& step, const LiveRun& run, int columns) {
+  const double done = run.total_steps > 0 ? static_cast<double>(step.step.value) /
+                                                static_cast<double>(run.total_steps)
+                                          : 0.0;
+  std::vector<Field> fields = {step_field(step, run), {formatted("%.0f %%", done * 100), 2}};
+  if (step.epoch > 0.0) fields.push_back({formatted("epoch %.2f", step.epoch), 4});
+  if (run.eta_seconds) fields.push_back({"ETA " + format_duration(*run.eta_seconds), 1});
   int taken = 0;
   for (const Field& field : fields) taken += static_cast<int>(field.text.size()) + 2;
   constexpr int kLeast = 8, kMost = 60;  // characters of a useful bar
@@ -123,17 +118,17 @@ std::string words_of(const std::string& lane) {
 }
 
 // Returns the step's compute time and its waits, the longest first.
-std::vector<Field> time_fields(const LiveStatus& status) {
-  if (status.step_seconds <= 0.0) return {};
-  std::vector<std::pair<std::string, double>> waits = status.waits;
+std::vector<Field> time_fields(const StepRecord& step, const std::string& known_wall) {
+  if (step.seconds <= 0.0) return {};
+  std::vector<std::pair<std::string, double>> waits = step.stall_seconds;
   std::ranges::stable_sort(waits, std::ranges::greater{}, &std::pair<std::string, double>::second);
   double waited = 0.0;
   for (const auto& [lane, seconds] : waits) waited += seconds;
-  const auto share = [&status](double seconds) {
-    return std::lround(std::clamp(seconds / status.step_seconds, 0.0, 1.0) * 100);
+  const auto share = [&step](double seconds) {
+    return std::lround(std::clamp(seconds / step.seconds, 0.0, 1.0) * 100);
   };
-  std::vector<Field> fields = {{formatted("%.2f s a step", status.step_seconds), 1}};
-  const double computed = std::max(0.0, status.step_seconds - waited);
+  std::vector<Field> fields = {{formatted("%.2f s a step", step.seconds), 1}};
+  const double computed = std::max(0.0, step.seconds - waited);
   fields.push_back({formatted("compute %ld %%", share(computed)), 3});
   int rank = 4;
   for (const auto& [lane, seconds] : waits) {
@@ -142,9 +137,9 @@ std::vector<Field> time_fields(const LiveStatus& status) {
         {"waits for " + words_of(lane) + formatted(" %ld %%", share(seconds)), rank++});
   }
   const bool waits_most = !waits.empty() && waits.front().second > computed;
-  const std::string wall = !status.wall.empty() ? status.wall
-                           : waits_most         ? words_of(waits.front().first)
-                                                : "compute";
+  const std::string wall = !known_wall.empty() ? known_wall
+                           : waits_most        ? words_of(waits.front().first)
+                                               : "compute";
   fields.push_back({"bottleneck: " + wall, 2, kYellow});
   return fields;
 }
@@ -175,20 +170,23 @@ std::string fitted_line(std::vector<Field> fields, int columns, bool colour) {
 
 }  // namespace
 
-std::string format_live_line(const LiveStatus& status, int columns, bool colour) {
-  return fitted_line(fields_of(status), columns, colour);
+std::string format_live_line(const StepRecord& step, const LiveRun& run, int columns, bool colour) {
+  return fitted_line(fields_of(step, run), columns, colour);
 }
 
-std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
-                                        bool colour) {
-  if (rows < kRowsOfDisplay) return {format_live_line(status, columns, colour)};
-  std::vector<Field> memory = memory_fields(status);
-  if (status.drive_bytes > 0) {
-    memory.push_back({"drives " + format_bytes(status.drive_bytes) + " a step", 11, kDim});
+std::vector<std::string> format_display(const StepRecord& step, const LiveRun& run, int columns,
+                                        int rows, bool colour) {
+  if (rows < kRowsOfDisplay) return {format_live_line(step, run, columns, colour)};
+  std::vector<Field> memory = memory_fields(step.memory, run);
+  Bytes drives = 0;
+  for (const auto& [name, bytes] : step.bytes) {
+    if (name.starts_with("drive_") || name == "file_read") drives += bytes;
   }
+  if (drives > 0) memory.push_back({"drives " + format_bytes(drives) + " a step", 11, kDim});
   std::vector<std::string> lines;
   for (const std::vector<Field>& fields :
-       {progress_fields(status, columns), number_fields(status), time_fields(status), memory}) {
+       {progress_fields(step, run, columns), number_fields(step, run), time_fields(step, run.wall),
+        memory}) {
     if (!fields.empty()) lines.push_back(fitted_line(fields, columns, colour));
   }
   return lines;
@@ -216,13 +214,13 @@ std::string LiveLine::back_to_its_begin() const {
   return "\x1b[" + std::to_string(drawn_ - 1) + "A" + kEraseBelow;
 }
 
-void LiveLine::show(const LiveStatus& status) {
+void LiveLine::show(const StepRecord& step, const LiveRun& run) {
   if (options_.quiet) return;
   if (options_.terminal) {
     // The last column stays free, because a full line would wrap before "\r" returns.
     const TerminalSize size = size_now();
     const std::vector<std::string> lines =
-        format_display(status, std::max(size.columns - 1, 1), size.rows, options_.colour);
+        format_display(step, run, std::max(size.columns - 1, 1), size.rows, options_.colour);
     // A single write never leaves half a display visible.
     std::string text = back_to_its_begin();
     for (size_t i = 0; i < lines.size(); ++i) text += (i > 0 ? "\n" : "") + lines[i];
@@ -230,9 +228,9 @@ void LiveLine::show(const LiveStatus& status) {
     drawn_ = lines.size();
     return;
   }
-  const bool last = status.step == status.total_steps;
-  if (status.step % options_.every_steps != 0 && !last && !status.skipped) return;
-  write(format_live_line(status, 0, options_.colour) + "\n");
+  const bool last = step.step.value == run.total_steps;
+  if (step.step.value % options_.every_steps != 0 && !last && !step.skipped) return;
+  write(format_live_line(step, run, 0, options_.colour) + "\n");
 }
 
 void LiveLine::clear() {

@@ -5,48 +5,20 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "trainer/report/metrics.h"
 
 namespace longshore {
 
-// LiveStatus holds the values that a line can show. Absent optional fields are left out.
-struct LiveStatus {
-  int64_t step = 0;
+// LiveRun holds what a display shows beside the record of a step.
+struct LiveRun {
   int64_t total_steps = 0;
-  double loss = 0.0;
   std::optional<double> mean_loss = {};  // exponential mean of the last steps
-  double epoch = 0.0;                    // after the step; 0: unknown
-  double lr = 0.0;
-  double grad_norm = 0.0;
-  double tokens_per_second = 0.0;
-  std::optional<double> aux_loss = {};
-  // The busiest expert's load over its layer's mean, idle experts, and the entropy in nats.
-  struct Router {
-    double most = 0.0;
-    int64_t idle = 0;
-    double entropy = 0.0;
-  };
-  std::optional<Router> router = {};
-  // A loss over pairs has the mean margin of rewards, and the share of pairs with one above 0.
-  struct Pairs {
-    double margin = 0.0;
-    double accuracy = 0.0;
-  };
-  std::optional<Pairs> pairs = {};
-  bool skipped = false;                   // the step was skipped: its loss or norm was not finite
-  std::optional<double> mfu = {};         // 0..1
-  std::optional<double> plan_ratio = {};  // measured over planned rate
-  std::string wall = {};                  // the limiting resource; empty if unknown
-  Bytes device_bytes = 0, device_plan_bytes = 0;
-  Bytes host_bytes = 0, host_plan_bytes = 0;
-  Bytes drive_bytes = 0;  // read and written by the step
-  double step_seconds = 0.0;
-  // Seconds of the step that compute waited for each lane. The rest of the step is compute.
-  std::vector<std::pair<std::string, double>> waits = {};
+  std::string wall = {};                 // the limiting resource; empty if unknown
+  Bytes host_plan_bytes = 0;
   std::optional<double> eta_seconds = {};
 };
 
@@ -63,13 +35,13 @@ struct LiveLineOptions {
 // Returns "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  ... ETA 14:02" in at
 // most `columns` characters (0 = no limit). The least important fields are dropped until it fits.
 // Escape sequences for colour do not count.
-std::string format_live_line(const LiveStatus& status, int columns, bool colour);
+std::string format_live_line(const StepRecord& step, const LiveRun& run, int columns, bool colour);
 
 // Returns up to four lines for a terminal of `rows` rows: progress, numbers, compute time against
 // the longest waits by lane, memory against plan. Below six rows it is one line. No line is longer
 // than `columns`.
-std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
-                                        bool colour);
+std::vector<std::string> format_display(const StepRecord& step, const LiveRun& run, int columns,
+                                        int rows, bool colour);
 
 class LiveLine {
  public:
@@ -82,7 +54,7 @@ class LiveLine {
   // Reads terminal, colour and width of stderr at the time of the call.
   static LiveLineOptions options_of_stderr(int64_t every_steps);
 
-  void show(const LiveStatus& status);
+  void show(const StepRecord& step, const LiveRun& run);
   // Removes the display from the terminal so that a message can be printed. `show` draws it again.
   void clear();
   // Leaves the last display on the terminal and moves the cursor to a new line.

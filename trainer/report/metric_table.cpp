@@ -13,6 +13,13 @@ namespace {
 
 using enum MetricType;
 
+// A metric of losses over pairs, of steps and of evaluations.
+struct PreferenceMetric {
+  const char* key;
+  const char *step_tag, *eval_tag;
+  const char* description;
+  double PreferenceMeans::* mean;
+};
 constexpr std::array kPreferenceMetrics = {
     PreferenceMetric{"rewards/chosen", "train/rewards/chosen", "eval/rewards/chosen",
                      "The mean reward of the chosen answers; with a loss over pairs.",
@@ -356,10 +363,6 @@ Json schema_of() {
 }
 
 }  // namespace
-
-std::span<const PreferenceMetric> preference_metrics() {
-  return kPreferenceMetrics;
-}
 
 template <>
 const MetricKind<StartRecord>& metric_kind() {

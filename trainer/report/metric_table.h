@@ -14,7 +14,6 @@ namespace longshore {
 
 struct StepRecord;
 struct EvalRecord;
-struct PreferenceMeans;
 
 enum class MetricType : uint8_t {
   kWhole,  // 0 or more
@@ -59,15 +58,6 @@ template <>
 const MetricKind<StepRecord>& metric_kind();
 template <>
 const MetricKind<EvalRecord>& metric_kind();
-
-// A metric of losses over pairs: it stands in steps, in evaluations and in the output of `eval`.
-struct PreferenceMetric {
-  const char* key;
-  const char *step_tag, *eval_tag;
-  const char* description;
-  double PreferenceMeans::* mean;
-};
-std::span<const PreferenceMetric> preference_metrics();
 
 // The lines of metrics.jsonl as a JSON Schema (draft 2020-12) of one line, for programs that read
 // them. Later versions may add keys, so others are allowed.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/measurement.h"
+#include "base/processor.h"
 #include "base/texts.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
@@ -45,10 +45,9 @@ Json read_object(const std::string& path) {
 
 // Returns whether the process that run.json names ran on this machine and no longer exists.
 bool is_gone(const Json& status) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) return false;
+  const std::string host = host_name();
   const auto pid = status.find("pid");
-  if (member_text(status, "host") != host.data() || pid == status.end()) return false;
+  if (host.empty() || member_text(status, "host") != host || pid == status.end()) return false;
   if (!pid->is_number_integer() || pid->get<int64_t>() <= 0) return false;
   return ::kill(static_cast<pid_t>(pid->get<int64_t>()), 0) != 0 && errno == ESRCH;
 }

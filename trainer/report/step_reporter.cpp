@@ -22,30 +22,22 @@ void StepReporter::begin_steps() {
   engine_->take_times();
 }
 
-void StepReporter::add(const EndedStep& ended, const StepOutcome& outcome) {
-  StepRecord record = record_of(ended, outcome);
+void StepReporter::add(StepRecord record, const StepOutcome& outcome, int64_t total_steps) {
+  take_outcome(record, outcome);
   take_counts(record);
   write(record);
   seconds_per_step_ =
-      seconds_per_step_ == 0.0 ? ended.seconds : 0.9 * seconds_per_step_ + 0.1 * ended.seconds;
+      seconds_per_step_ == 0.0 ? record.seconds : 0.9 * seconds_per_step_ + 0.1 * record.seconds;
   // A single step's loss is noisy: the display has the mean of about ten beside it.
   if (!outcome.skipped) mean_loss_ = 0.9 * mean_loss_.value_or(outcome.loss) + 0.1 * outcome.loss;
-  if (first_) show(ended, record, outcome);
+  if (first_) show(record, total_steps);
 }
 
-StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& outcome) const {
-  StepRecord record;
-  record.step = ended.step;
+void StepReporter::take_outcome(StepRecord& record, const StepOutcome& outcome) const {
   record.loss = outcome.loss;
   record.grad_norm = outcome.norm.norm;
   record.clip_scale = outcome.clip_scale;
-  record.lr = ended.lr;
-  record.tokens = ended.tokens;
-  record.trained_tokens = ended.trained_tokens;
-  record.sequences = ended.sequences;
-  record.epoch = ended.epoch;
-  record.seconds = ended.seconds;
-  record.tokens_per_second = static_cast<double>(ended.tokens) / ended.seconds;
+  record.tokens_per_second = static_cast<double>(record.tokens) / record.seconds;
   record.times = outcome.times;
   const DeviceMemory::Usage device = engine_->memory().usage();
   record.memory = {.device_peak = device.peak(),
@@ -64,8 +56,6 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
   if (outcome.policy.tokens > 0) record.policy = means_of(outcome.policy);
   record.distill_kl = mean_kl(outcome.distill);
   record.skipped = outcome.skipped;
-  record.skipped_total = ended.skipped_total;
-  return record;
 }
 
 void StepReporter::take_counts(StepRecord& record) {
@@ -106,42 +96,17 @@ void StepReporter::compare_with_plan(double seconds, const LaneLedger& ledger) {
   plan_check_.reset();
 }
 
-void StepReporter::show(const EndedStep& ended, const StepRecord& record,
-                        const StepOutcome& outcome) {
-  LiveStatus status;
-  status.step = ended.step.value;
-  status.total_steps = ended.total_steps;
-  status.loss = outcome.loss;
-  status.mean_loss = mean_loss_;
-  status.epoch = ended.epoch;
-  status.lr = record.lr;
-  status.grad_norm = outcome.norm.norm;
-  status.tokens_per_second = record.tokens_per_second;
-  status.aux_loss = record.aux_loss;
-  if (outcome.preference.pairs > 0) {
-    status.pairs = {record.preference->margin, record.preference->accuracy};
+void StepReporter::show(const StepRecord& record, int64_t total_steps) {
+  LiveRun run{
+      .total_steps = total_steps,
+      .mean_loss = mean_loss_,
+      .host_plan_bytes = engine_->plan().host.total,
+      .eta_seconds = seconds_per_step_ * static_cast<double>(total_steps - record.step.value)};
+  if (record.times.size() > 1) {
+    const SlowestRank slowest = slowest_of(record.times);
+    run.wall = "rank " + std::to_string(slowest.rank.value) + " " + std::string(slowest.resource);
   }
-  if (record.router) {
-    status.router = {record.router->most, record.router->idle, record.router->entropy};
-  }
-  status.skipped = outcome.skipped;
-  if (outcome.times.size() > 1) {
-    const SlowestRank slowest = slowest_of(outcome.times);
-    status.wall =
-        "rank " + std::to_string(slowest.rank.value) + " " + std::string(slowest.resource);
-  }
-  status.device_bytes = record.memory.device_peak;
-  status.device_plan_bytes = record.memory.device_plan;
-  status.host_bytes = record.memory.host_rss;
-  status.host_plan_bytes = engine_->plan().host.total;
-  status.step_seconds = record.seconds;
-  status.waits = record.stall_seconds;
-  for (const auto& [name, bytes] : record.bytes) {
-    if (name.starts_with("drive_") || name == "file_read") status.drive_bytes += bytes;
-  }
-  status.eta_seconds =
-      seconds_per_step_ * static_cast<double>(ended.total_steps - ended.step.value);
-  live_line_.show(status);
+  live_line_.show(record, run);
 }
 
 }  // namespace longshore

@@ -15,17 +15,6 @@
 
 namespace longshore {
 
-// EndedStep holds the values of a finished step that StepOutcome does not contain.
-struct EndedStep {
-  Step step = {};
-  int64_t total_steps = 0;
-  int64_t tokens = 0, trained_tokens = 0, sequences = 0;
-  double epoch = 0.0;  // after the step
-  double lr = 0.0;
-  double seconds = 0.0;
-  int64_t skipped_total = 0;
-};
-
 class StepReporter {
  public:
   // `engine` must outlive the reporter. `first` is true on rank 0.
@@ -39,8 +28,10 @@ class StepReporter {
   void check_plan(std::optional<PlanCheck> check, std::function<void(const PlanCheck&)> done);
   // Excludes the bytes that the engine has moved so far from the first step.
   void begin_steps();
-  // Records a step with the bytes and times that the engine counted since the step before.
-  void add(const EndedStep& ended, const StepOutcome& outcome);
+  // Records a step with its outcome, and the bytes and times that the engine counted since the step
+  // before. `record` has the step's number, rate, tokens, sequences, epoch, seconds, and the number
+  // of steps skipped so far.
+  void add(StepRecord record, const StepOutcome& outcome, int64_t total_steps);
 
   // Writes a line to metrics.jsonl if it is open.
   template <typename Record>
@@ -61,10 +52,10 @@ class StepReporter {
   void leave_display() { live_line_.leave(); }
 
  private:
-  StepRecord record_of(const EndedStep& ended, const StepOutcome& outcome) const;
+  void take_outcome(StepRecord& record, const StepOutcome& outcome) const;
   void take_counts(StepRecord& record);
   void compare_with_plan(double seconds, const LaneLedger& ledger);
-  void show(const EndedStep& ended, const StepRecord& record, const StepOutcome& outcome);
+  void show(const StepRecord& record, int64_t total_steps);
 
   Engine* engine_;
   bool first_;

@@ -114,11 +114,10 @@ std::string label(double value) {
   return formatted("%*.4g ", kLabelColumns - 1, value);
 }
 
-// Returns the line with the first index on the left and the last index on the right.
-std::string index_line(const PlotOptions& options, size_t values, int columns) {
-  const std::string first = std::to_string(options.first_index);
-  const std::string last =
-      std::to_string(options.first_index + std::max<int64_t>(static_cast<int64_t>(values) - 1, 0));
+// Returns the line with the first index, 1, on the left and the last index on the right.
+std::string index_line(size_t values, int columns) {
+  const std::string first = "1";
+  const std::string last = std::to_string(std::max<size_t>(values, 1));
   const int gap = columns - static_cast<int>(first.size() + last.size());
   std::string line(kLabelColumns + 1, ' ');
   line += first;
@@ -154,7 +153,7 @@ std::string plot_series(std::span<const double> values, const PlotOptions& optio
     }
     text += "\n";
   }
-  return text + index_line(options, values.size(), columns);
+  return text + index_line(values.size(), columns);
 }
 
 PlotStyle plot_style_of_stdout() {

@@ -18,7 +18,6 @@ struct PlotOptions {
   int rows = 10;     // rows of the drawing area; at least 2
   PlotStyle style = PlotStyle::kBraille;
   std::string_view title = "";  // a line above the picture; empty = none
-  int64_t first_index = 1;      // the label under the first value
 };
 
 // Draws a line through the values. If there are more values than horizontal dots, each dot shows a

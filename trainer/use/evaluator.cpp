@@ -18,6 +18,15 @@ namespace longshore {
 
 namespace {
 
+void add(LossSum& sum, const LossSum& other) {
+  sum.loss += other.loss;
+  sum.trained += other.trained;
+  sum.preference += other.preference;
+  sum.policy += other.policy;
+  sum.tokens += other.tokens;
+  sum.distill += other.distill;
+}
+
 // Evaluates the rank's share of the batches in passes of the planned number of micro-batches. All
 // ranks run equal passes. `use` gets the sums and the micro-batches of each.
 void run_passes(Engine& engine, std::span<const HostBatch> all, const StopCheck& stop,
@@ -70,24 +79,14 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     for (HostBatch& view : views) view.kl = kl;
   }
   LossSum mine;
-  run_passes(engine, views, stop, [&](const LossSum& sum, std::span<const HostBatch>) {
-    mine.loss += sum.loss;
-    mine.trained += sum.trained;
-    mine.preference += sum.preference;
-    mine.policy += sum.policy;
-    mine.tokens += sum.tokens;
-    mine.distill += sum.distill;
-  });
-  const LossSum all = sum_over_ranks(engine.groups(), mine);
+  run_passes(engine, views, stop,
+             [&](const LossSum& sum, std::span<const HostBatch>) { add(mine, sum); });
   Evaluation result;
+  result.sums = sum_over_ranks(engine.groups(), mine);
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
   result.terms = loss_terms(batches, objective);
-  result.loss = all.loss / result.terms;
-  result.preference = all.preference;
-  result.policy = all.policy;
-  result.hits = all.tokens;
-  result.distill = all.distill;
+  result.loss = result.sums.loss / result.terms;
   result.perplexity = std::exp(result.loss);
   result.seconds = seconds_since(begin);
   return result;
@@ -105,10 +104,7 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
     sums.loss += result.loss * result.terms;
     sums.tokens += result.tokens;
     sums.trained_tokens += result.trained_tokens;
-    sums.preference += result.preference;
-    sums.policy += result.policy;
-    sums.hits += result.hits;
-    sums.distill += result.distill;
+    add(sums.sums, result.sums);
     sums.seconds += result.seconds;
     if (set.name.empty()) {
       results.whole = result;
@@ -126,33 +122,36 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
   return results;
 }
 
-std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation) {
-  if (evaluation.preference.empty()) return std::nullopt;
-  return means_of(evaluation.preference);
-}
-
-std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation) {
-  if (evaluation.policy.tokens == 0) return std::nullopt;
-  return means_of(evaluation.policy);
+EvalRecord record_of(const Evaluation& evaluation) {
+  const LossSum& sums = evaluation.sums;
+  EvalRecord record{.loss = evaluation.loss,
+                    .perplexity = evaluation.perplexity,
+                    .token_accuracy = token_accuracy(evaluation),
+                    .tokens = evaluation.tokens,
+                    .seconds = evaluation.seconds,
+                    .distill_kl = mean_kl(sums.distill)};
+  if (!sums.preference.empty()) record.preference = means_of(sums.preference);
+  if (sums.policy.tokens > 0) record.policy = means_of(sums.policy);
+  return record;
 }
 
 std::optional<double> token_accuracy(const Evaluation& evaluation) {
-  const HitCount& count = evaluation.hits;
+  const HitCount& count = evaluation.sums.tokens;
   if (count.compared == 0) return std::nullopt;
   return static_cast<double>(count.hits) / static_cast<double>(count.compared);
 }
 
 std::string describe_quality(const Evaluation& evaluation) {
-  if (const std::optional<PolicyMeans> policy = means_of_policy(evaluation)) {
+  const EvalRecord record = record_of(evaluation);
+  if (const std::optional<PolicyMeans>& policy = record.policy) {
     return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
   }
-  const std::optional<double> accuracy = token_accuracy(evaluation);
+  const std::optional<double>& accuracy = record.token_accuracy;
   const std::string hits = accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "";
-  const std::optional<double> kl = mean_kl(evaluation.distill);
-  if (kl) return formatted("kl %.4f", *kl) + hits;
-  const std::optional<PreferenceMeans> means = means_of_pairs(evaluation);
+  if (record.distill_kl) return formatted("kl %.4f", *record.distill_kl) + hits;
+  const std::optional<PreferenceMeans>& means = record.preference;
   if (!means) return formatted("perplexity %.2f", evaluation.perplexity) + hits;
-  if (evaluation.preference.pairs == 0) {
+  if (evaluation.sums.preference.pairs == 0) {
     const std::string kl = formatted("kl %.4f", means->kl);
     return std::isnan(means->margin) ? kl : formatted("margin %.4f  ", means->margin) + kl;
   }

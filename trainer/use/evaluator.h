@@ -11,6 +11,7 @@
 
 #include "offload/engine/engine.h"
 #include "trainer/data/run_data.h"
+#include "trainer/report/metrics.h"
 
 namespace longshore {
 
@@ -21,21 +22,15 @@ struct Evaluation {
   int64_t trained_tokens = 0;
   double terms = 0.0;  // the divisor of the loss
   double seconds = 0.0;
-  PreferenceSums preference = {};  // empty without a preference loss
-  PolicySums policy = {};          // no tokens: the loss is another one
-  HitCount hits = {};              // of a loss over tokens
-  DistillSums distill = {};        // no tokens: the loss is another one
+  LossSum sums = {};  // its counts are 0 in the members of other losses
 };
 
 // Returns the share of trained tokens whose target has the highest score; empty without a loss over
 // tokens.
 std::optional<double> token_accuracy(const Evaluation& evaluation);
 
-// Returns the means over pairs or rows; empty without a preference loss.
-std::optional<PreferenceMeans> means_of_pairs(const Evaluation& evaluation);
-
-// Returns the means over tokens of train.loss = "policy"; empty with another loss.
-std::optional<PolicyMeans> means_of_policy(const Evaluation& evaluation);
+// Returns the evaluation's record, without its step and its sets.
+EvalRecord record_of(const Evaluation& evaluation);
 
 // Returns "perplexity 12.34  accuracy 56.7 %", or "margin 0.1234  accuracy 75.0 %" of a loss over
 // pairs, "kl" of KTO, "ratio 1.0123  clipped 2.5 %" of a policy, or "kl 0.1234  accuracy 56.7 %" of

@@ -14,6 +14,17 @@
 namespace longshore {
 namespace {
 
+// The functions of this part block; a communicator's thread calls them.
+
+// One operation of a rank: the group's transport, the rank's index in the group, the group's size
+// and the tag of the operation's first message.
+struct Exchange {
+  Transport* transport = nullptr;
+  int32_t index = 0;
+  int32_t size = 1;
+  uint32_t tag = 0;
+};
+
 // A rank's part of a reduction: pieces of the segments, end to end.
 using Part = std::vector<std::span<float>>;
 
@@ -164,11 +175,25 @@ class Reduction {
 };
 
 // Cuts all segments, end to end, into near-equal parts, one per rank.
-std::vector<Part> near_equal_parts(const Communicator::FloatSegments& segments, int32_t size) {
-  const Part whole(segments.begin(), segments.end());
-  const int64_t length = (total_elements(segments) + size - 1) / size;
+std::vector<Part> near_equal_parts(const Part& whole, int32_t size) {
+  const int64_t length = (elements_of(whole) + size - 1) / size;
   std::vector<Part> parts;
   for (int32_t rank = 0; rank < size; ++rank) parts.push_back(slice(whole, rank * length, length));
+  return parts;
+}
+
+// Cuts each segment into equal parts, one per rank.
+template <typename Element>
+std::vector<std::vector<std::span<Element>>> equal_parts(
+    const std::vector<std::span<Element>>& segments, int32_t ranks) {
+  const auto size = static_cast<size_t>(ranks);
+  std::vector<std::vector<std::span<Element>>> parts(size);
+  for (const auto& segment : segments) {
+    const size_t part = segment.size() / size;
+    for (size_t rank = 0; rank < size; ++rank) {
+      parts[rank].push_back(segment.subspan(rank * part, part));
+    }
+  }
   return parts;
 }
 
@@ -191,37 +216,13 @@ void share(Exchange exchange, const std::vector<std::vector<std::span<std::byte>
 // The first tag of an all-reduce's second half; it is above all tags of the first half.
 constexpr uint32_t kSecondHalf = 1u << 30;
 
-}  // namespace
-
 void all_gather_bytes(Exchange exchange, const Communicator::Segments& segments) {
-  const auto size = static_cast<size_t>(exchange.size);
-  std::vector<std::vector<std::span<std::byte>>> parts(size);
-  for (const auto& segment : segments) {
-    const size_t part = segment.size() / size;
-    for (size_t rank = 0; rank < size; ++rank) {
-      parts[rank].push_back(segment.subspan(rank * part, part));
-    }
-  }
-  share(exchange, parts);
+  share(exchange, equal_parts(segments, exchange.size));
 }
 
-void reduce_scatter_sums(Exchange exchange, const Communicator::FloatSegments& segments, DType wire,
-                         std::span<std::byte> scratch) {
-  const auto size = static_cast<size_t>(exchange.size);
-  std::vector<Part> parts(size);
-  for (const auto& segment : segments) {
-    const size_t part = segment.size() / size;
-    for (size_t rank = 0; rank < size; ++rank) {
-      parts[rank].push_back(segment.subspan(rank * part, part));
-    }
-  }
-  Reduction(exchange, std::move(parts), wire, scratch).run();
-}
-
-void all_reduce_sums(Exchange exchange, const Communicator::FloatSegments& segments, DType wire,
-                     std::span<std::byte> scratch) {
-  const std::vector<Part> parts = near_equal_parts(segments, exchange.size);
-  Reduction(exchange, parts, wire, scratch).run();
+void all_reduce_sums(Exchange exchange, const Collective& collective) {
+  const std::vector<Part> parts = near_equal_parts(collective.as<float>(), exchange.size);
+  Reduction(exchange, parts, collective.wire, collective.scratch).run();
   std::vector<std::vector<std::span<std::byte>>> bytes;
   for (const Part& part : parts) {
     std::vector<std::span<std::byte>>& pieces = bytes.emplace_back();
@@ -254,12 +255,26 @@ void broadcast_bytes(Exchange exchange, std::span<std::byte> bytes, int32_t root
   exchange.transport->start(outgoing, incoming, exchange.tag)->finish();
 }
 
-void meet(Exchange exchange) {
-  std::vector<std::byte> marks(static_cast<size_t>(exchange.size));
-  all_gather_bytes(exchange, {marks});
+void run_collective(Exchange exchange, const Collective& collective) {
+  std::vector<std::byte> marks;
+  switch (collective.kind) {
+    case CommKind::kAllGather:
+      return all_gather_bytes(exchange, collective.segments);
+    case CommKind::kReduceScatter:
+      return Reduction(exchange, equal_parts(collective.as<float>(), exchange.size),
+                       collective.wire, collective.scratch)
+          .run();
+    case CommKind::kAllReduce:
+      return all_reduce_sums(exchange, collective);
+    case CommKind::kScalars:
+      return all_reduce_scalars(exchange, collective.as<double>()[0]);
+    case CommKind::kBroadcast:
+      return broadcast_bytes(exchange, collective.segments[0], collective.root);
+    case CommKind::kBarrier:
+      marks.resize(static_cast<size_t>(exchange.size));
+      return all_gather_bytes(exchange, {marks});
+  }
 }
-
-namespace {
 
 using Clock = AwakeClock;
 using std::chrono::milliseconds;
@@ -273,6 +288,13 @@ constexpr std::chrono::seconds kAbortTime(2);
 
 std::string group_key(const std::string& name, const std::vector<int32_t>& members) {
   return name + "[" + joined(members, ",") + "]";
+}
+
+int32_t index_in_group(const GroupOptions& options) {
+  const auto place = std::ranges::find(options.members, options.rank);
+  LONGSHORE_CHECK(place != options.members.end())
+      << "rank " << options.rank << " is not in " << group_key(options.name, options.members);
+  return static_cast<int32_t>(place - options.members.begin());
 }
 
 // The communicator's thread makes the transport and uses it; other threads may abort it.
@@ -312,17 +334,14 @@ class GroupCommunicator::Pending : public Completion::State {
 
 GroupCommunicator::GroupCommunicator(GroupOptions options, std::shared_ptr<Watchdog> watchdog,
                                      Connect connect)
-    : options_(std::move(options)),
+    : Communicator(options.name, static_cast<int32_t>(options.members.size()),
+                   index_in_group(options)),
+      options_(std::move(options)),
       key_(group_key(options_.name, options_.members)),
       watchdog_(std::move(watchdog)),
       line_(std::make_shared<Line>()) {
-  const auto place = std::find(options_.members.begin(), options_.members.end(), options_.rank);
-  LONGSHORE_CHECK(place != options_.members.end())
-      << "rank " << options_.rank << " is not in " << key_;
-  index_ = static_cast<int32_t>(place - options_.members.begin());
   watchdog_->join_group(key_, options_.members);
   Operation operation{CommKind::kBarrier, {"connecting", {}}, options_.name, ++sequence_};
-  watchdog_->issued(key_, operation);
   const auto task = queue_.push(
       [line = line_, watchdog = watchdog_, key = key_, operation, connect = std::move(connect)] {
         watchdog->begun(key, operation);
@@ -337,20 +356,23 @@ GroupCommunicator::~GroupCommunicator() {
   if (watchdog_->has_failure()) line_->abort();
 }
 
-Completion GroupCommunicator::start(CommKind kind, const OpLabel& label, Bytes bytes,
-                                    const std::string& detail, std::function<void(Exchange)> work) {
-  counters_.add(kind, label.unit, bytes);
+Completion GroupCommunicator::start(const Collective& collective) {
+  check_reduction(collective, size());
   if (size() == 1) return {};
-  Operation operation{kind, label, options_.name, ++sequence_, bytes, detail};
-  watchdog_->issued(key_, operation);
-  Exchange exchange{nullptr, index_, size(), operation.tag()};
-  auto task = queue_.push([line = line_, watchdog = watchdog_, key = key_, operation, exchange,
-                           work = std::move(work)]() mutable {
-    watchdog->begun(key, operation);
-    exchange.transport = line->get();
-    work(exchange);
-    watchdog->finished(key, operation.sequence);
-  });
+  const bool broadcasts = collective.kind == CommKind::kBroadcast;
+  const std::string detail = collective.reduces() ? std::string(name_of(collective.wire))
+                             : broadcasts         ? "from " + std::to_string(collective.root)
+                                                  : "";
+  Operation operation{collective.kind, collective.label,     name(),
+                      ++sequence_,     collective.payload(), detail};
+  Exchange exchange{nullptr, index(), size(), operation.tag()};
+  auto task = queue_.push(
+      [line = line_, watchdog = watchdog_, key = key_, operation, exchange, collective]() mutable {
+        watchdog->begun(key, operation);
+        exchange.transport = line->get();
+        run_collective(exchange, collective);
+        watchdog->finished(key, operation.sequence);
+      });
   return Completion(std::make_unique<Pending>(this, std::move(task), std::move(operation)));
 }
 
@@ -363,7 +385,7 @@ void GroupCommunicator::wait(SerialQueue::Task& task, const Operation& operation
       fail(task, operation, seconds_since(begin));
     }
   }
-  counters_.add_wait(operation.kind, operation.label.unit, seconds_since(begin));
+  counters().add_wait(operation.kind, operation.label.unit, seconds_since(begin));
   if (!task.error()) return;
   try {
     std::rethrow_exception(task.error());
@@ -372,7 +394,7 @@ void GroupCommunicator::wait(SerialQueue::Task& task, const Operation& operation
     watchdog_->blame_break(peer, operation, error.what());
   } catch (const StoreError& error) {
     // While connecting, a StoreError means that the store or a member is gone.
-    const int32_t peer = options_.members[index_ == 0 ? 1 : 0];
+    const int32_t peer = options_.members[index() == 0 ? 1 : 0];
     watchdog_->blame_break(peer, operation, error.what());
   }
   fail(task, operation, seconds_since(begin));
@@ -389,55 +411,6 @@ void GroupCommunicator::fail(SerialQueue::Task& task, const Operation& operation
     queue_.abandon();  // a connecting communicator has no buffers
   }
   throw CommError(message);
-}
-
-Completion GroupCommunicator::all_gather(Segments segments, const OpLabel& label) {
-  check_parts(segments, size());
-  const Bytes bytes = total_bytes(segments);
-  return start(CommKind::kAllGather, label, bytes, "",
-               [segments = std::move(segments)](Exchange exchange) {
-                 all_gather_bytes(exchange, segments);
-               });
-}
-
-Completion GroupCommunicator::reduce_scatter(FloatSegments segments, DType wire,
-                                             std::span<std::byte> scratch, const OpLabel& label) {
-  check_parts(segments, size());
-  const int64_t elements = total_elements(segments);
-  check_reduction(elements, wire, scratch, size());
-  return start(CommKind::kReduceScatter, label, elements * width_of(wire),
-               std::string(longshore::name_of(wire)),
-               [segments = std::move(segments), wire, scratch](Exchange exchange) {
-                 reduce_scatter_sums(exchange, segments, wire, scratch);
-               });
-}
-
-Completion GroupCommunicator::all_reduce(FloatSegments segments, DType wire,
-                                         std::span<std::byte> scratch, const OpLabel& label) {
-  const int64_t elements = total_elements(segments);
-  check_reduction(elements, wire, scratch, size());
-  return start(CommKind::kAllReduce, label, elements * width_of(wire),
-               std::string(longshore::name_of(wire)),
-               [segments = std::move(segments), wire, scratch](Exchange exchange) {
-                 all_reduce_sums(exchange, segments, wire, scratch);
-               });
-}
-
-Completion GroupCommunicator::all_reduce(std::span<double> values, const OpLabel& label) {
-  return start(CommKind::kScalars, label, static_cast<Bytes>(values.size_bytes()), "",
-               [values](Exchange exchange) { all_reduce_scalars(exchange, values); });
-}
-
-Completion GroupCommunicator::broadcast(std::span<std::byte> bytes, int32_t root,
-                                        const OpLabel& label) {
-  LONGSHORE_CHECK(root >= 0 && root < size()) << root;
-  return start(CommKind::kBroadcast, label, static_cast<Bytes>(bytes.size()),
-               "from " + std::to_string(root),
-               [bytes, root](Exchange exchange) { broadcast_bytes(exchange, bytes, root); });
-}
-
-Completion GroupCommunicator::barrier(const OpLabel& label) {
-  return start(CommKind::kBarrier, label, 0, "", [](Exchange exchange) { meet(exchange); });
 }
 
 }  // namespace longshore

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -63,11 +62,12 @@ class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(GroupOptions options, std::shared_ptr<Watchdog> watchdog,
                    const ShareFirst& share_first, int32_t device_index)
-      : options_(std::move(options)), watchdog_(std::move(watchdog)), device_(device_index) {
-    const auto place = std::find(options_.members.begin(), options_.members.end(), options_.rank);
-    LONGSHORE_CHECK(place != options_.members.end()) << options_.name;
-    index_ = static_cast<int32_t>(place - options_.members.begin());
-    key_ = group_key(options_.name, options_.members);
+      : Communicator(options.name, static_cast<int32_t>(options.members.size()),
+                     index_in_group(options)),
+        options_(std::move(options)),
+        watchdog_(std::move(watchdog)),
+        device_(device_index),
+        key_(group_key(options_.name, options_.members)) {
     watchdog_->join_group(key_, options_.members);
     check_cuda(cudaSetDevice(device_), "choose the GPU");
     cudaStream_t stream = nullptr;
@@ -79,77 +79,30 @@ class NcclCommunicator : public Communicator {
     connect(share_first);
   }
 
-  const std::string& name() const override { return options_.name; }
-  int32_t size() const override { return static_cast<int32_t>(options_.members.size()); }
-  int32_t index() const override { return index_; }
-
-  Completion all_gather(Segments segments, const OpLabel& label) override {
-    check_parts(segments, size());
-    check_gpu_memory(segments, CommKind::kAllGather, label, name());
-    return start(CommKind::kAllGather, label, total_bytes(segments), [&] {
-      for (const auto& segment : segments) {
-        const size_t part = segment.size() / static_cast<size_t>(size());
-        check_nccl(ncclAllGather(segment.data() + part * static_cast<size_t>(index_),
-                                 segment.data(), part, ncclInt8, comm_.get(), stream_.get()),
-                   "ncclAllGather");
+ protected:
+  Completion start(const Collective& collective) override {
+    check_for_nccl(collective, name());
+    LONGSHORE_CHECK(collective.kind != CommKind::kScalars)
+        << "scalars are the host's: World::all() adds them";
+    Operation operation = begin(collective.kind, collective.label, collective.payload());
+    // The collective waits for this thread's stream, which produced the buffers' contents.
+    const Event before = make_event();
+    check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
+    check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");
+    bool issued = false;
+    wait_until(operation, [&] {
+      if (!issued) {
+        issued = true;
+        check_nccl(ncclGroupStart(), "ncclGroupStart");
+        issue(collective);
+        check_nccl(ncclGroupEnd(), "ncclGroupEnd");
       }
+      return ready();
     });
+    Event done = make_event();
+    check_cuda(cudaEventRecord(done.get(), stream_.get()), "record an event");
+    return Completion(std::make_unique<Pending>(this, std::move(operation), std::move(done)));
   }
-
-  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
-                            const OpLabel& label) override {
-    check_parts(segments, size());
-    check_nccl_wire(wire);
-    check_gpu_memory(segments, CommKind::kReduceScatter, label, name());
-    return start(CommKind::kReduceScatter, label, total_elements(segments) * 4, [&] {
-      for (const auto& segment : segments) {
-        const size_t part = segment.size() / static_cast<size_t>(size());
-        check_nccl(
-            ncclReduceScatter(segment.data(), segment.data() + part * static_cast<size_t>(index_),
-                              part, ncclFloat, ncclSum, comm_.get(), stream_.get()),
-            "ncclReduceScatter");
-      }
-    });
-  }
-
-  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
-                        const OpLabel& label) override {
-    check_nccl_wire(wire);
-    check_gpu_memory(segments, CommKind::kAllReduce, label, name());
-    return start(CommKind::kAllReduce, label, total_elements(segments) * 4, [&] {
-      for (const auto& segment : segments) {
-        check_nccl(ncclAllReduce(segment.data(), segment.data(), segment.size(), ncclFloat, ncclSum,
-                                 comm_.get(), stream_.get()),
-                   "ncclAllReduce");
-      }
-    });
-  }
-
-  Completion all_reduce(std::span<double> values, const OpLabel& label) override {
-    check_gpu_memory(std::as_bytes(values), CommKind::kScalars, label, name());
-    LONGSHORE_CHECK(false) << "scalars are the host's: World::all() adds them";
-    return {};
-  }
-
-  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override {
-    check_gpu_memory(bytes, CommKind::kBroadcast, label, name());
-    return start(CommKind::kBroadcast, label, static_cast<Bytes>(bytes.size()), [&] {
-      check_nccl(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclInt8, root,
-                               comm_.get(), stream_.get()),
-                 "ncclBroadcast");
-    });
-  }
-
-  Completion barrier(const OpLabel& label) override {
-    return start(CommKind::kBarrier, label, 0, [&] {
-      check_nccl(ncclAllReduce(token_.get(), token_.get(), 1, ncclInt8, ncclSum, comm_.get(),
-                               stream_.get()),
-                 "ncclAllReduce");
-    });
-  }
-
-  const PayloadCounters& counters() const override { return counters_; }
-  PayloadCounters& counters() override { return counters_; }
 
  private:
   class Pending : public Completion::State {
@@ -172,15 +125,14 @@ class NcclCommunicator : public Communicator {
   };
 
   Operation begin(CommKind kind, const OpLabel& label, Bytes bytes) {
-    Operation operation{kind, label, options_.name, ++sequence_, bytes};
-    watchdog_->issued(key_, operation);
+    Operation operation{kind, label, name(), ++sequence_, bytes};
     watchdog_->begun(key_, operation);
     return operation;
   }
 
   void connect(const ShareFirst& share_first) {
     ncclUniqueId id{};
-    if (index_ == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    if (index() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
     const std::string shared = share_first(std::string(id.internal, sizeof id.internal));
     if (shared.size() != sizeof id.internal) throw CommError("NCCL's id has a wrong size");
     std::memcpy(id.internal, shared.data(), sizeof id.internal);
@@ -189,7 +141,7 @@ class NcclCommunicator : public Communicator {
     config.blocking = 0;
     config.maxCTAs = kMaxCtas;
     ncclComm_t comm = nullptr;
-    check_nccl(ncclCommInitRankConfig(&comm, size(), id, index_, &config), "ncclCommInitRank");
+    check_nccl(ncclCommInitRankConfig(&comm, size(), id, index(), &config), "ncclCommInitRank");
     comm_.reset(comm);
     wait_until(operation, [this] { return ready(); });
     watchdog_->finished(key_, operation.sequence);
@@ -203,27 +155,38 @@ class NcclCommunicator : public Communicator {
     return state == ncclSuccess;
   }
 
-  template <typename Issue>
-  Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const Issue& issue) {
-    counters_.add(kind, label.unit, bytes);
-    Operation operation = begin(kind, label, bytes);
-    // The collective waits for this thread's stream, which produced the buffers' contents.
-    const Event before = make_event();
-    check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
-    check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");
-    bool issued = false;
-    wait_until(operation, [&] {
-      if (!issued) {
-        issued = true;
-        check_nccl(ncclGroupStart(), "ncclGroupStart");
-        issue();
-        check_nccl(ncclGroupEnd(), "ncclGroupEnd");
+  void issue(const Collective& collective) {
+    if (collective.kind == CommKind::kBarrier) {
+      check_nccl(ncclAllReduce(token_.get(), token_.get(), 1, ncclInt8, ncclSum, comm_.get(),
+                               stream_.get()),
+                 "ncclAllReduce");
+    }
+    for (const auto& segment : collective.segments) {
+      std::byte* const data = segment.data();
+      const size_t floats = segment.size() / sizeof(float), ranks = static_cast<size_t>(size());
+      std::byte* const mine = data + segment.size() / ranks * static_cast<size_t>(index());
+      switch (collective.kind) {
+        case CommKind::kAllGather:
+          check_nccl(ncclAllGather(mine, data, segment.size() / ranks, ncclInt8, comm_.get(),
+                                   stream_.get()),
+                     "ncclAllGather");
+          break;
+        case CommKind::kReduceScatter:
+          check_nccl(ncclReduceScatter(data, mine, floats / ranks, ncclFloat, ncclSum, comm_.get(),
+                                       stream_.get()),
+                     "ncclReduceScatter");
+          break;
+        case CommKind::kAllReduce:
+          check_nccl(
+              ncclAllReduce(data, data, floats, ncclFloat, ncclSum, comm_.get(), stream_.get()),
+              "ncclAllReduce");
+          break;
+        default:
+          check_nccl(ncclBroadcast(data, data, segment.size(), ncclInt8, collective.root,
+                                   comm_.get(), stream_.get()),
+                     "ncclBroadcast");
       }
-      return ready();
-    });
-    Event done = make_event();
-    check_cuda(cudaEventRecord(done.get(), stream_.get()), "record an event");
-    return Completion(std::make_unique<Pending>(this, std::move(operation), std::move(done)));
+    }
   }
 
   template <typename Condition>
@@ -241,11 +204,11 @@ class NcclCommunicator : public Communicator {
         std::this_thread::sleep_for(kLook);
       }
     } catch (const TransportError& error) {
-      const int32_t neighbour = options_.members[index_ == 0 ? 1 : 0];
+      const int32_t neighbour = options_.members[index() == 0 ? 1 : 0];
       watchdog_->blame_break(neighbour, operation, error.what());
       fail(operation, waited());
     }
-    counters_.add_wait(operation.kind, operation.label.unit, waited());
+    counters().add_wait(operation.kind, operation.label.unit, waited());
   }
 
   [[noreturn]] void fail(const Operation& operation, double waited) {
@@ -258,10 +221,8 @@ class NcclCommunicator : public Communicator {
   GroupOptions options_;
   std::shared_ptr<Watchdog> watchdog_;
   int32_t device_ = 0;
-  int32_t index_ = 0;
   std::string key_;
   int64_t sequence_ = 0;
-  PayloadCounters counters_;
   Stream stream_;
   std::unique_ptr<void, DeviceBytesDeleter> token_;  // the byte that barriers reduce
   std::unique_ptr<std::remove_pointer_t<ncclComm_t>, CommDeleter> comm_;

@@ -8,6 +8,25 @@
 #include "comm/operations/operation.h"
 
 namespace longshore {
+namespace {
+
+// Throws CheckFailure if a segment does not divide into `size` equal parts.
+template <typename Element>
+void check_parts(const std::vector<std::span<Element>>& segments, int32_t size) {
+  for (const auto& segment : segments) {
+    LONGSHORE_CHECK(segment.size() % static_cast<size_t>(size) == 0)
+        << segment.size() << (sizeof(Element) == 1 ? " bytes" : " elements") << " for " << size
+        << " ranks";
+  }
+}
+
+Communicator::Segments bytes_of(const Communicator::FloatSegments& segments) {
+  Communicator::Segments bytes;
+  for (const auto& segment : segments) bytes.push_back(std::as_writable_bytes(segment));
+  return bytes;
+}
+
+}  // namespace
 
 std::string_view name_of(CommKind kind) {
   switch (kind) {
@@ -112,41 +131,49 @@ Bytes reduce_scratch_bytes(int64_t elements, DType /*wire*/, int32_t size) {
   return window * (size - 1) * static_cast<Bytes>(sizeof(float));
 }
 
-Completion SoloCommunicator::all_gather(Segments segments, const OpLabel& label) {
-  counters_.add(CommKind::kAllGather, label.unit, total_bytes(segments));
-  return {};
+Bytes Collective::payload() const {
+  Bytes bytes = 0;
+  for (const auto& segment : segments) bytes += std::ssize(segment);
+  return reduces() ? bytes / width_of(DType::kF32) * width_of(wire) : bytes;
 }
 
-Completion SoloCommunicator::reduce_scatter(FloatSegments segments, DType wire,
-                                            std::span<std::byte> scratch, const OpLabel& label) {
-  const int64_t elements = total_elements(segments);
-  check_reduction(elements, wire, scratch, 1);
-  counters_.add(CommKind::kReduceScatter, label.unit, elements * width_of(wire));
-  return {};
+Completion Communicator::all_gather(Segments segments, const OpLabel& label) {
+  check_parts(segments, size_);
+  return count({CommKind::kAllGather, label, std::move(segments)});
 }
 
-Completion SoloCommunicator::all_reduce(FloatSegments segments, DType wire,
+Completion Communicator::reduce_scatter(const FloatSegments& segments, DType wire,
                                         std::span<std::byte> scratch, const OpLabel& label) {
-  const int64_t elements = total_elements(segments);
-  check_reduction(elements, wire, scratch, 1);
-  counters_.add(CommKind::kAllReduce, label.unit, elements * width_of(wire));
-  return {};
+  check_parts(segments, size_);
+  return count({CommKind::kReduceScatter, label, bytes_of(segments), wire, scratch});
 }
 
-Completion SoloCommunicator::all_reduce(std::span<double> values, const OpLabel& label) {
-  counters_.add(CommKind::kScalars, label.unit, static_cast<Bytes>(values.size_bytes()));
-  return {};
+Completion Communicator::all_reduce(const FloatSegments& segments, DType wire,
+                                    std::span<std::byte> scratch, const OpLabel& label) {
+  return count({CommKind::kAllReduce, label, bytes_of(segments), wire, scratch});
 }
 
-Completion SoloCommunicator::broadcast(std::span<std::byte> bytes, int32_t root,
-                                       const OpLabel& label) {
-  LONGSHORE_CHECK(root == 0) << root;
-  counters_.add(CommKind::kBroadcast, label.unit, static_cast<Bytes>(bytes.size()));
-  return {};
+Completion Communicator::all_reduce(std::span<double> values, const OpLabel& label) {
+  return count({CommKind::kScalars, label, {std::as_writable_bytes(values)}});
 }
 
-Completion SoloCommunicator::barrier(const OpLabel& label) {
-  counters_.add(CommKind::kBarrier, label.unit, 0);
+Completion Communicator::broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) {
+  LONGSHORE_CHECK(root >= 0 && root < size_) << root;
+  return count({.kind = CommKind::kBroadcast, .label = label, .segments = {bytes}, .root = root});
+}
+
+Completion Communicator::barrier(const OpLabel& label) {
+  return count({CommKind::kBarrier, label});
+}
+
+Completion Communicator::count(const Collective& collective) {
+  Completion completion = start(collective);
+  counters_.add(collective.kind, collective.label.unit, collective.payload());
+  return completion;
+}
+
+Completion SoloCommunicator::start(const Collective& collective) {
+  check_reduction(collective, 1);
   return {};
 }
 

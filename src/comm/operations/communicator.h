@@ -103,40 +103,74 @@ class Completion {
   std::unique_ptr<State> state_;  // null once finished
 };
 
+// A collective and the caller's buffers, as bytes.
+struct Collective {
+  CommKind kind = CommKind::kBarrier;
+  OpLabel label = {};
+  std::vector<std::span<std::byte>> segments = {};
+  // A reduction has these two; Communicator::reduce_scatter says what they are.
+  DType wire = DType::kF32;
+  std::span<std::byte> scratch = {};
+  int32_t root = 0;  // of a broadcast
+
+  // Returns the segments as the values that the caller handed over: floats, or doubles of scalars.
+  template <typename Value>
+  std::vector<std::span<Value>> as() const {
+    std::vector<std::span<Value>> values;
+    for (const auto& segment : segments) {
+      values.push_back({reinterpret_cast<Value*>(segment.data()), segment.size() / sizeof(Value)});
+    }
+    return values;
+  }
+  bool reduces() const { return kind == CommKind::kReduceScatter || kind == CommKind::kAllReduce; }
+  Bytes payload() const;
+};
+
 class Communicator {
  public:
   using Segments = std::vector<std::span<std::byte>>;
   using FloatSegments = std::vector<std::span<float>>;
 
+  Communicator(std::string name, int32_t size, int32_t index)
+      : name_(std::move(name)), size_(size), index_(index) {}
   virtual ~Communicator() = default;
 
-  virtual const std::string& name() const = 0;  // "world", "shards", "replicas"
-  virtual int32_t size() const = 0;
-  virtual int32_t index() const = 0;  // this rank's index in the group
+  const std::string& name() const { return name_; }  // "world", "shards", "replicas"
+  int32_t size() const { return size_; }
+  int32_t index() const { return index_; }  // this rank's index in the group
 
   // Gathers in place. Every segment's size is a multiple of size(). Before, the rank's part, at
   // index() * bytes / size(), is valid; after, all parts are.
-  [[nodiscard]] virtual Completion all_gather(Segments segments, const OpLabel& label) = 0;
+  [[nodiscard]] Completion all_gather(Segments segments, const OpLabel& label);
   // Reduces in place. After it the rank's part of every segment is the sum over ranks; other parts
   // are unspecified. `wire` is the dtype that travels: kF32, or kBF16 (values are rounded first and
   // added in fp32). `scratch` has reduce_scratch_bytes of all elements.
-  [[nodiscard]] virtual Completion reduce_scatter(FloatSegments segments, DType wire,
-                                                  std::span<std::byte> scratch,
-                                                  const OpLabel& label) = 0;
+  [[nodiscard]] Completion reduce_scatter(const FloatSegments& segments, DType wire,
+                                          std::span<std::byte> scratch, const OpLabel& label);
   // Sums over ranks in place; all ranks get the same bits. Segments may have any size.
-  [[nodiscard]] virtual Completion all_reduce(FloatSegments segments, DType wire,
-                                              std::span<std::byte> scratch,
-                                              const OpLabel& label) = 0;
+  [[nodiscard]] Completion all_reduce(const FloatSegments& segments, DType wire,
+                                      std::span<std::byte> scratch, const OpLabel& label);
   // Adds a few scalars in double, in the order of ranks.
-  [[nodiscard]] virtual Completion all_reduce(std::span<double> values, const OpLabel& label) = 0;
-  [[nodiscard]] virtual Completion broadcast(std::span<std::byte> bytes, int32_t root,
-                                             const OpLabel& label) = 0;
-  [[nodiscard]] virtual Completion barrier(const OpLabel& label) = 0;
+  [[nodiscard]] Completion all_reduce(std::span<double> values, const OpLabel& label);
+  [[nodiscard]] Completion broadcast(std::span<std::byte> bytes, int32_t root,
+                                     const OpLabel& label);
+  [[nodiscard]] Completion barrier(const OpLabel& label);
 
-  // Returns the payload of this rank's operations since the group was made, by kind and unit.
-  virtual const PayloadCounters& counters() const = 0;
-  // The mutable form serves PayloadCounters::take().
-  virtual PayloadCounters& counters() = 0;
+  // Return the payload of this rank's operations since the group was made, by kind and unit. The
+  // mutable form serves PayloadCounters::take().
+  const PayloadCounters& counters() const { return counters_; }
+  PayloadCounters& counters() { return counters_; }
+
+ protected:
+  // Starts an operation whose segments have been checked to divide among the ranks.
+  virtual Completion start(const Collective& collective) = 0;
+
+ private:
+  Completion count(const Collective& collective);
+
+  std::string name_;
+  int32_t size_, index_;
+  PayloadCounters counters_;
 };
 
 // Returns the scratch that reduce_scatter and all_reduce need for `elements` (all segments
@@ -150,27 +184,10 @@ Bytes reduce_scratch_bytes(int64_t elements, DType wire, int32_t size);
 
 class SoloCommunicator : public Communicator {
  public:
-  explicit SoloCommunicator(std::string name) : name_(std::move(name)) {}
+  explicit SoloCommunicator(std::string name) : Communicator(std::move(name), 1, 0) {}
 
-  const std::string& name() const override { return name_; }
-  int32_t size() const override { return 1; }
-  int32_t index() const override { return 0; }
-
-  Completion all_gather(Segments segments, const OpLabel& label) override;
-  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> scratch,
-                            const OpLabel& label) override;
-  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> scratch,
-                        const OpLabel& label) override;
-  Completion all_reduce(std::span<double> values, const OpLabel& label) override;
-  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override;
-  Completion barrier(const OpLabel& label) override;
-
-  const PayloadCounters& counters() const override { return counters_; }
-  PayloadCounters& counters() override { return counters_; }
-
- private:
-  std::string name_;
-  PayloadCounters counters_;
+ protected:
+  Completion start(const Collective& collective) override;
 };
 
 }  // namespace longshore

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/processor.h"
 #include "base/random.h"
 #include "base/texts.h"
 #include "comm/store/store.h"
@@ -89,6 +90,24 @@ bool find_addresses(const StoreAddress& store, int family, ProcessIdentity& iden
   return false;
 }
 
+// Calls use(key, field) for each field of the identity.
+template <typename Identity, typename Use>
+void for_each_field(Identity& identity, const Use& use) {
+  use("host", identity.host);
+  use("pid", identity.pid);
+  use("start", identity.start_ticks);
+  use("pid_space", identity.pid_space);
+  use("address", identity.address);
+  use("store_address", identity.store_address);
+  use("token", identity.token);
+  use("local_rank", identity.local_rank);
+  use("local_size", identity.local_size);
+  use("node", identity.node);
+}
+
+// The maximum length of a printed operation text.
+constexpr size_t kMaxText = 1000;
+
 }  // namespace
 
 std::string ProcessIdentity::text() const {
@@ -100,16 +119,8 @@ std::string rank_text(int32_t rank, const ProcessIdentity& identity) {
 }
 
 std::string ProcessIdentity::to_json() const {
-  const Json object = {{"host", host},
-                       {"pid", pid},
-                       {"start", start_ticks},
-                       {"pid_space", pid_space},
-                       {"address", address},
-                       {"store_address", store_address},
-                       {"token", token},
-                       {"local_rank", local_rank},
-                       {"local_size", local_size},
-                       {"node", node}};
+  Json object;
+  for_each_field(*this, [&](const char* key, const auto& value) { object[key] = value; });
   return object.dump();
 }
 
@@ -117,17 +128,9 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = 64 * kKiB, .max_depth = 2}, "the store");
     ProcessIdentity identity;
+    for_each_field(identity, [&](const char* key, auto& value) { object.at(key).get_to(value); });
     // The host is untrusted text that is printed, so it is escaped.
-    identity.host = printable(object.at("host").get<std::string>());
-    identity.pid = object.at("pid").get<int64_t>();
-    identity.start_ticks = object.at("start").get<int64_t>();
-    identity.pid_space = object.at("pid_space").get<std::string>();
-    identity.address = object.at("address").get<std::string>();
-    identity.store_address = object.at("store_address").get<std::string>();
-    identity.token = object.at("token").get<std::string>();
-    identity.local_rank = object.at("local_rank").get<int32_t>();
-    identity.local_size = object.at("local_size").get<int32_t>();
-    identity.node = object.at("node").get<int32_t>();
+    identity.host = printable(identity.host);
     return identity;
   } catch (const std::exception& error) {
     throw StoreError(std::string("a rank's identity cannot be read: ") + error.what());
@@ -136,8 +139,7 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
 
 ProcessIdentity identify_process(const StoreAddress& store) {
   ProcessIdentity identity;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) identity.host = host.data();
+  identity.host = host_name();
   identity.pid = ::getpid();
   identity.start_ticks = read_stat(identity.pid).start_ticks;
   identity.pid_space = read_pid_space();
@@ -162,21 +164,12 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
 
-namespace {
-
-// The maximum length of a printed operation text.
-constexpr size_t kMaxText = 1000;
-
-}  // namespace
-
 std::string RankHeartbeat::to_json() const {
   Json object = {{"number", number}, {"leaving", leaving}, {"knows_failure", knows_failure}};
   object["groups"] = Json::object();
   for (const auto& [key, group] : groups) {
-    object["groups"][key] = {{"issued", group.issued},
-                             {"running", group.running},
-                             {"finished", group.finished},
-                             {"text", group.text}};
+    object["groups"][key] = {
+        {"running", group.running}, {"finished", group.finished}, {"text", group.text}};
   }
   return object.dump();
 }
@@ -190,8 +183,7 @@ RankHeartbeat RankHeartbeat::from_json(const std::string& text) {
     heartbeat.leaving = object.at("leaving").get<bool>();
     heartbeat.knows_failure = object.at("knows_failure").get<bool>();
     for (const auto& [key, group] : object.at("groups").items()) {
-      heartbeat.groups[key] = {.issued = group.at("issued").get<int64_t>(),
-                               .running = group.at("running").get<int64_t>(),
+      heartbeat.groups[key] = {.running = group.at("running").get<int64_t>(),
                                .finished = group.at("finished").get<bool>(),
                                .text = printable(group.at("text").get<std::string>(), kMaxText)};
     }

@@ -46,7 +46,6 @@ bool is_loopback(const std::string& address);
 // A rank's progress in one group of ranks. An operation is a collective; every rank of the group
 // counts them alike.
 struct GroupBeat {
-  int64_t issued = 0;    // sequence number of the last operation issued
   int64_t running = 0;   // sequence number of the last operation begun
   bool finished = true;  // whether the operation `running` has finished
   std::string text;      // describes the operation `running`, for messages

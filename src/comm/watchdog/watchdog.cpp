@@ -92,11 +92,6 @@ void Watchdog::join_group(const std::string& key, const std::vector<int32_t>& me
   peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key] = {};
 }
 
-void Watchdog::issued(const std::string& key, const Operation& operation) {
-  const MutexLock lock(mutex_);
-  peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key].issued = operation.sequence;
-}
-
 void Watchdog::begun(const std::string& key, const Operation& operation) {
   const MutexLock lock(mutex_);
   GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key];

@@ -54,7 +54,6 @@ class Watchdog {
 
   // These record this rank's progress. The key is "name[members]".
   void join_group(const std::string& key, const std::vector<int32_t>& members);
-  void issued(const std::string& key, const Operation& operation);
   void begun(const std::string& key, const Operation& operation);
   void finished(const std::string& key, int64_t sequence);
 
