@@ -3,11 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/errors.h"
-#include "device/cuda_device.h"
-#include "device/gpu_tensors.h"
-#include "model/row_ops.h"
-#include "tests/fakes/gpu.h"
 #include "tests/model/allocation_meter.h"
 
 namespace longshore {
@@ -55,17 +50,6 @@ TEST(DocumentChunks, ABlockAllocatesForItsOwnRows) {
   const AllocationMeter meter;
   rows.scatter(to, part);
   EXPECT_LE(meter.peak(), 3 * kScanPositions * kWidth * int64_t{sizeof(float)});
-}
-
-// Goal: rows by index are written to contiguous tensors alone, because of LibTorch's copies.
-TEST(DocumentChunksGpu, RowsByIndexNeedAContiguousTensor) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  const at::Tensor all = at::zeros({9, kWidth}).to(gpu_tensors(0));
-  const at::Tensor rows = at::arange(3).to(all.device());
-  const at::Tensor values = at::ones_like(all.narrow(0, 0, 3));
-  copy_rows(all, rows, values);
-  EXPECT_THROW(copy_rows(all.narrow(1, 0, 2), rows, values.narrow(1, 0, 2)), CheckFailure);
 }
 
 }  // namespace
