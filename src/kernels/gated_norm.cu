@@ -2,6 +2,7 @@
 
 #include "kernels/cuda_values.h"
 #include "kernels/gated_norm.h"
+#include "kernels/partial_sums.h"
 
 namespace longshore::kernels {
 namespace {
@@ -136,20 +137,6 @@ __global__ void backward(GatedNorm shape, int64_t each, const X* __restrict__ x,
   }
 }
 
-// Adds lines of `weights` partial sums, one block for each weight: there may be few weights and
-// many lines.
-__global__ void add_partials(int64_t lines, int64_t weights, const float* __restrict__ partial,
-                             float* __restrict__ sum) {
-  for (int64_t at = blockIdx.x; at < weights; at += gridDim.x) {
-    float value = 0.0f;
-    for (int64_t line = threadIdx.x; line < lines; line += blockDim.x) {
-      value += partial[line * weights + at];
-    }
-    value = over_block(value, Add(), 0.0f);
-    if (threadIdx.x == 0) sum[at] += value;
-  }
-}
-
 // Whether all segments of these operands begin at a multiple of what a thread loads at a time.
 bool takes_neighbours(const GatedNorm& shape, std::initializer_list<const void*> wide,
                       std::initializer_list<const void*> of_dtype) {
@@ -226,8 +213,7 @@ void gated_norm_backward_cuda(const GatedNorm& shape, const GatedNormInputs& inp
   check_launch("gated_norm_backward");
   if (gradients.partial == nullptr) return;
   const int64_t weights = shape.weights(), lines = pieces * shape.row_width() / weights;
-  launch(add_partials, blocks_for(weights), static_cast<unsigned>(threads_for(lines)), stream,
-         lines, weights, gradients.partial, gradients.weight);
+  add_partials(lines, weights, gradients.partial, gradients.weight, stream);
   check_launch("gated_norm_backward, weight");
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda_values.h"
 #include "kernels/norm.h"
+#include "kernels/partial_sums.h"
 
 namespace longshore::kernels {
 namespace {
@@ -144,16 +145,6 @@ __global__ void backward(Norm shape, const T* __restrict__ grad, const T* __rest
   }
 }
 
-// Adds the rows of `partial` in order, one thread for each column.
-__global__ void add_partials(const float* __restrict__ partial, int64_t rows, int64_t width,
-                             float* __restrict__ sum) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (column >= width) return;
-  float value = 0.0f;
-  for (int64_t row = 0; row < rows; ++row) value += partial[row * width + column];
-  sum[column] += value;
-}
-
 // All rows are 16-byte aligned if the first is and a row's bytes are a multiple of 16.
 bool takes_lots(const Norm& shape, std::initializer_list<const void*> operands) {
   return shape.width * width_of(shape.dtype) % 16 == 0 && std::ranges::all_of(operands, aligned);
@@ -184,7 +175,7 @@ void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, cons
   if (shape.rows == 0) return;
   const bool summed = weight_sum != nullptr || bias_sum != nullptr;
   LONGSHORE_CHECK(!summed || partial != nullptr) << "the parameters' gradients need scratch";
-  const int64_t sums = norm_partial_elements(shape.rows, 1);
+  const int64_t sums = norm_partials(shape.rows, shape.width);
   float* const of_weight = weight_sum == nullptr ? nullptr : partial;
   float* const of_bias =
       bias_sum == nullptr ? nullptr : partial + (weight_sum == nullptr ? 0 : sums * shape.width);
@@ -197,14 +188,8 @@ void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, cons
            static_cast<const T*>(weight), static_cast<T*>(grad_x), of_weight, of_bias);
   });
   check_launch("norm_backward");
-  constexpr int kThreads = 128;
-  const auto blocks = static_cast<unsigned>((shape.width + kThreads - 1) / kThreads);
-  if (weight_sum != nullptr) {
-    launch(add_partials, blocks, kThreads, stream, of_weight, sums, shape.width, weight_sum);
-  }
-  if (bias_sum != nullptr) {
-    launch(add_partials, blocks, kThreads, stream, of_bias, sums, shape.width, bias_sum);
-  }
+  if (weight_sum != nullptr) add_partials(sums, shape.width, of_weight, weight_sum, stream);
+  if (bias_sum != nullptr) add_partials(sums, shape.width, of_bias, bias_sum, stream);
   if (summed) check_launch("norm_backward, sums");
 }
 

@@ -10,6 +10,7 @@
 // contiguous.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -48,10 +49,16 @@ void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, cons
                         void* grad_x, float* weight_sum, float* bias_sum, float* partial,
                         CUstream_st* stream);
 
-// Rows are spread over this many partial sums: enough to fill a GPU, with little scratch.
-inline constexpr int64_t kNormPartials = 256;
+// Rows are spread over as many partial sums, each of a thread block: enough to fill a GPU. A narrow
+// row keeps few threads busy (a head of 128 values one warp), so it gets as many blocks as 4 MiB of
+// scratch have sums.
+inline constexpr int64_t kLeastNormPartials = 256;
+inline constexpr int64_t kNormPartialElements = int64_t{1} << 20;
+constexpr int64_t norm_partials(int64_t rows, int64_t width) {
+  return std::min(rows, std::max(kLeastNormPartials, kNormPartialElements / width));
+}
 constexpr int64_t norm_partial_elements(int64_t rows, int64_t width) {
-  return (rows < kNormPartials ? rows : kNormPartials) * width;
+  return norm_partials(rows, width) * width;
 }
 
 }  // namespace longshore::kernels

@@ -250,11 +250,8 @@ void delta_blocks_backward(const DeltaTerms& terms, const at::Tensor& grad, cons
     const at::Tensor block_grad = rows.gather(grad, spec.value_heads);
     const BlockGradients own =
         block_backward(math, block_grad, carry_back(*block, math, block_grad, state_grad, states));
-    const int64_t keys = spec.key_width();
-    rows.scatter(gradients.mixed.narrow(1, 0, keys),
-                 math.query_units.gradient(own.q).mul_(terms.scale()));
-    rows.scatter(gradients.mixed.narrow(1, keys, keys), math.key_units.gradient(own.k));
-    rows.scatter(gradients.mixed.narrow(1, 2 * keys, spec.value_width()), own.v);
+    rows.scatter(gradients.mixed, {math.query_units.gradient(own.q).mul_(terms.scale()),
+                                   math.key_units.gradient(own.k), own.v});
     rows.scatter(gradients.beta, own.beta);
     rows.scatter(gradients.decay, own.decay);
   }

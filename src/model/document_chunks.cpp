@@ -8,6 +8,10 @@
 namespace longshore {
 namespace {
 
+// A block of a few ranges of rows is written by as many copies. Rows by index need more kernels
+// than that: repeatable bits make LibTorch sort the indices.
+constexpr size_t kMostCopies = 8;
+
 int64_t chunk_size(int64_t positions) {
   if (2 * positions > kScanChunk) return kScanChunk;
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
@@ -61,6 +65,11 @@ BlockRows::BlockRows(const ChunkBlock& block, const at::Device& device)
     : chunks_(std::ssize(block.chunks)), size_(block.size) {
   std::vector<int64_t> from, places, targets;
   for (const Chunk& chunk : block.chunks) {
+    if (!ranges_.empty() && ranges_.back().begin + ranges_.back().count == chunk.begin) {
+      ranges_.back().count += chunk.count;
+    } else {
+      ranges_.push_back({chunk.begin, chunk.count});
+    }
     for (int64_t i = 0; i < size_; ++i) {
       const bool inside = i < chunk.count;
       if (inside) {
@@ -74,10 +83,12 @@ BlockRows::BlockRows(const ChunkBlock& block, const at::Device& device)
   if (places.size() < from.size()) {
     const at::Tensor padding = (rows < 0).view({chunks_, 1, size_, 1});
     padding_ = padding.to(device, /*non_blocking=*/true);
+    places_ = at::tensor(places, at::kLong).to(device, /*non_blocking=*/true);
   }
   rows_ = rows.clamp_min(0).to(device, /*non_blocking=*/true);
-  places_ = at::tensor(places, at::kLong).to(device, /*non_blocking=*/true);
-  targets_ = at::tensor(targets, at::kLong).to(device, /*non_blocking=*/true);
+  if (ranges_.size() > kMostCopies) {
+    targets_ = at::tensor(targets, at::kLong).to(device, /*non_blocking=*/true);
+  }
 }
 
 at::Tensor BlockRows::gather(const at::Tensor& x, int64_t heads) const {
@@ -86,9 +97,22 @@ at::Tensor BlockRows::gather(const at::Tensor& x, int64_t heads) const {
   return padding_.defined() ? values.masked_fill_(padding_, 0.0) : values;
 }
 
-void BlockRows::scatter(const at::Tensor& to, const at::Tensor& values) const {
-  const at::Tensor rows = values.transpose(1, 2).reshape({chunks_ * size_, -1});
-  copy_rows(to, targets_, rows.index_select(0, places_).to(to.scalar_type()));
+void BlockRows::scatter(const at::Tensor& to, at::ArrayRef<at::Tensor> parts) const {
+  std::vector<at::Tensor> columns;
+  for (const at::Tensor& part : parts) {
+    columns.push_back(part.transpose(1, 2).reshape({chunks_ * size_, -1}).to(to.scalar_type()));
+  }
+  at::Tensor rows = columns.size() == 1 ? columns[0] : at::cat(columns, 1);
+  if (places_.defined()) rows = rows.index_select(0, places_);
+  if (targets_.defined()) {
+    copy_rows(to, targets_, rows);
+    return;
+  }
+  int64_t next = 0;
+  for (const Range& range : ranges_) {
+    to.narrow(0, range.begin, range.count).copy_(rows.narrow(0, next, range.count));
+    next += range.count;
+  }
 }
 
 at::Tensor turned(const at::Tensor& x) {

@@ -49,11 +49,20 @@ class BlockRows {
   BlockRows(const ChunkBlock& block, const at::Device& device);
   // Returns x [T, heads * width] as fp32 [chunks, heads, size, width]; padding is zero.
   at::Tensor gather(const at::Tensor& x, int64_t heads) const;
-  // Writes values [chunks, heads, size, width] to the rows of `to`, without the padding.
-  void scatter(const at::Tensor& to, const at::Tensor& values) const;
+  // Writes parts [chunks, heads, size, width], side by side and without the padding, to the rows of
+  // contiguous `to`. One call for all columns: see copy_rows.
+  void scatter(const at::Tensor& to, at::ArrayRef<at::Tensor> parts) const;
 
  private:
+  // Rows without a gap in `to`.
+  struct Range {
+    int64_t begin = 0, count = 0;
+  };
+
   int64_t chunks_, size_;
+  std::vector<Range> ranges_;
+  // `places_` are the positions that are no padding; `targets_` are their rows if the ranges are
+  // too many to copy them one by one.
   at::Tensor rows_, padding_, places_, targets_;
 };
 

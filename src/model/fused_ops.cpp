@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/mxfp4.h"
+#include "device/absent_gpu.h"
 #include "device/compute_threads.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
@@ -82,14 +83,17 @@ struct NormOperands {
 };
 
 // Sums over rows are added in pieces of rows that depend on the shape alone. Each sum has a row of
-// scratch for each piece.
+// scratch for each piece, or as much as a GPU would have.
 void norm_sums_on_cpu(const kernels::Norm& shape, const NormOperands& in, float* weight_sum,
                       float* bias_sum, const at::TensorOptions& options) {
   constexpr int64_t kMostPieces = 64, kLeastRows = 16;
   const int64_t rows_each = std::max(kLeastRows, (shape.rows + kMostPieces - 1) / kMostPieces);
   const int64_t pieces = (shape.rows + rows_each - 1) / rows_each;
   const int64_t sums = (weight_sum == nullptr ? 0 : 1) + (bias_sum == nullptr ? 0 : 1);
-  const at::Tensor scratch = at::empty({sums, pieces, shape.width}, options);
+  const int64_t lines = measures_absent_gpu()
+                            ? std::max(pieces, kernels::norm_partials(shape.rows, shape.width))
+                            : pieces;
+  const at::Tensor scratch = at::empty({sums * lines * shape.width}, options);
   float* next = scratch.mutable_data_ptr<float>();
   float* const of_weight =
       weight_sum == nullptr ? nullptr : std::exchange(next, next + pieces * shape.width);

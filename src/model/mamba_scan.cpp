@@ -189,7 +189,6 @@ MambaGradients scan_backward(const MambaInputs& in, const MambaGates& gates, con
   MambaGradients out{at::empty(in.mixed.sizes(), in.mixed.options().requires_grad(false)),
                      at::empty_like(gates.step), at::empty_like(gates.step),
                      at::empty_like(gates.step)};
-  const int64_t inner = spec.inner_width(), keyed = spec.groups * spec.state;
   const at::Tensor skip = in.skip.to(at::kFloat).view({spec.groups, 1, -1, 1});
   const std::vector<ChunkBlock> blocks = make_blocks(document_starts);
   at::Tensor state_grad;
@@ -203,9 +202,7 @@ MambaGradients scan_backward(const MambaInputs& in, const MambaGates& gates, con
     rows.scatter(out.skip, (block_grad * math.x).sum(-1));
     rows.scatter(out.decay, own.decay);
     const at::Tensor by_x = (own.values * math.step.unsqueeze(-1)).addcmul_(block_grad, skip);
-    rows.scatter(out.mixed.narrow(1, 0, inner), by_x.flatten(3));
-    rows.scatter(out.mixed.narrow(1, inner, keyed), own.keys);
-    rows.scatter(out.mixed.narrow(1, inner + keyed, keyed), own.queries);
+    rows.scatter(out.mixed, {by_x.flatten(3), own.keys, own.queries});
   }
   return out;
 }

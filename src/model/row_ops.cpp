@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "base/errors.h"
 #include "device/gpu_tensors.h"
 
 namespace longshore {
@@ -12,6 +13,7 @@ namespace {
 
 void put(const at::Tensor& to, std::initializer_list<at::Tensor> numbers, const at::Tensor& values,
          bool add) {
+  LONGSHORE_CHECK(to.is_contiguous()) << "rows by index would copy all of the tensor twice";
   c10::List<std::optional<at::Tensor>> indices;
   for (const at::Tensor& number : numbers) indices.push_back(number);
   at::Tensor target = to;

@@ -2,7 +2,8 @@
 // repeatable bits LibTorch's index_copy_, index_add_ and scatter_add_ become index_put_, which
 // copies the smallest and largest index to the host to check them. These functions skip the check
 // on a GPU, so indices must be in range (they come from nonzero() or from forward's tokens). The
-// sort behind it is stable, so sums repeat. Compute thread only.
+// sort behind it is stable, so sums repeat. On a GPU `to` must be contiguous: LibTorch would make a
+// contiguous copy of all of it, and copy that back, however few the rows. Compute thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>

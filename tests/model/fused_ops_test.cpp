@@ -350,6 +350,78 @@ TEST_P(FusedOpsGpu, CrossEntropy) {
   }
 }
 
+// The other norms, and a width without 16-byte rows, on a GPU agree with the reference and repeat.
+TEST_P(FusedOpsGpu, NormsOfEveryKind) {
+  for (const auto& [kind, width] : {std::pair{NormKind::kLayer, 200},
+                                    {NormKind::kLayer, 77},
+                                    {NormKind::kRmsOffset, 200},
+                                    {NormKind::kRmsWide, 128},
+                                    {NormKind::kRms, 77}}) {
+    // 9000 rows are more than there are partial sums of a head of 128.
+    const int64_t rows = width == 128 ? 9000 : 37;
+    compare({random({rows, width}), random({rows, width}), random({width}), random({width}),
+             at::zeros({2, width})},
+            [kind = kind](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+              const bool biased = kind == NormKind::kLayer;
+              const at::Tensor bias = biased ? in[3] : at::Tensor();
+              const at::Tensor bias_sum = biased ? in[4][1] : at::Tensor();
+              const at::Tensor grad_x =
+                  fused::norm_backward(in[0], in[1], in[2], kind, 1e-5, in[4][0], bias_sum);
+              return {fused::norm(in[1], in[2], bias, kind, 1e-5), grad_x, in[4]};
+            });
+  }
+}
+
+// Rotations of parts of heads, of neighbours, with a scale and of strided rows do too.
+TEST_P(FusedOpsGpu, RotationsOfEveryKind) {
+  for (const auto& [turned, pairs] : {std::pair{32, false}, {64, true}, {16, true}, {10, false}}) {
+    const at::Tensor frequencies = at::pow(10000.0, -at::arange(turned / 2) * 2.0 / turned);
+    compare({random({501, 9 * 64}), at::randint(0, 4000, {501}), frequencies},
+            [pairs = pairs](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+              const at::Tensor x = in[0].narrow(1, 0, 8 * 64);
+              return {fused::rotate(x, in[1], {in[2], 1.25, pairs}, 64, 1),
+                      fused::rotate(x, in[1], {in[2], 1.25, pairs}, 64, -1)};
+            });
+  }
+}
+
+// GELU, activations without `up`, and strided operands do too.
+TEST_P(FusedOpsGpu, GatedUnitsOfEveryKind) {
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const bool gated : {false, true}) {
+      for (const int64_t width : {77, 1024}) {
+        compare({random({13, width}), random({13, 2 * width})},
+                [=](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+                  const at::Tensor gate = in[1].narrow(1, 0, width);
+                  const at::Tensor up = gated ? in[1].narrow(1, width, width) : at::Tensor();
+                  const at::Tensor y = fused::glu(gate, up, activation);
+                  fused::glu_backward(in[0], gate, up, activation);
+                  return {y, in[1]};
+                });
+      }
+    }
+  }
+}
+
+// Convolutions of few and many taps, with and without an activation, do too.
+TEST_P(FusedOpsGpu, Convolutions) {
+  const at::Tensor positions = at::cat({at::arange(1), at::arange(3), at::arange(300)});
+  for (const auto& [taps, activated] : {std::pair{4, true}, {4, false}, {7, true}}) {
+    for (const int64_t channels : {77, 192}) {
+      compare({random({304, channels}), random({304, channels}), random({channels, 1, taps}),
+               positions},
+              [activated = activated,
+               type = GetParam()](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+                const fused::Convolution convolution{
+                    .taps = in[2], .bias = {}, .positions = in[3], .activated = activated};
+                const auto own =
+                    fused::causal_convolution_backward(in[0], in[1], convolution, true, true);
+                return {fused::causal_convolution(in[1], convolution), own.x, own.taps.to(type)};
+              });
+    }
+  }
+}
+
 std::string dtype_name(const testing::TestParamInfo<at::ScalarType>& info) {
   return info.param == at::kFloat ? "fp32" : "bf16";
 }

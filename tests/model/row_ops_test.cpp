@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "base/errors.h"
 #include "device/cuda_device.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/cpu_branches.h"
@@ -78,6 +79,17 @@ TEST(RowOpsGpu, GiveTheBitsOfTheCpu) {
       EXPECT_TRUE(at::equal(applied(o, gpu_tensors(0), copies), got)) << "a second run";
     }
   }
+}
+
+// Goal: rows are written to contiguous tensors alone, because LibTorch would copy all of another.
+TEST(RowOpsGpu, NeedAContiguousTensor) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  const at::Tensor all = at::zeros({9, 4}).to(gpu_tensors(0));
+  const at::Tensor rows = at::arange(3).to(all.device());
+  const at::Tensor values = at::ones({3, 4}).to(all.device());
+  copy_rows(all, rows, values);
+  EXPECT_THROW(copy_rows(all.narrow(1, 0, 2), rows, values.narrow(1, 0, 2)), CheckFailure);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 #include "trainer/device/gpu_check.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 #include "base/child_process.h"
 #include "base/errors.h"
@@ -142,6 +145,111 @@ void compare_kernels(at::ScalarType dtype, at::Device gpu, Comparison& compariso
   comparison.tensor("cross_entropy", fused::cross_entropy(gpu_logits, targets.to(gpu), 1.0, true),
                     losses);
   comparison.tensor("cross_entropy, gradient", gpu_logits, logits);
+}
+
+// ---- Other forms of the kernels ----
+
+// A case computes its named results on a device.
+using Results = std::vector<std::pair<std::string, at::Tensor>>;
+using Case = std::function<Results(const at::Device&)>;
+constexpr int64_t kFormRows = 67;
+
+// A row of an odd width has no 16-byte loads.
+Case norm_case(const char* name, NormKind kind, int64_t width, at::ScalarType dtype) {
+  const at::Tensor x = at::randn({kFormRows, width}).to(dtype), grad = at::randn_like(x);
+  const at::Tensor weight = at::randn({width}).to(dtype), bias = at::randn_like(weight);
+  return [=](const at::Device& device) -> Results {
+    const bool biased = kind == NormKind::kLayer;
+    const at::Tensor in = x.to(device), scale = weight.to(device);
+    const at::Tensor level = biased ? bias.to(device) : at::Tensor();
+    const at::Tensor sums = at::zeros({2, width}).to(device);
+    const at::Tensor y = fused::norm(in, scale, level, kind, 1e-5);
+    const at::Tensor grad_x = fused::norm_backward(grad.to(device), in, scale, kind, 1e-5, sums[0],
+                                                   biased ? sums[1] : at::Tensor());
+    const std::string backward = std::string("norm_backward, ") + name;
+    return {{std::string("norm, ") + name, y},
+            {backward, grad_x},
+            {backward + ", weight", sums[0]},
+            {backward + ", bias", sums[1]}};
+  };
+}
+
+// The heads are columns of wider rows.
+Case rotary_case(const char* name, int64_t turned, double scale, bool pairs, at::ScalarType dtype) {
+  constexpr int64_t kHead = 64, kWidth = 3 * kHead;
+  const at::Tensor wide = at::randn({kFormRows, kWidth + kHead}).to(dtype);
+  const at::Tensor frequencies = at::rand({turned / 2}), positions = at::arange(kFormRows);
+  return [=](const at::Device& device) -> Results {
+    const at::Tensor x = wide.to(device).narrow(1, 0, kWidth);
+    const fused::Rotation rotation{frequencies.to(device), scale, pairs};
+    return {{std::string("rotary, ") + name,
+             fused::rotate(x, positions.to(device), rotation, kHead, 1)}};
+  };
+}
+
+// Gate and up are halves of the rows of one matrix if `strided`.
+Case glu_case(const char* name, Activation activation, bool gated, bool strided,
+              at::ScalarType dtype) {
+  constexpr int64_t kWidth = 192;
+  const at::Tensor both = at::randn({kFormRows, 2 * kWidth}).to(dtype);
+  const at::Tensor grad = at::randn({kFormRows, kWidth}).to(dtype);
+  return [=](const at::Device& device) -> Results {
+    const at::Tensor own = both.to(device, /*non_blocking=*/false, /*copy=*/true);
+    const auto half = [&](int64_t which) {
+      const at::Tensor part = own.narrow(1, which * kWidth, kWidth);
+      return strided ? part : part.contiguous();
+    };
+    const at::Tensor gate = half(0), up = gated ? half(1) : at::Tensor();
+    const at::Tensor y = fused::glu(gate, up, activation);
+    fused::glu_backward(grad.to(device), gate, up, activation);
+    const std::string backward = std::string("glu_backward, ") + name;
+    Results results = {{std::string("glu, ") + name, y}, {backward + ", gate", gate}};
+    if (gated) results.emplace_back(backward + ", up", up);
+    return results;
+  };
+}
+
+Case convolution_case(const char* name, int64_t count, bool activated, at::ScalarType dtype) {
+  constexpr int64_t kChannels = 192;
+  const at::Tensor positions = at::cat({at::arange(1), at::arange(2), at::arange(64)});
+  const at::Tensor x = at::randn({kFormRows, kChannels}).to(dtype), grad = at::randn_like(x);
+  const at::Tensor taps = at::randn({kChannels, 1, count}).to(dtype);
+  return [=](const at::Device& device) -> Results {
+    const fused::Convolution convolution{.taps = taps.to(device),
+                                         .bias = {},
+                                         .positions = positions.to(device),
+                                         .activated = activated};
+    const at::Tensor in = x.to(device);
+    const auto own =
+        fused::causal_convolution_backward(grad.to(device), in, convolution, true, true);
+    const std::string backward = std::string("causal_convolution_backward, ") + name;
+    return {
+        {std::string("causal_convolution, ") + name, fused::causal_convolution(in, convolution)},
+        {backward, own.x},
+        {backward + ", taps", own.taps.to(dtype)}};  // terms were rounded to it
+  };
+}
+
+void compare_forms(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
+  const Case cases[] = {
+      norm_case("layer", NormKind::kLayer, 192, dtype),
+      norm_case("offset", NormKind::kRmsOffset, 192, dtype),
+      norm_case("odd width", NormKind::kRms, 77, dtype),
+      rotary_case("part", 32, 1.0, false, dtype),
+      rotary_case("pairs", 64, 1.0, true, dtype),
+      rotary_case("scaled", 64, 1.25, false, dtype),
+      glu_case("gelu", Activation::kGeluTanh, true, false, dtype),
+      glu_case("without up", Activation::kSilu, false, false, dtype),
+      glu_case("strided", Activation::kSilu, true, true, dtype),
+      convolution_case("7 taps", 7, true, dtype),
+      convolution_case("linear", 4, false, dtype),
+  };
+  for (const Case& form : cases) {
+    const Results expected = form(at::kCPU), got = form(gpu);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      comparison.tensor(expected[i].first, got[i].second, expected[i].second);
+    }
+  }
 }
 
 // Compares the passes around the recurrences of mixers, over documents of several lengths.
@@ -312,6 +420,7 @@ std::vector<std::string> check_gpu(int gpu) {
   comparison.part("copies", [&] { compare_copies(gpu, comparison); });
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     comparison.part("kernels", [&] { compare_kernels(dtype, device, comparison); });
+    comparison.part("forms of kernels", [&] { compare_forms(dtype, device, comparison); });
     comparison.part("kernels of mixers", [&] { compare_mixer_kernels(dtype, device, comparison); });
     comparison.part("attention", [&] { compare_attention(dtype, device, comparison); });
   }
