@@ -45,6 +45,18 @@ HWY_INLINE float finish_scores(const ScoreBlock& block, int64_t count, float* sc
   return largest(most);
 }
 
+// Returns the weights of scores relative to the largest, or to their log-sum-exp. Those below e^-46
+// = 1e-20 are zeros: in fp32 they cannot change a sum, and they would lead to denormal numbers,
+// which take processors ten times as long.
+HWY_INLINE Group weights_of(const Group& scores) {
+  Group weights = exp(scores);
+  for (int64_t i = 0; i < kParts; ++i) {
+    const auto least = hn::Set(Floats(), -46.0f);
+    weights.parts[i] = hn::IfThenZeroElse(hn::Lt(scores.parts[i], least), weights.parts[i]);
+  }
+  return weights;
+}
+
 // Writes zeros to the columns that a row does not see.
 template <typename T>
 HWY_INLINE void hide(const ScoreBlock& block, VisibleColumns visible, T* row) {
@@ -67,7 +79,7 @@ void softmax_block(const ScoreBlock& block, float* scores, float* largest, float
       const Group shift = all(most);
       Group total = all(0.0f);
       for (int64_t i = 0; i < count; i += kGroup) {
-        const Group values = first(exp(load(seen + i, count - i) - shift), count - i);
+        const Group values = first(weights_of(load(seen + i, count - i) - shift), count - i);
         total = total + values;
         store(values, out + visible.first + i, count - i);
       }
@@ -103,7 +115,7 @@ void softmax_block_backward(const ScoreBlock& block, const float* scores, const 
           values = cap * bent;
           slope = scale * (one - bent * bent);
         }
-        const Group weight = exp(values - shift);
+        const Group weight = weights_of(values - shift);
         const Group upper = load(weight_grads + begin + i, left);
         store(weight, out + begin + i, left);
         store(weight * (upper - less) * slope, grads + begin + i, left);

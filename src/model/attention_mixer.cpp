@@ -63,7 +63,7 @@ std::vector<int64_t> AttentionMixer::worst_documents(int64_t longest, DeviceKind
 
 AttentionHeads AttentionMixer::attention_heads() const {
   if (arch_.score_cap != 0.0)
-    return {};  // capped attention runs the same operations on every device
+    return {};  // capped attention uses no kernel of a GPU
   return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
 }
 

@@ -46,20 +46,19 @@ struct Rows {
 // How the query heads of a document are divided among threads: a part is some neighbours that share
 // a key head. Depends on the shape alone, because gradients of keys are summed by part.
 struct Division {
-  explicit Division(const AttentionShape& shape) {
-    const int64_t group = shape.heads / shape.kv_heads;
-    while (slices < group && (group % slices != 0 || shape.kv_heads * slices < kLeastParts)) {
-      ++slices;
-    }
-    members = group / slices;
+  explicit Division(const AttentionShape& shape) : group(shape.heads / shape.kv_heads) {
+    const int64_t wanted = (kLeastParts + shape.kv_heads - 1) / shape.kv_heads;
+    members = std::max<int64_t>(1, group / wanted);
+    slices = (group + members - 1) / members;
     parts = shape.kv_heads * slices;
     positions = std::max<int64_t>(1, kBlockRows / members);
   }
 
-  int64_t slices = 1;  // parts that share a key head
-  int64_t members;     // query heads of a part
-  int64_t parts;       // of a document
-  int64_t positions;   // of a block of queries
+  int64_t group;      // query heads that share a key head
+  int64_t members;    // query heads of a part; the last one of a key head may have fewer
+  int64_t slices;     // parts that share a key head
+  int64_t parts;      // of a document
+  int64_t positions;  // of a block of queries
 };
 
 enum class Pass { kForward, kBackward };
@@ -122,8 +121,11 @@ class Part {
         m_(memory),
         begin_(begin),
         end_(end),
-        key_head_(part / in.division.slices),
-        first_head_(part * in.division.members) {}
+        key_head_(part / in.division.slices) {
+    const int64_t before = part % in.division.slices * in.division.members;
+    first_head_ = key_head_ * in.division.group + before;
+    members_ = std::min(in.division.members, in.division.group - before);
+  }
 
   void forward(const Rows& out, float* log_sums) {
     for_blocks([&](const QueryBlock& block) {
@@ -172,7 +174,7 @@ class Part {
   }
 
  private:
-  int64_t rows_of(const QueryBlock& block) const { return in_.division.members * block.size(); }
+  int64_t rows_of(const QueryBlock& block) const { return members_ * block.size(); }
 
   template <typename Body>
   void for_blocks(const Body& body) const {
@@ -193,7 +195,7 @@ class Part {
   template <typename Body>
   void for_rows(const QueryBlock& block, const Body& body) const {
     int64_t row = 0;
-    for (int64_t head = first_head_; head < first_head_ + in_.division.members; ++head) {
+    for (int64_t head = first_head_; head < first_head_ + members_; ++head) {
       for (int64_t at = block.begin; at < block.end; ++at) body(head, at, row++);
     }
   }
@@ -206,13 +208,13 @@ class Part {
     });
   }
   void read_heads(const Rows& from, const QueryBlock& block, float* to) const {
-    for (int64_t i = 0; i < in_.division.members; ++i, to += block.size() * in_.dim()) {
+    for (int64_t i = 0; i < members_; ++i, to += block.size() * in_.dim()) {
       kernels::read_rows(from.dtype, block.size(), in_.dim(), from.at(block.begin, first_head_ + i),
                          from.stride, to);
     }
   }
   void write_heads(const float* from, const QueryBlock& block, const Rows& to) const {
-    for (int64_t i = 0; i < in_.division.members; ++i, from += block.size() * in_.dim()) {
+    for (int64_t i = 0; i < members_; ++i, from += block.size() * in_.dim()) {
       kernels::write_rows(to.dtype, block.size(), in_.dim(), from,
                           to.at(block.begin, first_head_ + i), to.stride);
     }
@@ -269,15 +271,21 @@ class Part {
   }
   // A sink's value is zero, so its score's gradient is minus its weight times result and gradient.
   void add_sink_gradients(const QueryBlock& block, float* sink_grads) const {
-    for_rows(block, [&](int64_t head, int64_t, int64_t row) {
-      sink_grads[head] -= std::exp(in_.sinks[head] - m_.sums[row]) * m_.factors[row];
-    });
+    int64_t row = 0;
+    for (int64_t head = first_head_; head < first_head_ + members_; ++head) {
+      double sum = 0.0;
+      for (int64_t end = row + block.size(); row < end; ++row) {
+        sum += static_cast<double>(std::exp(in_.sinks[head] - m_.sums[row])) * m_.factors[row];
+      }
+      sink_grads[head] -= static_cast<float>(sum);
+    }
   }
 
   const Inputs& in_;
   const BlockMemory& m_;
   int64_t begin_, end_;
-  int64_t key_head_, first_head_;
+  int64_t key_head_;
+  int64_t first_head_, members_;  // query heads
 };
 
 // Calls body(part of a document, its index, document, memory) for every part of every document, on
@@ -297,8 +305,9 @@ void for_parts(const Inputs& in, const std::vector<int64_t>& starts, Pass pass, 
     memory.place(scratch.mutable_data_ptr<float>() + parallel_thread() * elements, pass,
                  in.division, in.dim(), longest);
     for (int64_t item = begin; item < end; ++item) {
-      const auto document = static_cast<size_t>(item / in.division.parts);
-      const int64_t part = item % in.division.parts;
+      // A long document's parts go to different threads.
+      const auto document = static_cast<size_t>(item % documents);
+      const int64_t part = item / documents;
       body(Part(in, part, starts[document], starts[document + 1], memory), part, document, memory);
     }
   });

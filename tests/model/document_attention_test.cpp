@@ -178,6 +178,8 @@ TEST(DocumentAttention, ManyHeadsShareTheirKeys) {
   compare_with_plain({.heads = 32, .kv_heads = 8, .head_dim = 8, .scale = 0.3}, {0, 300, 301});
   compare_with_plain({.heads = 24, .kv_heads = 8, .head_dim = 7, .window = 50, .scale = 0.3},
                      {0, 290, 301});
+  compare_with_plain({.heads = 28, .kv_heads = 4, .head_dim = 8, .scale = 0.3}, {0, 200, 300});
+  compare_with_plain({.heads = 14, .kv_heads = 2, .head_dim = 8, .scale = 0.3}, {0, 200});
   compare_with_plain({.heads = 150, .kv_heads = 1, .head_dim = 3, .scale = 0.3}, {0, 20});
 }
 
@@ -320,12 +322,24 @@ TEST(DocumentAttention, CappedBitsOfADocumentDoNotDependOnItsNeighbours) {
 
 // A document's bits do not depend on its neighbours.
 TEST(DocumentAttention, ADocumentsBitsDoNotDependOnItsNeighbours) {
-  const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 30, .scale = 0.3};
-  const Tensors in = random_tensors(200, shape);
-  const at::Tensor together = attend_forward(in.q, in.k, in.v, shape, {0, 70, 200}).out;
-  const at::Tensor alone =
-      attend_forward(in.q.slice(0, 70), in.k.slice(0, 70), in.v.slice(0, 70), shape, {0, 130}).out;
-  EXPECT_TRUE(at::equal(together.slice(0, 70), alone));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape{
+        .heads = 14, .kv_heads = 2, .head_dim = 8, .window = 30, .scale = 0.3};
+    const Tensors in = random_tensors(370, shape);
+    const at::Tensor sinks = at::randn({shape.heads});
+    const auto run = [&](int64_t first, const std::vector<int64_t>& starts) {
+      const auto part = [&](const at::Tensor& x) { return x.slice(0, first).to(dtype); };
+      const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
+      const AttentionResult result = attend_forward(q, k, v, shape, starts, sinks);
+      auto all = attend_backward(part(in.grad), q, k, v, result, shape, starts, sinks);
+      all.back() = result.out;  // sinks belong to all documents
+      return all;
+    };
+    const auto together = run(0, {0, 70, 370}), alone = run(70, {0, 300});
+    for (size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_TRUE(at::equal(together[i].slice(0, 70), alone[i])) << i << " " << dtype;
+    }
+  }
 }
 
 }  // namespace
