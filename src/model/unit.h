@@ -106,6 +106,13 @@ struct AttentionHeads {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
+// Returns the name and the numbers, separated by spaces: a signature or the beginning of one.
+template <typename... Numbers>
+std::string signature_text(std::string name, Numbers... numbers) {
+  ((name += " " + std::to_string(static_cast<int64_t>(numbers))), ...);
+  return name;
+}
+
 // The interface that Unit and LossUnit share.
 class UnitCode {
  public:
