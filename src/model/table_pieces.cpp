@@ -369,7 +369,7 @@ class HeadLoss : public UnitAround<LossUnit> {
       return result;
     }
     result.trained = trained.size(0);
-    result.loss_sum = ordered_sum(losses, batch.column(kWeightColumn));
+    result.loss = ordered_sum(losses, batch.column(kWeightColumn));
     factors = at::ones_like(losses);
     if (const at::Tensor weights = weights_of(batch); weights.defined()) factors.copy_(weights);
     return result;
@@ -396,7 +396,7 @@ class HeadLoss : public UnitAround<LossUnit> {
       if (!some.empty())
         some = some.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
       // HOST WAIT, on a GPU: these sums are the step's results.
-      result.loss_sum += ordered_sum(losses, some);
+      result.loss += ordered_sum(losses, some);
       result.trained += count;
       result.distill += {.tokens = count, .kl = ordered_sum(divergence)};
       if (grad_out == nullptr) return;
