@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "base/value_sums.h"
 #include "offload/engine/unit_runner.h"
 #include "offload/staging/rank_groups.h"
 
@@ -17,6 +19,8 @@ struct RankTimes {
   double waited = 0.0;    // compute idle behind a collective: other ranks or network
   double updated = 0.0;   // busy time of the update lane
   double computed = 0.0;  // busy time of the compute lane
+
+  auto values() { return std::tie(seconds, waited, updated, computed); }
 };
 
 struct StepTotals {

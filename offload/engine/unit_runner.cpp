@@ -428,14 +428,6 @@ void UnitRunner::settle_routers() {
   routers_->balance(pairs);
 }
 
-void UnitRunner::count_loss(const LossUnit::Result& result) {
-  loss_.loss += result.loss_sum;
-  loss_.trained += result.trained;
-  loss_.preference += result.preference;
-  loss_.policy += result.policy;
-  loss_.distill += result.distill;
-}
-
 void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < batches_.size(); ++i) {
@@ -444,7 +436,7 @@ void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
     const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
         views_.leaves(unit), in, batch_of(unit, micro_batch, /*filled=*/false), scale_,
         wants_grad_in(unit), sink);
-    count_loss(result);
+    loss_ += result;
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, result.grad_in);
   }
 }
@@ -496,7 +488,7 @@ void UnitRunner::finish_forward() {
     }
     const LossUnit::Result result =
         model_->loss_unit().loss(views_.leaves(last()), in, batches_[i]);
-    count_loss(result);
+    loss_ += result;
     loss_.tokens += hits_[i].count();
     document_logps_.push_back(result.document_logps);
   }

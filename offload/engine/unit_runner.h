@@ -94,16 +94,6 @@ class RunningSum : public GradientAccumulator {
   std::vector<bool> new_;               // by parameter: nothing was added since clear()
 };
 
-// The loss of a step or of an evaluation.
-struct LossSum {
-  double loss = 0.0;               // sum over trained positions or pairs
-  int64_t trained = 0;             // number of trained positions
-  PreferenceSums preference = {};  // of batches with pairs
-  PolicySums policy = {};          // of kPolicy
-  HitCount tokens = {};            // of an evaluation whose loss is over tokens
-  DistillSums distill = {};        // of kDistill
-};
-
 class UnitRunner {
  public:
   struct Memory {
@@ -167,7 +157,6 @@ class UnitRunner {
   void finish_forward();
   // Makes the expert choices of all ranks known, before backward.
   void settle_routers();
-  void count_loss(const LossUnit::Result& result);
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
   void backward_loss(UnitId unit, GradientSink& sink);

@@ -27,14 +27,14 @@ struct ScoreBlock {
 
 // Adds a block of keys to the softmax of its rows (online softmax, Milakov and Gimelshein 2018).
 // `largest` and `sums` hold each row's largest score and sum of exponentials so far, at first minus
-// infinity and 0. Writes to `weights` exp(score - largest), or zero below 1e-20, and to `factors` what earlier results
-// are to be multiplied with. Overwrites the scores.
+// infinity and 0. Writes to `weights` exp(score - largest), or zero below 1e-20, and to `factors`
+// what earlier results are to be multiplied with. Overwrites the scores.
 void softmax_block(const ScoreBlock& block, float* scores, float* largest, float* sums,
                    float* factors, void* weights);
 
-// Writes the weights exp(score - log_sums[row]), or zero below 1e-20, and to `score_grads` the gradients of the scores
-// before scale and cap, from `weight_grads`. `along[row]` is the product of the row's result and
-// its gradient.
+// Writes the weights exp(score - log_sums[row]), or zero below 1e-20, and to `score_grads` the
+// gradients of the scores before scale and cap, from `weight_grads`. `along[row]` is the product of
+// the row's result and its gradient.
 void softmax_block_backward(const ScoreBlock& block, const float* scores, const float* weight_grads,
                             const float* log_sums, const float* along, void* weights,
                             void* score_grads);

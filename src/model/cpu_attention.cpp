@@ -117,11 +117,7 @@ struct Inputs {
 class Part {
  public:
   Part(const Inputs& in, int64_t part, int64_t begin, int64_t end, const BlockMemory& memory)
-      : in_(in),
-        m_(memory),
-        begin_(begin),
-        end_(end),
-        key_head_(part / in.division.slices) {
+      : in_(in), m_(memory), begin_(begin), end_(end), key_head_(part / in.division.slices) {
     const int64_t before = part % in.division.slices * in.division.members;
     first_head_ = key_head_ * in.division.group + before;
     members_ = std::min(in.division.members, in.division.group - before);

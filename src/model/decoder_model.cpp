@@ -3,9 +3,7 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
-#include "model/layer_inputs.h"
 #include "model/sparse_units.h"
-#include "model/table_pieces.h"
 
 namespace longshore {
 namespace {
@@ -49,19 +47,19 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kMlp));
         break;
       case Kind::kInputTable:
-        units_.push_back(std::make_unique<InputTableUnit>(arch_, part.rows));
+        units_.push_back(make_input_table(arch_, part.rows));
         break;
       case Kind::kInputs:
-        units_.push_back(std::make_unique<LayerInputsUnit>(arch_));
+        units_.push_back(make_layer_inputs(arch_));
         break;
       case Kind::kEmbeddingPiece:
-        units_.push_back(std::make_unique<EmbeddingPiece>(arch_, part.rows));
+        units_.push_back(make_embedding_piece(arch_, part.rows));
         break;
       case Kind::kHeadPiece:
         if (part.rows.ends()) {
-          head_ = std::make_unique<HeadLoss>(arch_, part.rows);
+          head_ = make_head_loss(arch_, part.rows);
         } else {
-          units_.push_back(std::make_unique<HeadPiece>(arch_, part.rows));
+          units_.push_back(make_head_piece(arch_, part.rows));
         }
         break;
       case Kind::kHead:

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "base/errors.h"
 #include "model/block_carry.h"
 #include "model/fused_ops.h"
 
@@ -130,21 +131,18 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
   const bool reads = layer_.keys_of >= 0;
   if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
   shares_keys_ = reads || arch.gives_keys(layer);
+  LONGSHORE_CHECK(!shares_keys_ || layer_.mixer == MixerKind::kAttention)
+      << "a mixer without keys shares them";
 }
 
 std::string DecoderBlock::signature() const {
-  std::string text = part_ == BlockPart::kWhole       ? "block"
-                     : part_ == BlockPart::kAttention ? "attention"
-                                                      : "mlp";
-  for (const int64_t value :
-       {arch_.hidden, arch_.intermediate, static_cast<int64_t>(arch_.norm),
-        static_cast<int64_t>(arch_.norm_placement), static_cast<int64_t>(arch_.fused_gate_up),
-        static_cast<int64_t>(arch_.transposed_weights), static_cast<int64_t>(arch_.gated),
-        static_cast<int64_t>(arch_.activation), static_cast<int64_t>(arch_.norm_bias),
-        static_cast<int64_t>(arch_.residual_scale != 1.0), static_cast<int64_t>(arch_.layer_scale),
-        arch_.layer_input}) {
-    text += " " + std::to_string(value);
-  }
+  std::string text = signature_text(
+      part_ == BlockPart::kWhole       ? "block"
+      : part_ == BlockPart::kAttention ? "attention"
+                                       : "mlp",
+      arch_.hidden, arch_.intermediate, arch_.norm, arch_.norm_placement, arch_.fused_gate_up,
+      arch_.transposed_weights, arch_.gated, arch_.activation, arch_.norm_bias,
+      arch_.residual_scale != 1.0, arch_.layer_scale, arch_.layer_input);
   if (mixer_) text += mixer_->signature();
   for (size_t module = 0; module < kModuleCount; ++module) {
     if (!arch_.adapter.adapts(number_, static_cast<Module>(module))) continue;
@@ -183,10 +181,10 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
         shares ? NormWeights{} : norm_weights(parameters, Module::kAttentionNorm);
     if (layer_.keys_of >= 0) keys = {in.at(keys_place_), in.at(keys_place_ + 1)};
     const at::Tensor& input = shares ? shared : x;
-    x = add_to(x, parameters, Module::kAttentionPostNorm,
-               shares_keys_ ? mixer_->forward_sharing(parameters, input, norm, batch, product, keys)
-                            : mixer_->forward(parameters, input, norm, batch, product),
-               sum);
+    x = add_to(
+        x, parameters, Module::kAttentionPostNorm,
+        mixer_->forward(parameters, input, norm, batch, product, shares_keys_ ? &keys : nullptr),
+        sum);
   }
   if (part_ == BlockPart::kAttention) {
     return shares ? Carry{x, shared} : handed_on(x, in, keys);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/adapted_product.h"
@@ -18,6 +19,7 @@
 #include "model/model_spec.h"
 #include "model/module_index.h"
 #include "model/unit.h"
+#include "model/unit_cut.h"
 
 namespace longshore {
 
@@ -29,6 +31,17 @@ std::optional<double> embedding_norm_eps(const ArchSpec& arch);
 // Returns rows divided by their root mean square, and the gradient of that.
 at::Tensor normed_rows(const at::Tensor& rows, double eps);
 at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, double eps);
+
+// Returns whether each id is among the rows, [N] bool, and its row, 0 if it is not.
+std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows);
+// Returns the looked-up `values` [N, width] where `inside`; elsewhere what earlier pieces have put
+// there, which the carry `in` has at `place`, and zeros in the first piece. May overwrite `values`.
+at::Tensor joined_rows(at::Tensor values, const at::Tensor& inside, const TableRows& rows,
+                       const Carry& in, size_t place);
+// Adds the gradients `values` [N, width] to rows `local` of the unit's first parameter. Tokens of
+// other pieces map to row 0, so their values are zeroed in place.
+void add_rows_inside(at::Tensor values, const at::Tensor& inside, const at::Tensor& local,
+                     GradientSink& sink);
 
 // Looks up token rows, adds those of an adapter if there is one (with DoRA each column is then
 // multiplied by its magnitude / its norm in the whole table), scales or normalises the sum if the
@@ -101,5 +114,14 @@ class DecoderBlock : public Unit {
   ModuleIndex index_;
   std::unique_ptr<Mixer> mixer_;  // null in a unit without it
 };
+
+// The units below are each in the file that is named after it. The embedding, the table of the
+// layers' inputs and the head may be cut by rows, so that no unit is as large as the vocabulary.
+std::unique_ptr<Unit> make_embedding_piece(const ArchSpec& arch, const TableRows& rows);
+std::unique_ptr<Unit> make_input_table(const ArchSpec& arch, const TableRows& rows);
+std::unique_ptr<Unit> make_layer_inputs(const ArchSpec& arch);
+std::unique_ptr<Unit> make_head_piece(const ArchSpec& arch, const TableRows& rows);
+// The last of at least two pieces; it computes the loss.
+std::unique_ptr<LossUnit> make_head_loss(const ArchSpec& arch, const TableRows& rows);
 
 }  // namespace longshore

@@ -35,12 +35,6 @@ double times_log(double p) {
 
 }  // namespace
 
-DistillSums& DistillSums::operator+=(const DistillSums& other) {
-  tokens += other.tokens;
-  kl += other.kl;
-  return *this;
-}
-
 std::optional<double> mean_kl(const DistillSums& sums) {
   if (sums.tokens == 0) return std::nullopt;
   return sums.kl / static_cast<double>(sums.tokens);

@@ -18,8 +18,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 #include "base/loss_kind.h"
+#include "base/value_sums.h"
 
 namespace longshore {
 
@@ -30,7 +32,8 @@ struct DistillSums {
   int64_t tokens = 0;
   double kl = 0.0;  // without weights and cross entropy
 
-  DistillSums& operator+=(const DistillSums& other);
+  auto values() { return std::tie(tokens, kl); }
+  DistillSums& operator+=(const DistillSums& other) { return add_values(*this, other); }
 };
 
 // Returns the mean divergence of a token; empty without one.

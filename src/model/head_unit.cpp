@@ -20,7 +20,7 @@ void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained
                 const MicroBatch& batch, LossUnit::Result& result) {
   result.trained = trained.size(0);
   if (losses.empty()) return;
-  result.loss_sum = ordered_sum(at::cat(losses), batch.column(kWeightColumn));
+  result.loss = ordered_sum(at::cat(losses), batch.column(kWeightColumn));
 }
 
 }  // namespace
@@ -361,7 +361,7 @@ at::Tensor apply_policy(const MicroBatch& batch, const at::Tensor& losses,
     const PolicyTerm term =
         policy_term(*batch.preference, -static_cast<double>(loss[i]),
                     static_cast<double>(old_logps[i]), static_cast<double>(advantages[i]));
-    result.loss_sum += term.loss;
+    result.loss += term.loss;
     result.policy.add(term);
     factor[i] = static_cast<float>(-term.by_logp);  // a loss is a negative logp
   }
@@ -378,7 +378,7 @@ std::vector<double> add_losses(const MicroBatch& batch, const std::vector<Answer
     for (size_t i = 0; i < scores.size(); ++i) {
       const bool desirable = batch.desirable[i] != 0;
       const RowLoss row = row_loss(*batch.preference, scores[i], desirable, batch.kl);
-      result.loss_sum += row.loss;
+      result.loss += row.loss;
       result.preference.add(row, desirable, scores[i].logp, batch.kl);
       by_logp[i] = row.by_logp;
     }
@@ -386,7 +386,7 @@ std::vector<double> add_losses(const MicroBatch& batch, const std::vector<Answer
   }
   for (size_t i = 0; i < scores.size(); i += 2) {
     const PairLoss pair = pair_loss(*batch.preference, scores[i], scores[i + 1]);
-    result.loss_sum += pair.loss;
+    result.loss += pair.loss;
     result.preference.add(pair, scores[i].logp, scores[i + 1].logp);
     by_logp[i] = pair.by_chosen;
     by_logp[i + 1] = pair.by_rejected;

@@ -1,16 +1,13 @@
 #include "model/mixer.h"
 
-#include "base/errors.h"
-#include "model/attention_mixer.h"
-#include "model/convolution_mixers.h"
-#include "model/latent_mixer.h"
-
 namespace longshore {
 
-at::Tensor Mixer::forward_sharing(UnitParameters, const at::Tensor&, const NormWeights&,
-                                  const MicroBatch&, Values, KeysValues&) const {
-  LONGSHORE_CHECK(false) << "a mixer without keys shares them";
-  return {};
+std::vector<at::Tensor> Mixer::products(UnitParameters parameters, const at::Tensor& x,
+                                        const NormWeights& norm, const std::vector<Module>& modules,
+                                        const MicroBatch& batch, Values values) const {
+  std::vector<LinearWeights> weights;
+  for (const Module module : modules) weights.push_back(index_.linear(parameters, module, batch));
+  return linear_group(x, norm, weights, arch_.transposed_weights, values);
 }
 
 std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer) {
@@ -28,13 +25,19 @@ AttentionPlace attention_place(const UnitResults& results) {
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index) {
-  if (layer.mixer == MixerKind::kDelta) return std::make_unique<DeltaMixer>(arch, index);
-  if (layer.mixer == MixerKind::kLatent) return std::make_unique<LatentMixer>(arch, layer, index);
-  if (layer.mixer == MixerKind::kConvolution) {
-    return std::make_unique<ConvolutionMixer>(arch, index);
+  switch (layer.mixer) {
+    case MixerKind::kAttention:
+      return make_attention_mixer(arch, layer, index);
+    case MixerKind::kLatent:
+      return make_latent_mixer(arch, layer, index);
+    case MixerKind::kConvolution:
+      return make_convolution_mixer(arch, layer, index);
+    case MixerKind::kDelta:
+      return make_delta_mixer(arch, layer, index);
+    case MixerKind::kMamba:
+      return make_mamba_mixer(arch, layer, index);
   }
-  if (layer.mixer == MixerKind::kMamba) return std::make_unique<MambaMixer>(arch, index);
-  return std::make_unique<AttentionMixer>(arch, layer, index);
+  return nullptr;
 }
 
 }  // namespace longshore

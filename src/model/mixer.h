@@ -25,6 +25,8 @@ struct KeysValues {
 
 class Mixer {
  public:
+  Mixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
+      : arch_(arch), layer_(layer), index_(index) {}
   virtual ~Mixer() = default;
   // The following are what UnitCode says of the unit.
   virtual std::string signature() const = 0;
@@ -32,15 +34,23 @@ class Mixer {
   virtual AttentionHeads attention_heads() const { return {}; }
   virtual int64_t activation_elements() const { return 0; }
   // Returns the mixer's output, [T, hidden], for the unit's input x, which `norm` normalises first.
-  // Its last operation is a product, which `values` may leave uncomputed.
+  // Its last operation is a product, which `values` may leave uncomputed. In a layer that shares
+  // keys and values, `shared` are those that it reads (LayerSpec::keys_of), or becomes its own; in
+  // other layers, which release theirs as early as they can, it is null.
   virtual at::Tensor forward(UnitParameters parameters, const at::Tensor& x,
-                             const NormWeights& norm, const MicroBatch& batch,
-                             Values values) const = 0;
-  // Returns the same in a layer that shares keys and values: `shared` are those that it reads
-  // (LayerSpec::keys_of), or becomes its own. Other layers release theirs as early as they can.
-  virtual at::Tensor forward_sharing(UnitParameters parameters, const at::Tensor& x,
-                                     const NormWeights& norm, const MicroBatch& batch,
-                                     Values values, KeysValues& shared) const;
+                             const NormWeights& norm, const MicroBatch& batch, Values values,
+                             KeysValues* shared) const = 0;
+
+ protected:
+  // Returns norm(x) times the matrix of each module.
+  std::vector<at::Tensor> products(UnitParameters parameters, const at::Tensor& x,
+                                   const NormWeights& norm, const std::vector<Module>& modules,
+                                   const MicroBatch& batch,
+                                   Values values = Values::kComputed) const;
+
+  ArchSpec arch_;  // with the sizes of the layer (ArchSpec::of_layer)
+  LayerSpec layer_;
+  ModuleIndex index_;
 };
 
 // Returns what a plan may keep of the mixer's forward: attention's result and, unless scores are
@@ -49,8 +59,19 @@ std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec
 // Returns the place of these in the unit's results.
 AttentionPlace attention_place(const UnitResults& results);
 
-// `index` is that of the unit's parameters.
+// `index` is that of the unit's parameters. The functions below make one of a kind, each beside its
+// class.
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index);
+std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                            const ModuleIndex& index);
+std::unique_ptr<Mixer> make_latent_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                         const ModuleIndex& index);
+std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                              const ModuleIndex& index);
+std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index);
+std::unique_ptr<Mixer> make_mamba_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index);
 
 }  // namespace longshore

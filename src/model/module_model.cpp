@@ -59,7 +59,7 @@ class ModuleLoss : public LossUnit {
   }
   static Result result_of(const at::Tensor& loss, const MicroBatch& batch) {
     Result result;
-    result.loss_sum = loss.item<double>();
+    result.loss = loss.item<double>();
     const at::Tensor on_host = batch.targets.to(at::kCPU);
     const int64_t* targets = on_host.const_data_ptr<int64_t>();
     result.trained = std::count_if(targets, targets + batch.targets.numel(),

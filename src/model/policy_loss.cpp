@@ -24,13 +24,6 @@ void PolicySums::add(const PolicyTerm& term) {
   ratios += term.ratio;
 }
 
-PolicySums& PolicySums::operator+=(const PolicySums& other) {
-  tokens += other.tokens;
-  clipped += other.clipped;
-  ratios += other.ratios;
-  return *this;
-}
-
 PolicyMeans means_of(const PolicySums& sums) {
   LONGSHORE_CHECK(sums.tokens > 0);
   const auto tokens = static_cast<double>(sums.tokens);

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 #include "base/loss_kind.h"
+#include "base/value_sums.h"
 
 namespace longshore {
 
@@ -30,7 +32,8 @@ struct PolicySums {
   double ratios = 0.0;
 
   void add(const PolicyTerm& term);
-  PolicySums& operator+=(const PolicySums& other);
+  auto values() { return std::tie(tokens, clipped, ratios); }
+  PolicySums& operator+=(const PolicySums& other) { return add_values(*this, other); }
 };
 
 struct PolicyMeans {

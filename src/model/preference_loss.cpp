@@ -128,19 +128,6 @@ void PreferenceSums::add(const RowLoss& row, bool desirable, double logp, double
   kls += kl;
 }
 
-PreferenceSums& PreferenceSums::operator+=(const PreferenceSums& other) {
-  pairs += other.pairs;
-  wins += other.wins;
-  chosen += other.chosen;
-  rejected += other.rejected;
-  chosen_rewards += other.chosen_rewards;
-  rejected_rewards += other.rejected_rewards;
-  chosen_logps += other.chosen_logps;
-  rejected_logps += other.rejected_logps;
-  kls += other.kls;
-  return *this;
-}
-
 PreferenceMeans means_of(const PreferenceSums& sums) {
   LONGSHORE_CHECK(!sums.empty());
   const auto pairs = static_cast<double>(sums.pairs), chosen = static_cast<double>(sums.chosen);

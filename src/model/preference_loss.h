@@ -20,8 +20,10 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 #include "base/loss_kind.h"
+#include "base/value_sums.h"
 
 namespace longshore {
 
@@ -67,7 +69,11 @@ struct PreferenceSums {
 
   void add(const PairLoss& pair, double chosen_logp, double rejected_logp);
   void add(const RowLoss& row, bool desirable, double logp, double kl);
-  PreferenceSums& operator+=(const PreferenceSums& other);
+  auto values() {
+    return std::tie(pairs, wins, chosen, rejected, chosen_rewards, rejected_rewards, chosen_logps,
+                    rejected_logps, kls);
+  }
+  PreferenceSums& operator+=(const PreferenceSums& other) { return add_values(*this, other); }
   bool empty() const { return chosen + rejected == 0; }
 };
 

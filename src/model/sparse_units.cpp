@@ -106,34 +106,12 @@ ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& e
 
 std::string ExpertsUnit::signature() const {
   const MoeSpec& moe = arch_.moe;
-  std::string text = "experts";
-  for (const int64_t value : {arch_.hidden,
-                              moe.experts,
-                              moe.top_k,
-                              moe.width,
-                              moe.latent,
-                              moe.shared_width,
-                              experts_.first,
-                              experts_.count,
-                              static_cast<int64_t>(arch_.norm),
-                              static_cast<int64_t>(arch_.gated),
-                              static_cast<int64_t>(arch_.activation),
-                              static_cast<int64_t>(moe.scores),
-                              moe.groups,
-                              moe.kept_groups,
-                              static_cast<int64_t>(moe.correction),
-                              static_cast<int64_t>(moe.shared_switch),
-                              moe.beside ? arch_.intermediate : 0,
-                              static_cast<int64_t>(moe.renormalise),
-                              static_cast<int64_t>(moe.rounded_weights),
-                              static_cast<int64_t>(moe.transposed),
-                              static_cast<int64_t>(moe.interleaved),
-                              static_cast<int64_t>(moe.clamp != 0.0),
-                              static_cast<int64_t>(moe.balance != 0.0),
-                              static_cast<int64_t>(moe.watched)}) {
-    text += " " + std::to_string(value);
-  }
-  return text;
+  return signature_text("experts", arch_.hidden, moe.experts, moe.top_k, moe.width, moe.latent,
+                        moe.shared_width, experts_.first, experts_.count, arch_.norm, arch_.gated,
+                        arch_.activation, moe.scores, moe.groups, moe.kept_groups, moe.correction,
+                        moe.shared_switch, moe.beside ? arch_.intermediate : 0, moe.renormalise,
+                        moe.rounded_weights, moe.transposed, moe.interleaved, moe.clamp != 0.0,
+                        moe.balance != 0.0, moe.watched);
 }
 
 int64_t ExpertsUnit::idle_elements() const {

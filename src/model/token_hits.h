@@ -6,6 +6,9 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <tuple>
+
+#include "base/value_sums.h"
 
 namespace longshore {
 
@@ -14,11 +17,8 @@ struct HitCount {
   int64_t hits = 0;
   int64_t compared = 0;  // trained positions; 0: the model or the loss counts none
 
-  HitCount& operator+=(const HitCount& other) {
-    hits += other.hits;
-    compared += other.compared;
-    return *this;
-  }
+  auto values() { return std::tie(hits, compared); }
+  HitCount& operator+=(const HitCount& other) { return add_values(*this, other); }
 };
 
 class TokenHits {

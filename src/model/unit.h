@@ -13,12 +13,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/loss_kind.h"
 #include "base/token_column.h"
+#include "base/value_sums.h"
 #include "device/device_kind.h"
 #include "model/distill_loss.h"
 #include "model/policy_loss.h"
@@ -106,6 +108,13 @@ struct AttentionHeads {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
+// Returns the name and the numbers, separated by spaces: a signature or the beginning of one.
+template <typename... Numbers>
+std::string signature_text(std::string name, Numbers... numbers) {
+  ((name += " " + std::to_string(static_cast<int64_t>(numbers))), ...);
+  return name;
+}
+
 // The interface that Unit and LossUnit share.
 class UnitCode {
  public:
@@ -169,24 +178,34 @@ class Unit : public UnitCode {
 // Returns detached tensors that share the views' memory.
 std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 
+// The loss of a micro-batch, of a step or of an evaluation.
+struct LossSum {
+  double loss = 0.0;               // over trained positions, pairs or rows, weighted, not divided
+  int64_t trained = 0;             // number of trained positions
+  PreferenceSums preference = {};  // of batches with pairs or rows
+  PolicySums policy = {};          // of kPolicy
+  HitCount tokens = {};            // of an evaluation whose loss is over tokens
+  DistillSums distill = {};        // of a model with ArchSpec::distill
+
+  auto values() {
+    return std::tuple_cat(std::tie(loss, trained), preference.values(), policy.values(),
+                          tokens.values(), distill.values());
+  }
+  LossSum& operator+=(const LossSum& other) { return add_values(*this, other); }
+};
+
 // The last unit of a model; it computes the sum of losses. Those of decoders compute losses over
 // pairs too, if the batch asks for one.
 class LossUnit : public UnitCode {
  public:
-  struct Result {
-    double loss_sum = 0.0;  // over trained positions, pairs or rows, weighted, not divided
-    int64_t trained = 0;    // number of trained positions
-    Carry grad_in;          // gradient of `in`; empty unless requested
-    // A preference loss sets these: the sums, and the log-probability of each document.
-    PreferenceSums preference = {};
-    std::vector<double> document_logps = {};
-    PolicySums policy = {};    // of kPolicy
-    DistillSums distill = {};  // of a model with ArchSpec::distill
+  struct Result : LossSum {
+    Carry grad_in = {};                       // gradient of `in`; empty unless requested
+    std::vector<double> document_logps = {};  // of a preference loss
   };
   // Computes the loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,
                       const MicroBatch& batch) const = 0;
-  // Computes the loss and the gradients of scale * loss_sum; a head never holds the logits of all
+  // Computes the loss and the gradients of scale * loss; a head never holds the logits of all
   // positions. `want_grad_in` is false if no earlier unit needs a gradient.
   virtual Result loss_and_gradients(UnitParameters parameters, const Carry& in,
                                     const MicroBatch& batch, double scale, bool want_grad_in,

@@ -107,7 +107,7 @@ class Distill : public testing::Test {
                                {.halves = {}, .embedding_rows = 0, .head_rows = rows});
       std::map<std::string, at::Tensor> sums;
       const LossUnit::Result result = run(model, many, sums);
-      EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * std::abs(loss.item<double>()));
+      EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5 * std::abs(loss.item<double>()));
       EXPECT_EQ(result.trained, kPositions * 3 / 4);
       EXPECT_EQ(result.distill.tokens, result.trained);
       EXPECT_NEAR(result.distill.kl, kl, 1e-5 * kl);
@@ -141,8 +141,8 @@ class Distill : public testing::Test {
     NamedSink sink(model.spec(), last, sums);
     LossUnit::Result result = model.loss_unit().loss_and_gradients(
         runner.parameters(last), inputs.back(), many, 0.5, true, sink);
-    EXPECT_EQ(model.loss_unit().loss(runner.parameters(last), inputs.back(), many).loss_sum,
-              result.loss_sum);
+    EXPECT_EQ(model.loss_unit().loss(runner.parameters(last), inputs.back(), many).loss,
+              result.loss);
     for (UnitId id(last.value - 1); id.value >= first.value; --id.value) {
       NamedSink inner(model.spec(), id, sums);
       inputs.pop_back();

@@ -88,7 +88,7 @@ void Head::compare_with_all_at_once(const std::vector<float>& weights) {
   const at::Tensor factors =
       weights.empty() ? at::ones({2500}, at::kDouble) : at::tensor(weights).to(at::kDouble);
   const at::Tensor loss = chosen.view({-1}).mul(factors).sum().neg();
-  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-6 * loss.item<double>());
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-6 * loss.item<double>());
   EXPECT_EQ(result.trained, 2500);
   (loss * 0.5).backward();
   const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
@@ -102,10 +102,9 @@ void Head::compare_with_all_at_once(const std::vector<float>& weights) {
                                             many, some),
                   logits.detach().index_select(0, some)),
             1e-6);
-  EXPECT_EQ(model_.loss_unit()
-                .loss(runner_->parameters(last), {x.detach().to(at::kFloat)}, many)
-                .loss_sum,
-            result.loss_sum);
+  EXPECT_EQ(
+      model_.loss_unit().loss(runner_->parameters(last), {x.detach().to(at::kFloat)}, many).loss,
+      result.loss);
 }
 
 void Head::compare_pairs_with_all_at_once() {
@@ -142,7 +141,7 @@ void Head::compare_pairs_with_all_at_once() {
   const at::Tensor loss = -at::log_sigmoid((ratios[0] - ratios[1]) * 0.02) -
                           at::log_sigmoid((ratios[2] - ratios[3]) * 0.02);
   (loss * 0.5).backward();
-  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-4 * loss.item<double>());
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-4 * loss.item<double>());
   EXPECT_EQ(result.trained, 2500 - 7 - 14 - 21 - 28);
   EXPECT_EQ(result.preference.pairs, 2);
   const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
@@ -153,7 +152,7 @@ void Head::compare_pairs_with_all_at_once() {
   EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 1e-4);
   const auto alone =
       model_.loss_unit().loss(runner_->parameters(last), {x.detach().to(at::kFloat)}, many);
-  EXPECT_EQ(alone.loss_sum, result.loss_sum);
+  EXPECT_EQ(alone.loss, result.loss);
   EXPECT_EQ(alone.document_logps, result.document_logps);
 }
 
@@ -234,7 +233,7 @@ TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
   const auto result =
       model_.loss_unit().loss_and_gradients(runner_->parameters(last), {x}, many, 0.5, true, sink);
   const double size = (ratio * wide).abs().sum().item<double>();
-  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * size);
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5 * size);
   EXPECT_EQ(result.policy.tokens, 2500);
   EXPECT_NEAR(result.policy.ratios, ratio.sum().item<double>(), 1e-5 * 2500);
   const auto held = at::logical_or(at::logical_and(ratio < 0.8, wide < 0),
@@ -335,7 +334,7 @@ void DoraHead::compare_with_the_formula(const at::Tensor& keys) {
   const at::Tensor logits = (product / arch_.logit_cap).tanh() * arch_.logit_cap;
   const at::Tensor loss =
       at::log_softmax(logits, 1).gather(1, many.targets.unsqueeze(1)).sum().neg();
-  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-6 * loss.item<double>());
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-6 * loss.item<double>());
   (loss * 0.5).backward();
   const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
     return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();

@@ -118,7 +118,7 @@ at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
 }
 
 double PlainRunner::loss(const MicroBatch& batch) const {
-  return model_.loss_unit().loss(parameters_.back(), hidden(batch), batch).loss_sum;
+  return model_.loss_unit().loss(parameters_.back(), hidden(batch), batch).loss;
 }
 
 HitCount PlainRunner::hits(MicroBatch batch) const {
@@ -141,7 +141,7 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
   NamedSink head(model_.spec(), UnitId(static_cast<int32_t>(last)), outcome.gradients);
   const LossUnit::Result result = model_.loss_unit().loss_and_gradients(
       parameters_[last], detached(outputs[last - 1], false), batch, scale, true, head);
-  outcome.loss_sum += result.loss_sum;
+  outcome.loss_sum += result.loss;
   outcome.trained += result.trained;
   Carry grad = result.grad_in;
   for (size_t i = last; i-- > 0;) {
