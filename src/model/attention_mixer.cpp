@@ -45,8 +45,7 @@ class AttentionMixer final : public Mixer {
     return lengths;
   }
   AttentionHeads attention_heads() const override {
-    if (arch_.score_cap != 0.0)
-      return {};  // no kernel of a GPU caps scores
+    if (arch_.score_cap != 0.0) return {};  // no kernel of a GPU caps scores
     return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,

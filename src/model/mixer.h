@@ -53,8 +53,8 @@ class Mixer {
   ModuleIndex index_;
 };
 
-// Returns what a plan may keep of the mixer's forward: attention's result and, unless scores are
-// capped, its log-sum-exp. Empty for mixers that are not attention, which backward runs again.
+// Returns what a plan may keep of the mixer's forward: attention's result and its log-sum-exp.
+// Empty for mixers that are not attention, which backward runs again.
 std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
 // Returns the place of these in the unit's results.
 AttentionPlace attention_place(const UnitResults& results);
