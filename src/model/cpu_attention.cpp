@@ -47,16 +47,15 @@ struct Rows {
 // a key head. Depends on the shape alone, because gradients of keys are summed by part.
 struct Division {
   explicit Division(const AttentionShape& shape) : group(shape.heads / shape.kv_heads) {
-    const int64_t wanted = (kLeastParts + shape.kv_heads - 1) / shape.kv_heads;
-    members = std::max<int64_t>(1, group / wanted);
-    slices = (group + members - 1) / members;
+    slices = std::min(group, (kLeastParts + shape.kv_heads - 1) / shape.kv_heads);
+    members = (group + slices - 1) / slices;
     parts = shape.kv_heads * slices;
     positions = std::max<int64_t>(1, kBlockRows / members);
   }
 
   int64_t group;      // query heads that share a key head
-  int64_t members;    // query heads of a part; the last one of a key head may have fewer
   int64_t slices;     // parts that share a key head
+  int64_t members;    // query heads of a part; some have one fewer
   int64_t parts;      // of a document
   int64_t positions;  // of a block of queries
 };
@@ -118,9 +117,10 @@ class Part {
  public:
   Part(const Inputs& in, int64_t part, int64_t begin, int64_t end, const BlockMemory& memory)
       : in_(in), m_(memory), begin_(begin), end_(end), key_head_(part / in.division.slices) {
-    const int64_t before = part % in.division.slices * in.division.members;
-    first_head_ = key_head_ * in.division.group + before;
-    members_ = std::min(in.division.members, in.division.group - before);
+    const int64_t group = in.division.group, slices = in.division.slices, slice = part % slices;
+    const int64_t before = slice * group / slices;
+    first_head_ = key_head_ * group + before;
+    members_ = (slice + 1) * group / slices - before;
   }
 
   void forward(const Rows& out, float* log_sums) {
