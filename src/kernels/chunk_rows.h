@@ -9,6 +9,10 @@
 
 namespace longshore::kernels {
 
+// Factors below e^-46 = 1e-20 count as none, where a sum has a term near 1 too. In fp32 they cannot
+// change it, and they would lead to denormal numbers, which take processors ten times as long.
+inline constexpr float kLeastExponent = -46.0f;
+
 // Reads rows of `dtype` (fp32 or bf16), which are `stride` elements apart, or writes them, rounded
 // to nearest.
 void read_rows(DType dtype, int64_t rows, int64_t width, const void* x, int64_t stride, float* y);

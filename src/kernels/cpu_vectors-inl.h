@@ -118,11 +118,13 @@ HWY_INLINE void store(const Group& values, Bf16* to) {
 #endif
 }
 
-// Loads a group of which `left` values are in memory, or a complete one if more are.
+// Loads a group of which `left` values are in memory, or a complete one if more are. The others
+// become `missing`.
 template <typename T>
-HWY_INLINE Group load(const T* from, int64_t left) {
+HWY_INLINE Group load(const T* from, int64_t left, T missing = T{}) {
   if (left >= kGroup) return load(from);
-  T values[kGroup] = {};
+  T values[kGroup];
+  std::fill(values, values + kGroup, missing);
   std::memcpy(values, from, static_cast<size_t>(left) * sizeof(T));
   return load(values);
 }

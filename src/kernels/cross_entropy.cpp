@@ -17,21 +17,11 @@ namespace longshore::kernels::HWY_NAMESPACE {
 // terms in fp32 alone had a relative error of 2e-4.
 constexpr int64_t kTogether = 64 * kGroup;
 
-// Loads a group of which `left` values are in memory; the others are the first one.
-template <typename T>
-HWY_INLINE Group load_repeating(const T* from, int64_t left) {
-  if (left >= kGroup) return load(from);
-  T values[kGroup];
-  std::fill(values, values + kGroup, from[0]);
-  std::memcpy(values, from, static_cast<size_t>(left) * sizeof(T));
-  return load(values);
-}
-
 template <typename T>
 HWY_INLINE float largest_of(const T* row, int64_t count) {
-  Group most = load_repeating(row, count);
+  Group most = load(row, count, row[0]);
   for (int64_t i = kGroup; i < count; i += kGroup) {
-    most = larger(most, load_repeating(row + i, count - i));
+    most = larger(most, load(row + i, count - i, row[0]));
   }
   return largest(most);
 }
@@ -53,13 +43,12 @@ HWY_INLINE float row_loss(const CrossEntropy& shape, T* row, int64_t target, flo
   const auto total = static_cast<float>(exact_sum);
   const float wanted = to_float(row[target]) - most;
   if (shape.gradient) {
-    const Group scale = all(static_cast<float>(shape.scale) * row_scale), by = all(total);
+    const float scale = static_cast<float>(shape.scale) * row_scale;
+    const Group by = all(total), times = all(scale);
     for (int64_t i = 0; i < count; i += kGroup) {
-      store(exp(load(row + i, count - i) - shift) / by * scale, row + i, count - i);
+      store(exp(load(row + i, count - i) - shift) / by * times, row + i, count - i);
     }
-    const float probability = std::exp(wanted) / total;
-    row[target] =
-        rounded_to<T>((probability - 1.0f) * (static_cast<float>(shape.scale) * row_scale));
+    row[target] = rounded_to<T>((std::exp(wanted) / total - 1.0f) * scale);
   }
   return std::log(total) - wanted;
 }

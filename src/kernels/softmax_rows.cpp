@@ -9,6 +9,7 @@
 // clang-format off
 #include <hwy/foreach_target.h>
 // clang-format on
+#include "kernels/chunk_rows.h"
 #include "kernels/cpu_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,36 +23,26 @@ HWY_INLINE Group tanh(Group values) {
   return values;
 }
 
-// Loads a group, of which values beyond `left` are minus infinity.
-HWY_INLINE Group load_scores(const float* from, int64_t left) {
-  if (left >= kGroup) return load(from);
-  float values[kGroup];
-  std::fill(values, values + kGroup, -std::numeric_limits<float>::infinity());
-  std::memcpy(values, from, static_cast<size_t>(left) * sizeof(float));
-  return load(values);
-}
-
 // Scales and caps a row's scores in place, and returns the largest.
 HWY_INLINE float finish_scores(const ScoreBlock& block, int64_t count, float* scores) {
   const Group scale = all(block.cap == 0.0f ? block.scale : block.scale / block.cap);
   const Group cap = all(block.cap);
-  Group most = all(-std::numeric_limits<float>::infinity());
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  Group most = all(kNone);
   for (int64_t i = 0; i < count; i += kGroup) {
     Group values = scale * load(scores + i, count - i);
     if (block.cap != 0.0f) values = cap * tanh(values);
     store(values, scores + i, count - i);
-    most = larger(most, load_scores(scores + i, count - i));
+    most = larger(most, load(scores + i, count - i, kNone));
   }
   return largest(most);
 }
 
-// Returns the weights of scores relative to the largest, or to their log-sum-exp. Those below e^-46
-// = 1e-20 are zeros: in fp32 they cannot change a sum, and they would lead to denormal numbers,
-// which take processors ten times as long.
+// Returns the weights of scores relative to the largest, or to their log-sum-exp.
 HWY_INLINE Group weights_of(const Group& scores) {
   Group weights = exp(scores);
   for (int64_t i = 0; i < kParts; ++i) {
-    const auto least = hn::Set(Floats(), -46.0f);
+    const auto least = hn::Set(Floats(), kLeastExponent);
     weights.parts[i] = hn::IfThenZeroElse(hn::Lt(scores.parts[i], least), weights.parts[i]);
   }
   return weights;

@@ -18,18 +18,15 @@ namespace {
 
 using kernels::add_scaled_rows;
 using kernels::decays_between;
+using kernels::kLeastExponent;
 using kernels::read_rows;
 using kernels::row_products;
 using kernels::scale_rows;
 using kernels::solve_triangular;
 using kernels::write_rows;
 
-// Decays below e^-46 = 1e-20 count as none. In fp32 they cannot change a sum that has the position
-// itself in it, and they would lead to denormal numbers, which take processors ten times as long.
-constexpr float kLeastDecay = -46.0f;
-
 float decay_of(float sum) {
-  return sum < kLeastDecay ? 0.0f : std::exp(sum);
+  return sum < kLeastExponent ? 0.0f : std::exp(sum);
 }
 
 // Cuts a thread's scratch into fp32 tensors.
@@ -226,7 +223,7 @@ class HeadScan {
       gates_.left[i] = decay_of(sum - gates_.sum[i]);
     }
     gates_.whole = decay_of(sum);
-    decays_between(m.size, gates_.sum.data(), kLeastDecay, data(m.pairs));
+    decays_between(m.size, gates_.sum.data(), kLeastExponent, data(m.pairs));
     at::Tensor products = m.products.view({2, m.size, m.size});
     at::mul_out(products, m.raw.view({2, m.size, m.size}), m.pairs);
     scale_rows(m.size, m.size, gates_.beta.data(), data(m.products), data(m.system));

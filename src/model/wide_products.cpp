@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "device/absent_gpu.h"
 #include "device/gpu_tensors.h"
 
 // MKL, which LibTorch's library for x86-64 contains, adds products of bf16 to fp32 in place, and is
@@ -120,10 +119,8 @@ void block_product(DType dtype, int64_t rows, int64_t columns, int64_t inner,
   if (dtype == DType::kBF16 && cblas_gemm_bf16bf16f32 != nullptr) {
     return multiply_bf16(rows, columns, inner, left, right, kept, sum, stride);
   }
-  at::Tensor target = at::from_blob(sum, {rows, columns}, {stride, 1}, at::kFloat);
-  const at::Tensor a = tensor_of(dtype, rows, inner, left);
-  const at::Tensor b = tensor_of(dtype, inner, columns, right);
-  target.addmm_(a.to(at::kFloat), b.to(at::kFloat), kept);
+  add_widened(at::from_blob(sum, {rows, columns}, {stride, 1}, at::kFloat),
+              tensor_of(dtype, rows, inner, left), tensor_of(dtype, inner, columns, right), kept);
 }
 
 void add_wide_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right) {

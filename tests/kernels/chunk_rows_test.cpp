@@ -7,20 +7,11 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "base/random.h"
 #include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/random_values.h"
 
 namespace longshore::kernels {
 namespace {
-
-std::vector<float> random_values(int64_t count, uint32_t seed) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto bits = philox4x32({static_cast<uint32_t>(i), seed, 0, 0}, {5, 29});
-    values.push_back(static_cast<float>(bits[0] / 4294967296.0 - 0.5));
-  }
-  return values;
-}
 
 std::vector<float> solution(int64_t size, int64_t width, bool transposed) {
   const std::vector<float> system = random_values(size * size, 1);

@@ -8,19 +8,16 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "base/random.h"
 #include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/random_values.h"
 
 namespace longshore::kernels {
 namespace {
 
+// Returns values that bf16 has too.
 std::vector<float> random_logits(int64_t count) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto bits = philox4x32({static_cast<uint32_t>(i), 9, 0, 0}, {5, 37});
-    const double value = bits[0] / 4294967296.0 * 20.0 - 10.0;
-    values.push_back(bf16_to_float(float_to_bf16_nearest(static_cast<float>(value))));
-  }
+  std::vector<float> values = random_values(count, 9, 20.0);
+  for (float& value : values) value = bf16_to_float(float_to_bf16_nearest(value));
   return values;
 }
 

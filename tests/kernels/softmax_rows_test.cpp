@@ -8,22 +8,13 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "base/random.h"
 #include "tests/kernels/instruction_sets.h"
+#include "tests/kernels/random_values.h"
 
 namespace longshore::kernels {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-std::vector<float> random_values(int64_t count, uint32_t seed) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto bits = philox4x32({static_cast<uint32_t>(i), seed, 0, 0}, {5, 31});
-    values.push_back(static_cast<float>(bits[0] / 4294967296.0 * 8.0 - 4.0));
-  }
-  return values;
-}
 
 double finished(float score, float scale, float cap) {
   const double scaled = static_cast<double>(score) * scale;
@@ -54,7 +45,7 @@ Softmax run(const std::vector<float>& scores, const std::vector<int64_t>& widths
 // Goal: blocks of any width give the sum of a whole row, with and without a cap. Instruction sets
 // differ by the last place of an exponential at most.
 TEST(SoftmaxRows, BlocksGiveTheSumOfARow) {
-  const std::vector<float> scores = random_values(300, 1);
+  const std::vector<float> scores = random_values(300, 1, 8.0);
   for (const float cap : {0.0f, 1.5f}) {
     for (const auto& widths : {std::vector<int64_t>{300}, {1, 299}, {16, 256, 28}, {37, 3, 260}}) {
       double largest = kNone, sum = 0.0;
@@ -77,8 +68,8 @@ TEST(SoftmaxRows, BlocksGiveTheSumOfARow) {
 // keeps what it has.
 TEST(SoftmaxRows, HiddenColumnsHaveNoWeight) {
   const std::vector<VisibleColumns> visible = {{0, 1}, {3, 20}, {0, 0}, {20, 40}};
-  std::vector<float> scores = random_values(160, 2);
-  const std::vector<float> upper = random_values(160, 3), raw = scores;
+  std::vector<float> scores = random_values(160, 2, 8.0);
+  const std::vector<float> upper = random_values(160, 3, 8.0), raw = scores;
   std::vector<float> largest = {kNone, kNone, 0.25f, kNone}, sums = {0.0f, 0.0f, 2.0f, 0.0f};
   std::vector<float> factors(4, 0.0f);
   std::vector<uint16_t> weights(160, 1), grads(160, 1);
@@ -114,7 +105,7 @@ TEST(SoftmaxRows, HiddenColumnsHaveNoWeight) {
 TEST(SoftmaxRows, NansAreSeen) {
   for (const float cap : {0.0f, 2.0f}) {
     for (const size_t place : {size_t{0}, size_t{17}}) {
-      std::vector<float> scores = random_values(20, 4);
+      std::vector<float> scores = random_values(20, 4, 8.0);
       scores[place] = std::numeric_limits<float>::quiet_NaN();
       const Softmax got = run(scores, {20}, cap);
       EXPECT_TRUE(std::isnan(got.sums[0])) << cap;
