@@ -1,6 +1,6 @@
 // gpu_tensors: decides whether code takes a GPU's branches and names the device for its tensors.
-// Tests link another definition (tests/stand_in_gpu) that runs those branches over CPU tensors. Any
-// thread.
+// Tests link another definition of on_gpu and gpu_tensors (tests/stand_in_gpu) that runs those
+// branches over CPU tensors. Any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,23 @@ namespace longshore {
 
 bool on_gpu(const at::Tensor& x);
 at::Device gpu_tensors(int gpu);
+
+// AbsentGpu: while one lives, the process allocates what it would allocate on a GPU. Code takes the
+// form that it has on GPUs; matrix products of weights and GPU kernels without a CPU's twin compute
+// nothing.
+class AbsentGpu {
+ public:
+  AbsentGpu();
+  AbsentGpu(const AbsentGpu&) = delete;
+  AbsentGpu& operator=(const AbsentGpu&) = delete;
+  ~AbsentGpu();
+};
+
+// Returns whether an AbsentGpu lives.
+bool measures_absent_gpu();
+
+// Returns whether code over x takes the form for GPUs: x is on one, or an AbsentGpu lives.
+bool takes_gpu_form(const at::Tensor& x);
 
 // Makes a tensor over memory of `device`, which must outlive it. It does not ask CUDA who owns the
 // memory: that takes microseconds per tensor and fails for the address at an arena's end.

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 #include "model/adapted_product.h"
 #include "model/delta_scan.h"
 #include "model/document_chunks.h"

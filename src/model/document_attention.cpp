@@ -1,7 +1,7 @@
 #include "model/document_attention.h"
 
 #include "base/errors.h"
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 #include "model/cpu_attention.h"
 #include "model/gpu_attention.h"
 

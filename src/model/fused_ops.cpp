@@ -5,7 +5,6 @@
 
 #include "base/errors.h"
 #include "base/mxfp4.h"
-#include "device/absent_gpu.h"
 #include "device/compute_threads.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"

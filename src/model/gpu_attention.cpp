@@ -13,7 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 #include "model/document_attention.h"
 
 namespace longshore {

@@ -13,8 +13,8 @@
 
 #include "base/json.h"
 #include "base/processor.h"
-#include "device/absent_gpu.h"
 #include "device/compute_threads.h"
+#include "device/gpu_tensors.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
 #include "model/head_unit.h"

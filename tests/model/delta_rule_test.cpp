@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 #include "tests/fakes/cpu_branches.h"
 
 namespace longshore {

@@ -7,8 +7,8 @@
 
 #include <limits>
 
-#include "device/absent_gpu.h"
 #include "device/compute_threads.h"
+#include "device/gpu_tensors.h"
 #include "model/differentiable_ops.h"
 #include "tests/fakes/cpu_branches.h"
 #include "tests/model/allocation_meter.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {

@@ -21,8 +21,8 @@
 #include "base/measurement.h"
 #include "base/mutex.h"
 #include "base/processor.h"
-#include "device/absent_gpu.h"
 #include "device/cuda_runtime.h"
+#include "device/gpu_tensors.h"
 #include "model/gpu_attention.h"
 
 namespace longshore {

@@ -1,8 +1,6 @@
-#include "device/absent_gpu.h"
+#include "device/gpu_tensors.h"
 
 #include <atomic>
-
-#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
