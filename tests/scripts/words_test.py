@@ -7,9 +7,13 @@ import unittest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
 
-def quickstart(*words):
-    return subprocess.run(["/bin/bash", SCRIPTS / "quickstart", *words], capture_output=True,
+def run(script, *words):
+    return subprocess.run(["/bin/bash", SCRIPTS / script, *words], capture_output=True,
                           text=True, check=False, timeout=300)
+
+
+def quickstart(*words):
+    return run("quickstart", *words)
 
 
 class QuickstartTest(unittest.TestCase):
@@ -37,6 +41,28 @@ class QuickstartTest(unittest.TestCase):
             done = quickstart(*words)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn("quickstart: ", done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertIn("--help", done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
+class TestScriptTest(unittest.TestCase):
+    def test_help_says_its_own_options_and_starts_nothing(self):
+        for word in ("--help", "-h"):
+            done = run("test", word)
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(done.stderr, "")
+            for option in ("--touched [COMMIT]", "--help"):
+                self.assertIn(option, done.stdout)
+            self.assertNotIn("==", done.stdout)
+
+    def test_unknown_words_are_refused_before_anything_is_done(self):
+        for words, said in ((["--tuoched"], "'--tuoched' is unknown"),
+                            (["20"], "'20' is unknown"),
+                            (["--touched", "HEAD", "x"], "'x' is unknown"),
+                            (["--touched", "no-such-commit"], "no commit 'no-such-commit'")):
+            done = run("test", *words)
+            self.assertEqual(done.returncode, 2, words)
             self.assertIn(said, done.stderr)
             self.assertIn("--help", done.stderr)
             self.assertEqual(done.stdout, "")
