@@ -1,4 +1,4 @@
-// Describe: texts for people and editors from the table of keys. Pure functions; any thread.
+// Texts for people and editors from the table of keys. Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// FieldRows: helpers for the files that define the table's rows. Internal to config; used only
+// Helpers for the files that define the table's rows. Internal to config; used only
 // while the table is constructed.
 #pragma once
 

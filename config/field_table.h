@@ -1,4 +1,4 @@
-// FieldTable: the table of the run file's keys: name, type, default, unit, bounds, choices and
+// The table of the run file's keys: name, type, default, unit, bounds, choices and
 // description, each bound to its member of RunConfig. Parser, help, reference file, documentation
 // and schema use it. Constructed once, then read-only from any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// OtherTrainers: the keys of Axolotl, LLaMA-Factory, TRL with transformers, PEFT and DeepSpeed, and
+// The keys of Axolotl, LLaMA-Factory, TRL with transformers, PEFT and DeepSpeed, and
 // what they are here. The one table for "did you mean" and for `init --from`. Constant data; any
 // thread.
 #pragma once

@@ -1,4 +1,4 @@
-// RunArguments: what a command line says of run files: their paths, and keys as
+// Arguments of a command that concern run files: their paths, and keys as
 // `--section.key=value`. Pure functions, of which two look at the file system; any thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// RunRules: rules across keys of a run file. Pure functions; any thread.
+// Rules across keys of a run file. Pure functions; any thread.
 #pragma once
 
 #include <map>

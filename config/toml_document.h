@@ -1,4 +1,4 @@
-// TomlDocument: a TOML text as plain values with their locations. Hides toml++. Pure functions; any
+// A TOML text as plain values with their locations. Hides toml++. Pure functions; any
 // thread.
 #pragma once
 

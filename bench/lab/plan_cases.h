@@ -1,4 +1,4 @@
-// PlanCases: plans that cover all keys which change a step's schedule, each with its own rates and
+// Plans that cover all keys which change a step's schedule, each with its own rates and
 // with timers for its operations. For `longshore_lab plans`. Values and pure functions.
 #pragma once
 

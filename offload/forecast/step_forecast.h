@@ -1,4 +1,4 @@
-// Forecasts: the duration of a unit from its measurements, of a step from the plan's own schedule
+// Forecasts the duration of a unit from its measurements, of a step from the plan's own schedule
 // and a machine's rates, and the time and energy of a run. Values and pure functions, without a
 // device.
 #pragma once

@@ -1,4 +1,4 @@
-// ChildProcess: runs another program to its end and keeps the end of its output. Any thread; the
+// Runs another program to its end and keeps the end of its output. Any thread; the
 // caller blocks. The program leads its own process group; processes that it started in that group
 // end with it. The program ends when the calling thread ends, so Ctrl-C or a kill of this process
 // ends it too.

@@ -1,4 +1,4 @@
-// File: file operations that check every result. Any thread. The caller that opens a descriptor
+// File operations that check every result. Any thread. The caller that opens a descriptor
 // owns it. Every failure is an IoError with operation, path and errno.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Fp8: the block-scaled 8-bit format of published models (DeepSeek-V3, Qwen3 *-FP8): numbers in
+// The block-scaled 8-bit format of published models (DeepSeek-V3, Qwen3 *-FP8): numbers in
 // e4m3 (four bits of exponent, three of mantissa, no infinity), and one scale for each block of
 // 128 x 128 of a matrix; the last blocks of a row or column may be smaller. Pure functions; any
 // thread.

@@ -1,4 +1,4 @@
-// Hash: xxh3-64, the checksum of all data that goes to disk and comes back, and its text form. A
+// The hash xxh3-64, the checksum of all data that goes to disk and comes back, and its text form. A
 // Hasher belongs to one thread.
 #pragma once
 

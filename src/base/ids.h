@@ -1,4 +1,4 @@
-// Ids: distinct integer types that keep arguments from being swapped. Plain values.
+// StrongId: distinct integer types that keep arguments from being swapped. Plain values.
 #pragma once
 
 #include <compare>

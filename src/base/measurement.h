@@ -1,4 +1,4 @@
-// Measurements: the time since a moment, and robust statistics, which a single outlier must not
+// The time since a moment, and robust statistics, which a single outlier must not
 // move. Plain functions, any thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Mxfp4: the 4-bit format of gpt_oss's experts: values in groups of 32 with a shared exponent. A
+// The 4-bit format of gpt_oss's experts: values in groups of 32 with a shared exponent. A
 // value is one of 16 numbers times a power of two, so it is exact in bf16. Pure functions; any
 // thread.
 #pragma once

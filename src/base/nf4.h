@@ -1,4 +1,4 @@
-// NF4: the 4-bit number format of QLoRA (Dettmers et al., 2023, arXiv:2305.14314), with double
+// The 4-bit number format of QLoRA (Dettmers et al., 2023, arXiv:2305.14314), with double
 // quantisation of its scales. Pure functions; any thread.
 //
 // Values are taken in blocks of 64, in row-major order of the whole tensor. A block has a scale,

@@ -1,4 +1,4 @@
-// Processor: features of the CPU that change results or memory use, the slices of time that a
+// Features of the CPU that change results or memory use, the slices of time that a
 // thread asks the scheduler for, and the machine's name. Any thread.
 #pragma once
 

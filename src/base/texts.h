@@ -1,4 +1,4 @@
-// Texts: formatted and joined text, UTF-8 that is checked, text that is safe for a terminal,
+// Formatted and joined text, UTF-8 that is checked, text that is safe for a terminal,
 // durations as text, the known name nearest to a mistyped one, globs, blanks at the ends, and files
 // that are embedded in the program. Pure functions, any thread.
 #pragma once

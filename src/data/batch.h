@@ -1,4 +1,4 @@
-// Batch: the micro-batches of a step, as flat streams of tokens in host memory. Pure functions of
+// The micro-batches of a step, as flat streams of tokens in host memory. Pure functions of
 // the data and sample numbers; any thread.
 #pragma once
 

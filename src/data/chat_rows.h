@@ -1,4 +1,4 @@
-// ChatRows: the row formats with answers, which are conversations and prompts with completions.
+// The row formats with answers, which are conversations and prompts with completions.
 // Internal to src/data; the formats are immutable, any thread.
 #pragma once
 

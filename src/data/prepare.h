@@ -1,4 +1,4 @@
-// Prepare: converts a run's data files to token files in the cache, or opens those that exist. Any
+// Converts a run's data files to token files in the cache, or opens those that exist. Any
 // number of processes may call it at once. Each cache entry has a lock file: one process makes the
 // entry, the others wait and open it. Called by the main thread; uses worker threads.
 #pragma once

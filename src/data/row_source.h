@@ -1,4 +1,4 @@
-// RowSource: reads a data file's rows as lines of JSON, in bounded memory. JSONL stays unchanged;
+// Reads a data file's rows as lines of JSON, in bounded memory. JSONL stays unchanged;
 // elements of a JSON array and rows of a table (Parquet) become lines. One owner thread.
 #pragma once
 

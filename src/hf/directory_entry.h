@@ -1,4 +1,4 @@
-// DirectoryEntry: files of an untrusted model directory, opened relative to its descriptor. No
+// Files of an untrusted model directory, opened relative to its descriptor. No
 // access leaves the directory, except into the Hugging Face cache. Plain functions.
 #pragma once
 

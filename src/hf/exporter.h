@@ -1,4 +1,4 @@
-// Exporter: writes a trained model as a Hugging Face directory. Other files of the source are
+// Writes a trained model as a Hugging Face directory. Other files of the source are
 // copied byte for byte; weights keep names, shapes, file split and types. One thread; memory is
 // bounded by a few chunks for any model size.
 //

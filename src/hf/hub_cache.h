@@ -1,4 +1,4 @@
-// HubCache: finds models and data sets in the local Hugging Face cache by their hub ids. It only
+// Finds models and data sets in the local Hugging Face cache by their hub ids. It only
 // reads the cache's folders and never uses the network. Plain functions. HubDataset chooses the
 // files of a data set there.
 #pragma once

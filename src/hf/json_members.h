@@ -1,4 +1,4 @@
-// JsonMembers: edits a JSON object as text, so that all other bytes of a user's file stay. That is
+// Edits a JSON object as text, so that all other bytes of a user's file stay. That is
 // why it looks for the ends of values itself: the reader of base/json.h gives values without their
 // places. The text must be JSON that this reader accepts. Pure functions.
 #pragma once

@@ -1,4 +1,4 @@
-// Engine: trains a model by a plan. Set the compute threads before LibTorch's first computation.
+// The engine trains a model by a plan. Set the compute threads before LibTorch's first computation.
 #pragma once
 
 #include "device/compute_threads.h"

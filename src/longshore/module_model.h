@@ -1,4 +1,4 @@
-// ModuleModel: a model whose units are custom torch::nn modules.
+// A model whose units are custom torch::nn modules.
 #pragma once
 
 #include "model/module_model.h"

@@ -1,4 +1,4 @@
-// Durability: the step that a tier commits, the run that it belongs to, the agreement of ranks
+// The step that a tier commits, the run that it belongs to, the agreement of ranks
 // about it, and the bytes that moved for it. Plain values and one interface.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Loading: fills a rank's shards with parameter values before the first step. Any thread.
+// Fills a rank's shards with parameter values before the first step. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Moments: storage formats of Adam's two moments, and the scalar form of every code. Pure
+// Storage formats of Adam's two moments, and the scalar form of every code. Pure
 // functions; the kernels of offload/ give the same bits.
 //
 //   kF32    unchanged

@@ -1,4 +1,4 @@
-// Policy: the choices of a run, one enum each, shared by run file, plan and engine. Their names in
+// The choices of a run, one enum each, shared by run file, plan and engine. Their names in
 // the run file are in config/field_table.cpp or in the type's own table. Plain values.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Slots: numbered memory that units use in rotation. Each kind of slot has a number type of its
+// Numbered memory that units use in rotation. Each kind of slot has a number type of its
 // own, so a function that takes a state slot cannot be called with a parameter slot. An operation
 // or tier that uses no slot of a kind has std::nullopt. SlotVector keeps a value for each slot, and
 // SlotOwners the unit that holds it. The schedule decides which unit uses which slot when.

@@ -1,4 +1,4 @@
-// StateFormat: the bytes that a shard keeps in its tier, per element and segment. Pure tables.
+// The bytes that a shard keeps in its tier, per element and segment. Pure tables.
 //
 // A unit's slab has these regions in this order, each holding its segments end to end:
 //   master     fp32 master (format fp32), or fp32 parameter of a frozen segment in fp32 compute

@@ -1,4 +1,4 @@
-// ChatMarks: finds the parts of a conversation's messages in the text that a chat template writes.
+// Finds the parts of a conversation's messages in the text that a chat template writes.
 // Each part is put between two marks (sequences of noncharacters of Unicode) and the conversation
 // is rendered again. The marks count only if the text without them equals, byte for byte, the text
 // rendered without marks. Plain functions, any thread.

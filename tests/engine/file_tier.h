@@ -1,4 +1,4 @@
-// FileTier: a tier for tests that keeps state, parameters and inputs in plain files, with one
+// A tier for tests that keeps state, parameters and inputs in plain files, with one
 // blocking read or write per operation. It has no rings, checksums or versions, and nothing
 // outlives the process. file_tier.cpp shows all that a further tier needs.
 #pragma once

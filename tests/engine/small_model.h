@@ -1,4 +1,4 @@
-// SmallModel: a table, two hidden layers and a loss as torch modules, for tests of the runner
+// A table, two hidden layers and a loss as torch modules, for tests of the runner
 // against plain autograd. Test code.
 #pragma once
 

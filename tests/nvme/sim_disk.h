@@ -1,4 +1,4 @@
-// SimDisk: a deterministic drive in memory that can fail in every known way. A SimMedium is the
+// A deterministic drive in memory that can fail in every known way. A SimMedium is the
 // durable part (flushed bytes, and writes since then); a SimFile is a BlockFile on it. One thread.
 // For tests of everything above BlockFile, also in programs that use Longshore as a library.
 //

@@ -1,4 +1,4 @@
-// SourceFiles: the sources of the repository for the style rules. Test code.
+// The sources of the repository for the style rules. Test code.
 #pragma once
 
 #include <cctype>

@@ -1,4 +1,4 @@
-// BenchOptimizer: `longshore bench optimizer` measures the update's speed and its share of the
+// `longshore bench optimizer` measures the update's speed and its share of the
 // memory bound. The bound is a pass that only moves the same bytes, alternating with the update in
 // the same process. Main thread; the work runs on pools.
 #pragma once

@@ -1,4 +1,4 @@
-// CheckpointDirectory: names and housekeeping of <run.dir>/checkpoints. Plain functions; only the
+// Names and housekeeping of <run.dir>/checkpoints. Plain functions; only the
 // process that holds the run directory's lock may call those that change files.
 //
 // A complete checkpoint is called "step-00000123". These endings mark other directories:

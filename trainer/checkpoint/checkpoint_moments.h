@@ -1,4 +1,4 @@
-// CheckpointMoments: the format of moments in a state file. It equals the state's own format, so
+// The format of moments in a state file. It equals the state's own format, so
 // resuming with the same format is bit-exact and the file is no larger. Pure functions over bytes.
 //
 //   F32    fp32 moments, in the parameter's shape

@@ -1,4 +1,4 @@
-// CommandList: the list of all commands, which the build generates from the names of the files
+// The list of all commands, which the build generates from the names of the files
 // (trainer/CMakeLists.txt), and the table of earlier names. Constant data.
 #pragma once
 

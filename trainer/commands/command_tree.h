@@ -1,4 +1,4 @@
-// CommandTree: all commands with their options, in CLI11's form for parsing and as plain text for
+// All commands with their options, in CLI11's form for parsing and as plain text for
 // shell completion. Main thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// InputCheck: checks everything that a run reads before memory is allocated: model, tokenizer, chat
+// Checks everything that a run reads before memory is allocated: model, tokenizer, chat
 // template, the first rows of every data file and the output directories. A failed check does not
 // stop the others. Main thread.
 #pragma once

@@ -1,4 +1,4 @@
-// NewTokenizer: makes tokenizers from text files. Main thread.
+// Makes tokenizers from text files. Main thread.
 #pragma once
 
 #include <cstdint>

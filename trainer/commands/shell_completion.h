@@ -1,4 +1,4 @@
-// ShellCompletion: generates the script that completes longshore's commands, options, run-file keys
+// Generates the script that completes longshore's commands, options, run-file keys
 // and their choices in a shell. It uses the same tables as the parser. Pure functions.
 #pragma once
 

@@ -1,4 +1,4 @@
-// RunData: the tokenised sequences of a run and their assignment to steps. Loaded before the first
+// The tokenised sequences of a run and their assignment to steps. Loaded before the first
 // step, immutable afterwards. Owned by the trainer.
 #pragma once
 

@@ -1,4 +1,4 @@
-// DeviceChoice: resolves `device.kind`. "auto" is the GPU if one exists. An unusable GPU ends the
+// Resolves `device.kind`. "auto" is the GPU if one exists. An unusable GPU ends the
 // run with advice instead of a silent switch to the CPU. Called once before any allocation; main
 // thread.
 #pragma once

@@ -1,4 +1,4 @@
-// GpuCheck: compares a GPU with the CPU in seconds: copies, every fused kernel with its reference,
+// Compares a GPU with the CPU in seconds: copies, every fused kernel with its reference,
 // attention, and a few steps of a tiny model. `longshore check gpu` runs it; main thread. Runs
 // start it as a child process before their first step on a GPU.
 #pragma once

@@ -1,4 +1,4 @@
-// RunEnvironment: describes the software and hardware of a run for env.json and bug reports. Plain
+// Describes the software and hardware of a run for env.json and bug reports. Plain
 // functions that read the system and never fail; they leave out unreadable values.
 #pragma once
 

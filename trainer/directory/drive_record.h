@@ -1,4 +1,4 @@
-// DriveRecord: what run.dir records about the run's state on the drives of offload.nvme: the key
+// The record in run.dir of the run's state on the drives of offload.nvme: the key
 // that identifies it there, and the newest step that is durable there. Plain functions of the main
 // thread; the key is read and written by rank 0.
 #pragma once

@@ -1,4 +1,4 @@
-// MetricsReader: reads the lines of <run.dir>/metrics.jsonl without trusting them. It skips lines
+// Reads the lines of <run.dir>/metrics.jsonl without trusting them. It skips lines
 // that are torn, too long, no JSON object, or whose kind is no text. One thread; bounded memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// LrSchedule: the learning rate of every step. A pure function; any thread.
+// The learning rate of every step. A pure function; any thread.
 //
 // With s = step - 1 (steps already done), T = total steps, W = warmup_steps, or warmup_ratio of T
 // rounded up, but at most T, D = decay_steps and r = min_lr_ratio, the rate is the peak rate times

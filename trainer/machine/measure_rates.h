@@ -1,4 +1,4 @@
-// MeasureRates: the measurements of `check machine --rates`, from which plans forecast time. They
+// The measurements of `check machine --rates`, from which plans forecast time. They
 // use the program's own code and occupy the whole machine for a minute or two. Main thread.
 #pragma once
 

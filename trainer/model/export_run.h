@@ -1,4 +1,4 @@
-// ExportRun: exports a run's parameters as a Hugging Face directory, from a checkpoint or from an
+// Exports a run's parameters as a Hugging Face directory, from a checkpoint or from an
 // engine that holds whole units. Memory is bounded by a few chunks. One thread.
 #pragma once
 

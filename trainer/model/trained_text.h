@@ -1,4 +1,4 @@
-// TrainedText: what a run trains beside weights: the tokens that end texts, and the chat template
+// Everything that a run trains beside weights: the tokens that end texts, and the chat template
 // of conversations. Without them a server of the export uses other prompts or never stops. They are
 // counted when data is read, stored in the run's directory and added to the export. Plain values
 // and functions; any thread.

@@ -1,4 +1,4 @@
-// DataInspection: a view of a run's training data: rows with the trained tokens marked, counts,
+// A view of a run's training data: rows with the trained tokens marked, counts,
 // lengths, and how full the sequences are. Made by `check data`; main thread.
 #pragma once
 

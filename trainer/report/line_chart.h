@@ -1,4 +1,4 @@
-// LineChart: lines over steps as inline SVG for HTML pages: axes with round numbers, gaps at
+// Lines over steps as inline SVG for HTML pages: axes with round numbers, gaps at
 // missing values, values under the pointer. Long series are thinned. Pure function.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0; one thread. Kinds
+// <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0; one thread. Kinds
 // are start, step, eval, checkpoint, commit, event and end; readers ignore unknown keys. Each line
 // is one write to a file opened for appending, so a killed process loses at most its last line.
 //

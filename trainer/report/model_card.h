@@ -1,4 +1,4 @@
-// ModelCard: the README.md of an exported model: base model, data, recipe and results.
+// The README.md of an exported model: base model, data, recipe and results.
 // CheckpointCard makes it from the run's directory, and adds the chat template and end tokens that
 // were trained with the weights. Free functions; any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Page: the parts of this program's HTML pages. A page is one file, follows the reader's light or
+// The parts of this program's HTML pages. A page is one file, follows the reader's light or
 // dark setting and is readable on a narrow screen. Pure functions; any thread.
 #pragma once
 

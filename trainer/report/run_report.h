@@ -1,4 +1,4 @@
-// RunReport: one HTML page about a run, or about several in the same charts: learning, speed, time
+// One HTML page about a run, or about several in the same charts: learning, speed, time
 // and memory, data and machine. The page needs no other file and escapes all text from the runs'
 // files. Pure function.
 #pragma once

@@ -1,4 +1,4 @@
-// TerminalPlot: draws a series (a loss curve) as text. Pure functions.
+// Draws a series (a loss curve) as text. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// DriveState: decides whether a run resumes from the state on the drives of offload.nvme. All ranks
+// Decides whether a run resumes from the state on the drives of offload.nvme. All ranks
 // decide together before the engine opens the state files. Free functions; main thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// RunCheckpoints: saves and finds the checkpoints of a run, collectively. To resume, each rank
+// Saves and finds the checkpoints of a run, collectively. To resume, each rank
 // verifies its share of the files, and a checkpoint loads only if all ranks find it valid. To save,
 // each rank of the first replica writes its own state file without communication; rank 0 collects
 // the checksums and commits the manifest last. All ranks must see one file system. Main thread.

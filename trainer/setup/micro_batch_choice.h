@@ -1,4 +1,4 @@
-// MicroBatchChoice: the rules by which train.micro_batch = "auto" becomes a number. Pure functions
+// The rules by which train.micro_batch = "auto" becomes a number. Pure functions
 // of plain values, and a reader of the run's record; MeasuredRun applies them. Main thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// OtherRunFile: converts the configuration of Axolotl, LLaMA-Factory or TRL (YAML or JSON) to a run
+// Converts the configuration of Axolotl, LLaMA-Factory or TRL (YAML or JSON) to a run
 // file. Plain values and one function; any thread.
 #pragma once
 

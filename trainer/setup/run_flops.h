@@ -1,4 +1,4 @@
-// RunFlops: the operations of a run's units, for time forecasts, and the texts under which
+// The operations of a run's units, for time forecasts, and the texts under which
 // measurements are stored. Pure functions of the model.
 #pragma once
 

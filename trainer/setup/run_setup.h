@@ -1,4 +1,4 @@
-// RunSetup: all decisions about a run before allocation, as a chain of types, each made from the
+// All decisions about a run before allocation, as a chain of types, each made from the
 // previous one: ReadRun (run file, ranks, machine), OpenedRun (the model in units) and MeasuredRun
 // (costs of the units), which alone makes plans. Owned by the command; main thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Evaluator: the mean loss over a set of sequences with the engine's current parameters, KTO's kl,
+// The mean loss over a set of sequences with the engine's current parameters, KTO's kl,
 // and the lowest loss of a run so far. Called by the engine's thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Generator: continues prompts token by token. All units pass through the device's slots for every
+// Continues prompts token by token. All units pass through the device's slots for every
 // token, so the model may be larger than the device. Called by the engine's thread.
 #pragma once
 

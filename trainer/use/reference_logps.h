@@ -1,4 +1,4 @@
-// ReferenceLogps: the log-probability of every document under the weights that a run starts from,
+// The log-probability of every document under the weights that a run starts from,
 // for losses that compare with them ([Note: preference losses]). They are computed once, before the
 // first step, by evaluation passes of the run's own engine, and kept in the run's directory: later
 // the weights are no longer those of the start. Free functions; called by the engine's thread.

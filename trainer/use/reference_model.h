@@ -1,4 +1,4 @@
-// ReferenceModel: the model that preference.reference names, where it is not the run's own start:
+// The model that preference.reference names, where it is not the run's own start:
 // another directory, or the model below the adapters. It has a set-up and a plan apart from the
 // run's, within the run's caps, and computes its log-probabilities before the run allocates
 // anything. Functions for the main thread.

@@ -1,4 +1,4 @@
-// NumberCheck: checks the first layers of a model with its real weights. It compares the engine's
+// Checks the first layers of a model with its real weights. It compares the engine's
 // units in fp32 with PlainDecoder in fp64 from the same inputs, unit by unit, and texts packed into
 // one micro-batch with each text alone. Holds one layer's parameters at a time, and slices of the
 // embedding and the head. One calling thread; LibTorch uses its own threads.

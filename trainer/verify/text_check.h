@@ -1,4 +1,4 @@
-// TextCheck: a model directory's tokenizer and chat template, used as a run uses them: texts there
+// A model directory's tokenizer and chat template, used as a run uses them: texts there
 // and back, ids that the model has rows for, ends of texts, conversations with what is trained of
 // them. One thread.
 #pragma once

@@ -1,4 +1,4 @@
-// TransformersCheck: compares the plain decoder's numbers with those of transformers, which the
+// Compares the plain decoder's numbers with those of transformers, which the
 // user's Python runs on the same directory cut to its first layers. It reveals misread switches of
 // config.json. One thread, which waits for the Python process.
 #pragma once

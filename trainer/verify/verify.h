@@ -1,4 +1,4 @@
-// Verify: checks a Hugging Face directory before a long run uses it: every tensor, tokenizer and
+// Checks a Hugging Face directory before a long run uses it: every tensor, tokenizer and
 // template, and the numbers of the first layers. Changes nothing. Main thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// NcclCommunicator: the collectives of a group over NCCL, only for memory of a GPU arena. Host
+// The collectives of a group over NCCL, only for memory of a GPU arena. Host
 // memory, scalars included, is refused with a CheckFailure. The caller that got it from a World
 // owns it; one thread at a time calls it. Its arenas are memory that NCCL can register.
 #pragma once

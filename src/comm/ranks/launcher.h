@@ -1,4 +1,4 @@
-// Launcher: starts the ranks of one node as processes of this binary, serves their store, forwards
+// Starts the ranks of one node as processes of this binary, serves their store, forwards
 // signals, and ends all ranks when one fails. Main thread; blocks until all ranks have ended.
 #pragma once
 

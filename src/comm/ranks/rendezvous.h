@@ -1,4 +1,4 @@
-// Rendezvous: the ranks of a run find each other through the store. Blocking functions; all end
+// The ranks of a run find each other through the store. Blocking functions; all end
 // within the time-out.
 //
 // [Note: one start] A store serves one start of the ranks. The first process that claims a rank

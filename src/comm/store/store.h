@@ -1,4 +1,4 @@
-// Store: the client side of the run's key-value store, through which ranks meet (store_server.h
+// The client side of the run's key-value store, through which ranks meet (store_server.h
 // serves it). Copies of a StoreConnection share one socket. Any thread; calls are serialised, and
 // each ends within the connection's time-out plus a few seconds. Calls throw StoreError.
 #pragma once

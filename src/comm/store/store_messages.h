@@ -1,4 +1,4 @@
-// StoreMessages: the wire format between a store's server and its clients. Only this code parses
+// The wire format between a store's server and its clients. Only this code parses
 // bytes from a socket. Pure functions, any thread.
 //
 //   server -> client  challenge: magic, nonce of the server

@@ -1,4 +1,4 @@
-// StoreSecret: the secret shared by the processes of one run. The store's server and each client
+// The secret shared by the processes of one run. The store's server and each client
 // prove that they know it without sending it: each sends an HMAC-SHA256 over both nonces, which are
 // new for every connection, so that a recorded proof is useless. Any thread; only the functions
 // that make or read a secret or nonce are not pure.

@@ -1,4 +1,4 @@
-// TorchStore: LibTorch's store interface over the run's own store, for Gloo; and access to
+// LibTorch's store interface over the run's own store, for Gloo; and access to
 // LibTorch's store in torchrun's agent. Any process can read and write the agent's store, so it
 // only carries the address of the run's store. Any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Blame: finds the rank that keeps an operation from finishing, from the heartbeats. Pure functions
+// Finds the rank that keeps an operation from finishing, from the heartbeats. Pure functions
 // over the watchdog's data.
 #pragma once
 
