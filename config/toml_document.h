@@ -44,7 +44,7 @@ struct TomlMember {
 std::string describe(const TomlValue& value);
 // Returns the text as a quoted and escaped TOML basic string.
 std::string quote_toml(std::string_view text);
-// Returns a list of strings.
+// Returns the TOML text of an array of strings.
 std::string toml_list(const std::vector<std::string>& texts);
 
 // Returns the document's members in the order of the text. Tables and arrays below five levels are

@@ -36,8 +36,8 @@ struct StepOutcome {
   std::vector<RankTimes> times;  // by rank
   std::vector<double> routers;   // input of router_statistics; empty if not collected
   PreferenceSums preference;     // empty without a preference loss
-  PolicySums policy;             // no tokens: the loss is another one
-  DistillSums distill;           // the same
+  PolicySums policy;             // its count of tokens is 0 with another loss
+  DistillSums distill;           // its count of tokens is 0 with another loss
 };
 
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients
