@@ -329,13 +329,14 @@ class FilePreparer {
     // Blocks end in order, so the one `blocks` before has ended when the next begins.
     std::vector<Work> works(blocks);
     size_t begun = 0;
-    const size_t most = std::max(kBytesInTheAir, blocks * kBytesOfABlock);
+    const size_t growth = options_.tokenizer == nullptr ? 1 : options_.tokenizer->growth();
+    const size_t most = std::max(kBytesInTheAir, blocks * kBytesOfABlock) / growth;
     std::atomic<size_t> in_the_air{0};
     bool at_end = false;
     const auto begin = [&](tbb::flow_control& control) -> Work* {
       Work* work = &works[begun++ % works.size()];
       if (in_the_air < most) {
-        work->rows = read_block(reader);
+        work->rows = read_block(reader, growth);
         at_end = work->rows == nullptr;
         if (!at_end) in_the_air += work->rows->text.size();
       }

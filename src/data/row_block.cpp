@@ -104,10 +104,10 @@ std::string too_many(size_t tokens, size_t max_tokens) {
 
 }  // namespace
 
-std::shared_ptr<RowBlock> read_block(JsonlReader& reader) {
+std::shared_ptr<RowBlock> read_block(JsonlReader& reader, size_t growth) {
   auto block = std::make_shared<RowBlock>();
   JsonlLine line;
-  while (block->text.size() < kBlockBytes && block->rows.size() < kBlockRows) {
+  while (block->text.size() < kBlockBytes / growth && block->rows.size() < kBlockRows) {
     if (!reader.next(line)) break;
     block->last_line = line.number;
     if (line.blank() && !line.too_long) continue;

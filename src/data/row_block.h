@@ -44,8 +44,9 @@ struct TokenizedBlock {
   Bytes file_position = 0;
 };
 
-// Returns the next rows of the file, about 256 KiB; null at the end.
-std::shared_ptr<RowBlock> read_block(JsonlReader& reader);
+// Returns the next rows of the file, about 256 KiB after tokenizing made them `growth` times
+// longer; null at the end.
+std::shared_ptr<RowBlock> read_block(JsonlReader& reader, size_t growth);
 
 // Parses a row as JSON; a RowProblem gives the reason of a failure.
 Json parse_row(std::string_view text, bool too_long, bool ended);

@@ -24,8 +24,11 @@ constexpr Bytes kMaxConfigBytes = 16 * kMiB;
 // Texts up to this size are encoded at once; the library needs 150 to 200 bytes per byte of text.
 constexpr size_t kShortText = size_t{64} << 10;
 constexpr size_t kMaxWholeText = size_t{4} << 20;
-// Larger pieces are encoded one at a time in the whole process, which limits memory over threads.
+// Pieces from which the normalizer may make more are encoded one at a time in the whole process,
+// which limits memory over threads.
 constexpr size_t kLargePiece = size_t{256} << 10;
+// Usual normalizers write a mark of three bytes for a space, which all limits allow for.
+constexpr size_t kUsualGrowth = 4;
 
 std::string read_if_present(const fs::path& path, Bytes max_bytes) {
   std::error_code ignored;
@@ -90,11 +93,11 @@ struct Asked {
   uint32_t reading = TOKC_TOKENS;
 };
 
-OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text,
+OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text, size_t growth,
                           const Asked& asked, const std::string& origin) {
   static Mutex large;
   std::optional<MutexLock> alone;
-  if (text.size() > kLargePiece) alone.emplace(large);
+  if (text.size() > kLargePiece / growth) alone.emplace(large);
   tokc_encoding encoding{};
   tokc_string error{};
   if (tokc_encode(tokenizer, slice_of(text), asked.special == SpecialTokens::kAdd, asked.with_spans,
@@ -159,6 +162,7 @@ Tokenizer Tokenizer::from_files(const TokenizerFiles& files, const std::string& 
   tokenizer.bos_ = optional_id(info.bos);
   tokenizer.eos_ = optional_id(info.eos);
   tokenizer.pad_ = optional_id(info.pad);
+  tokenizer.growth_ = info.growth <= kUsualGrowth ? 1 : info.growth;
   tokenizer.stop_ids_.assign(info.stop_ids, info.stop_ids + info.stop_count);
   if (info.has_ends != 0) {
     tokenizer.ends_ = {ids_of(info.prefix_ids, info.prefix_count),
@@ -218,7 +222,7 @@ void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool 
     const bool with_ends = adds && !whole;
     if (with_ends && begin == 0) use_added(ends_->first);
     const OwnedEncoding encoding =
-        encode_text(handle_.get(), piece,
+        encode_text(handle_.get(), piece, growth_,
                     {.special = whole ? special : SpecialTokens::kNone,
                      .with_spans = with_spans,
                      .continues = begin > 0,

@@ -92,6 +92,9 @@ class Tokenizer {
   std::optional<TokenId> pad() const { return pad_; }
   // Returns the tokens that end generation, ascending: eos and those of generation_config.json.
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
+  // Returns the factor by which replacements may lengthen a text before it is split into tokens; 1
+  // for usual tokenizers. Users hold that much less text at once.
+  size_t growth() const { return growth_; }
   // Changes whenever the same text could get other ids. It is part of the key of prepared files.
   uint64_t fingerprint() const { return fingerprint_; }
 
@@ -114,6 +117,7 @@ class Tokenizer {
   std::string origin_;
   int64_t vocabulary_size_ = 0;
   int64_t id_limit_ = 0;
+  size_t growth_ = 1;
   std::optional<TokenId> bos_, eos_, pad_;
   std::vector<TokenId> stop_ids_;
   // The ids that the post-processor adds before and after a text; nullopt if it does anything else.

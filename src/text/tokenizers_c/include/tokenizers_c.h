@@ -67,6 +67,7 @@ typedef struct {
   size_t suffix_count;
   int has_ends;      // 0: the post-processor does more than add them
   uint32_t reading;  // not 0: the directory's class overrides parts of the files
+  size_t growth;     // the factor by which the normalizer's replacements may lengthen a text
 } tokc_info;
 
 void tokc_string_free(tokc_string text);

@@ -79,6 +79,7 @@ pub struct Info {
     suffix_count: usize,
     has_ends: i32,
     reading: u32,
+    growth: usize,
 }
 
 fn leak<T>(values: Vec<T>) -> *mut T {
@@ -158,6 +159,7 @@ pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
         suffix_count: suffix.len(),
         has_ends: i32::from(loaded.ends.is_some()),
         reading: loaded.reading,
+        growth: loaded.growth,
     }
 }
 
