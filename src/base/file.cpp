@@ -17,6 +17,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/random.h"
 
 namespace longshore {
@@ -35,6 +36,8 @@ int open_retrying(const std::string& path, int flags, mode_t mode) {
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 // A pipe that has no writer after this time is treated as abandoned.
 constexpr std::chrono::seconds kPipePatience{10};
+// A longer wait is said.
+constexpr std::chrono::milliseconds kSilentWait{1000};
 
 std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
   return std::string(operation) + " (offset " + std::to_string(offset) + ", " +
@@ -292,6 +295,7 @@ void remove_tree(const std::string& path) {
 }
 
 UniqueFd open_own_file(const std::string& path, int flags) {
+  LONGSHORE_CHECK((flags & O_TRUNC) == 0) << "a file is cut after these checks";
   // O_NONBLOCK keeps the call from waiting for the other end of a pipe.
   UniqueFd fd(open_retrying(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644), path);
   if (!fd.valid()) {
@@ -305,6 +309,13 @@ UniqueFd open_own_file(const std::string& path, int flags) {
     throw IoError("open", path, errno);
   }
   file_bytes(fd);  // throws unless it is a regular file
+  struct stat status{};
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  if (writes && ::fstat(fd.get(), &status) == 0 && status.st_nlink > 1) {
+    throw IoError("open " + path +
+                  ": the file has another name too (a hard link), and is not written to through "
+                  "this one; put a copy of it here, or remove it");
+  }
   return fd;
 }
 
@@ -362,12 +373,19 @@ void wait_for_writer(const UniqueFd& fd, std::chrono::milliseconds patience) {
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) throw IoError("look at", fd.path(), errno);
   if (!S_ISFIFO(status.st_mode)) return;
-  struct pollfd wait{.fd = fd.get(), .events = POLLIN, .revents = 0};
-  int found = 0;
-  do {
-    found = ::poll(&wait, 1, static_cast<int>(patience.count()));
-  } while (found < 0 && errno == EINTR);
-  if (found == 0) throw IoError("read " + fd.path() + ": a pipe without a writer");
+  const auto is_written = [&fd](std::chrono::milliseconds time) {
+    struct pollfd wait{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    int found = 0;
+    do {
+      found = ::poll(&wait, 1, static_cast<int>(time.count()));
+    } while (found < 0 && errno == EINTR);
+    return found != 0;
+  };
+  const std::chrono::milliseconds silent = std::min(patience, kSilentWait);
+  if (is_written(silent)) return;
+  if (silent < patience) log_info("waiting for what is written to the pipe " + fd.path());
+  if (!is_written(patience - silent))
+    throw IoError("read " + fd.path() + ": a pipe without a writer");
 }
 
 }  // namespace longshore

@@ -32,10 +32,6 @@ UniqueFd open_data_file(const std::string& path);
 
 std::unique_ptr<ByteSource> make_byte_source(UniqueFd fd);
 
-inline std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
-  return make_byte_source(open_data_file(path));
-}
-
 // ExpansionLimit: throws DataError if compressed data expand more than text can.
 class ExpansionLimit {
  public:

@@ -2,8 +2,6 @@
 
 #include <oneapi/tbb/parallel_pipeline.h>
 #include <oneapi/tbb/task_arena.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +13,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/texts.h"
+#include "data/data_file.h"
 #include "data/prepared_cache.h"
 #include "data/row_block.h"
 #include "data/row_format.h"
@@ -26,8 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxProblems = 10;
 constexpr Bytes kMaxTextFileBytes = kGiB;
-constexpr size_t kHashPieceBytes = size_t{4} << 20;
-constexpr int64_t kSettledSeconds = 3;
 constexpr int64_t kLinesBetweenSigns = 4096;
 // This limits the bytes of rows in the pipeline; blocks of usual rows never reach it.
 constexpr size_t kBytesInTheAir = size_t{32} << 20;
@@ -55,8 +52,10 @@ class FilePreparer {
 
   // Returns the path of the token file.
   std::string run(PreparedData& prepared) {
-    JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
-    content_ = content_hash(open_input());
+    file_.emplace(open_data_file(path_), options_.cache);
+    JsonlReader{file_->from_begin()};  // refuses a damaged table and UTF-16
+    progress_.file_bytes = file_->bytes();
+    content_ = file_->content([this] { tell(); });
     const uint64_t key = key_of();
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
@@ -78,8 +77,10 @@ class FilePreparer {
   bool find(PreparedData& prepared) {
     std::error_code ignored;
     if (!fs::is_regular_file(path_, ignored)) return false;
-    const std::optional<uint64_t> content = noted_in(note_of(status_of(open_input())));
+    const DataFile file(open_for_reading(path_), options_.cache);
+    const std::optional<uint64_t> content = file.noted();
     if (!content) return false;
+    progress_.file_bytes = file.bytes();
     content_ = *content;
     const uint64_t key = key_of();
     return open(options_.cache + "/" + hash_text(key) + ".tok", key, prepared);
@@ -87,10 +88,8 @@ class FilePreparer {
 
  private:
   bool open(const std::string& path, uint64_t key, PreparedData& prepared) {
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) return false;
     UniqueFd use = use_entry(path);
-    if (!use.valid()) return false;  // a cleaner removed it first
+    if (!use.valid()) return false;
     try {
       auto file = std::make_unique<TokenFile>(path, std::move(use));
       if (file->header().key != key) throw DataError(path + ": is another entry's");
@@ -104,53 +103,6 @@ class FilePreparer {
       log_warning(std::string(error.what()) + "; it is prepared again");
       return false;
     }
-  }
-
-  UniqueFd open_input() {
-    UniqueFd fd = open_for_reading(path_);
-    progress_.file_bytes = file_bytes(fd);
-    return fd;
-  }
-
-  struct ::stat status_of(const UniqueFd& fd) const {
-    struct ::stat status{};
-    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
-    return status;
-  }
-
-  // Returns the path of the file's content hash. The name identifies this unchanged file.
-  std::string note_of(const struct ::stat& status) const {
-    const std::array<int64_t, 5> identity = {
-        static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
-        static_cast<int64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-    return options_.cache + "/" + hash_text(hash64(bytes_of(std::span<const int64_t>(identity)))) +
-           ".content";
-  }
-
-  static std::optional<uint64_t> noted_in(const std::string& note) {
-    std::error_code ignored;
-    if (!fs::exists(note, ignored)) return std::nullopt;
-    return parse_hash(read_whole_file(note, kKiB));
-  }
-
-  // Returns the hash of the file's bytes.
-  uint64_t content_hash(const UniqueFd& fd) {
-    const struct ::stat status = status_of(fd);
-    const std::string note = note_of(status);
-    if (const std::optional<uint64_t> noted = noted_in(note)) return *noted;
-    Hasher content;
-    std::vector<std::byte> piece(kHashPieceBytes);
-    for (Bytes at = 0; at < progress_.file_bytes; at += static_cast<Bytes>(piece.size())) {
-      const Bytes left = progress_.file_bytes - at;
-      piece.resize(static_cast<size_t>(std::min(left, static_cast<Bytes>(piece.size()))));
-      read_exact_at(fd, at, piece);
-      content.update(piece);
-      tell();
-    }
-    // A file changed just now may change again without a new modification time.
-    const bool settled = ::time(nullptr) - status.st_mtim.tv_sec > kSettledSeconds;
-    if (settled) write_file_durably(note, hash_text(content.digest()));
-    return content.digest();
   }
 
   // Returns the hash of the file's bytes and of all settings that affect the tokens.
@@ -186,7 +138,8 @@ class FilePreparer {
 
   void make(const std::string& entry, const std::string& path, uint64_t key) {
     const std::string partial = entry + ".partial";
-    TokenFileWriter writer(partial);
+    const auto go_on = [this] { tell(); };
+    TokenFileWriter writer(partial, go_on);
     try {
       if (is_text_file(path_)) {
         make_from_text(writer);
@@ -195,8 +148,10 @@ class FilePreparer {
       }
       if (report_.rows == 0) throw DataError(path_ + ": holds no rows");
       if (!problems_.empty()) refuse(path_, problems_);
+      file_->refuse_changes(go_on);
     } catch (const DataError&) {
-      remove_tree(partial);  // the data has to change, and the key with it
+      remove_tree(partial);            // the data has to change, and the key with it
+      file_->refuse_changed_status();  // a reason of the change says less than the change
       throw;
     }
     TokenFileHeader header;
@@ -218,7 +173,7 @@ class FilePreparer {
     report_.format = format->name();
     report_.detected = wanted == DataSection::Format::kAuto;
     const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
-    const std::string text = read_text_file(path_);
+    const std::string text = read_text_file(file_->from_begin());
     tell();
     LongText document(&tokenizer, [&](TokenizedBlock& block) {
       take(block, writer);
@@ -261,11 +216,11 @@ class FilePreparer {
     DataSection::Format found = options_.data.format;
     report_.detected = found == DataSection::Format::kAuto;
     if (report_.detected) {
-      found =
-          detect_file_format(path_, rows_, options_.data.bad_rows == DataSection::BadRows::kSkip);
+      found = detect_file_format(JsonlReader(file_->from_begin()), rows_,
+                                 options_.data.bad_rows == DataSection::BadRows::kSkip);
     }
     if (found == DataSection::Format::kAuto) {
-      const std::string kind = unknown_kind(path_);
+      const std::string kind = unknown_kind(JsonlReader(file_->from_begin()));
       if (!kind.empty()) throw DataError(kind);
     }
     std::unique_ptr<RowFormat> format;
@@ -273,7 +228,7 @@ class FilePreparer {
       format = make_row_format(found, rows_);
       report_.format = format->name();
     }
-    JsonlReader reader(path_);
+    JsonlReader reader(file_->from_begin());
     go_on_from(writer.saved_state(), reader);
     const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
     Bytes saved_at = 0;
@@ -282,6 +237,7 @@ class FilePreparer {
       if (problems_.size() >= kMaxProblems) refuse(path_, problems_);
       if (problems_.empty() && block.file_position - saved_at >= options_.save_every_bytes) {
         saved_at = block.file_position;
+        file_->refuse_changed_status();
         writer.save({{"lines", block.last_line}, {"report", to_json(report_)}});
       }
       progress_.read_bytes = block.file_position;
@@ -375,6 +331,7 @@ class FilePreparer {
   const PrepareOptions& options_;
   const RowFormatOptions rows_;
   const std::string path_;
+  std::optional<DataFile> file_;
   PrepareProgress progress_;
   uint64_t content_ = 0;  // hash of the file's bytes
   FileReport report_;
@@ -432,8 +389,9 @@ bool is_text_file(const std::string& path) {
   return extension == ".txt";
 }
 
-std::string read_text_file(const std::string& path) {
-  const std::unique_ptr<ByteSource> source = open_byte_source(path);
+std::string read_text_file(UniqueFd file) {
+  const std::string path = file.path();
+  const std::unique_ptr<ByteSource> source = make_byte_source(std::move(file));
   const auto too_long = [&path] {
     throw DataError(path + ": the text is longer than the limit of " +
                     format_bytes(kMaxTextFileBytes) + "; write it as JSONL rows");

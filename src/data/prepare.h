@@ -61,6 +61,6 @@ std::pair<std::string, Json> table_entry(const std::string& entry);
 // Returns true if the whole file is one document: .txt, also compressed.
 bool is_text_file(const std::string& path);
 // Returns a text file's content, with line feeds as line breaks and no byte order mark.
-std::string read_text_file(const std::string& path);
+std::string read_text_file(UniqueFd file);
 
 }  // namespace longshore

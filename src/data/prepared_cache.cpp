@@ -21,24 +21,16 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLockPoll{100};
 
-// Returns true if the path still names the open file; a cleaner may have removed it.
-bool still_there(const UniqueFd& fd, const std::string& path) {
-  struct ::stat opened{};
-  struct ::stat named{};
-  return ::fstat(fd.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
-}
-
 // Returns a descriptor that holds the lock, or an invalid one.
 UniqueFd lock_now(const std::string& path) {
-  // The names of entries follow from the data, so that others can put links there. A link is
-  // refused, and a file that is there keeps its bytes.
+  // The names of entries follow from the data, so that others can put links there, which are
+  // refused.
   UniqueFd fd = open_own_file(path, O_WRONLY | O_CREAT);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) throw IoError("lock", path, errno);
     return {};
   }
-  return still_there(fd, path) ? std::move(fd) : UniqueFd();
+  return is_named(fd) ? std::move(fd) : UniqueFd();  // a cleaner may have removed it
 }
 
 struct Entry {
@@ -65,7 +57,8 @@ std::vector<Entry> entries_of(const std::string& directory) {
     const bool partial = file.path().extension() == ".partial";
     if (!partial && file.path().extension() != ".tok") continue;
     if (!parse_hash(file.path().stem().string())) continue;
-    if (fs::is_symlink(file.symlink_status(ignored))) continue;
+    const fs::file_type type = file.symlink_status(ignored).type();
+    if (type != (partial ? fs::file_type::directory : fs::file_type::regular)) continue;
     entries.push_back(
         {file.path().string(), partial, file.last_write_time(ignored), bytes_below(file.path())});
   }
@@ -83,11 +76,13 @@ bool remove_entry(const Entry& entry) {
   if (entry.partial) {
     remove_tree(entry.path);
   } else {
-    const int raw = ::open(entry.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (raw < 0) return false;
-    const UniqueFd fd(raw, entry.path);
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    remove_tree(entry.path);
+    try {
+      const UniqueFd fd = open_own_file(entry.path, O_RDONLY);
+      if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+      remove_tree(entry.path);
+    } catch (const IoError&) {
+      return false;  // another user's
+    }
   }
   remove_tree(lock_path);
   return true;
@@ -111,12 +106,17 @@ std::optional<EntryLock> EntryLock::try_lock(const std::string& path) {
 }
 
 UniqueFd use_entry(const std::string& path) {
-  const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (raw < 0) return {};
-  UniqueFd fd(raw, path);
+  UniqueFd fd;
+  try {
+    fd = open_own_file(path, O_RDONLY);
+  } catch (const IoError&) {
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(path, ignored))) return {};
+    throw;
+  }
   // EWOULDBLOCK: a cleaner is about to remove it. File systems without locks set other errors.
   if (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) return {};
-  if (!still_there(fd, path)) return {};
+  if (!is_named(fd)) return {};
   static_cast<void>(::futimens(fd.get(), nullptr));
   return fd;
 }

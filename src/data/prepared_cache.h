@@ -27,8 +27,8 @@ class EntryLock {
 };
 
 // Sets the file's time of use and marks it as in use until the descriptor closes. The result is
-// invalid if the file does not exist or is being removed. A read-only cache, or a file system
-// without locks, is not marked.
+// invalid if the file does not exist or is being removed; IoError if it is no regular file. A
+// read-only cache, or a file system without locks, is not marked.
 UniqueFd use_entry(const std::string& path);
 
 struct CacheCleaning {

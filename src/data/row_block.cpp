@@ -134,9 +134,8 @@ Json parse_row(std::string_view text, bool too_long, bool ended) {
   }
 }
 
-DataSection::Format detect_file_format(const std::string& path, const RowFormatOptions& options,
+DataSection::Format detect_file_format(JsonlReader reader, const RowFormatOptions& options,
                                        bool skip_bad_rows) {
-  JsonlReader reader(path);
   JsonlLine line;
   while (reader.next(line)) {
     if (line.blank() && !line.too_long) continue;

@@ -52,7 +52,7 @@ std::shared_ptr<RowBlock> read_block(JsonlReader& reader, size_t growth);
 Json parse_row(std::string_view text, bool too_long, bool ended);
 
 // Returns the format of the first row (with skip_bad_rows: the first usable row), else kAuto.
-DataSection::Format detect_file_format(const std::string& path, const RowFormatOptions& options,
+DataSection::Format detect_file_format(JsonlReader reader, const RowFormatOptions& options,
                                        bool skip_bad_rows);
 
 // RowTokenizer: converts rows to documents by the rules of the run file. Immutable, any thread.

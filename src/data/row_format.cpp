@@ -97,7 +97,7 @@ class TokensFormat : public RowFormat {
   // Multiplies the loss of the tokens by the weights that the row has for them, and for itself.
   std::vector<Document> weighted(const Json& row, Document document) const {
     const std::string key = name_of_weights();
-    if (const Json* weights = member_of(row, key)) {
+    if (const auto weights = row.find(key); weights != row.end()) {
       document.columns[kWeightColumn] = read_column(*weights, key, document, true);
       leave_out_weightless(document);
     }
@@ -513,11 +513,10 @@ void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& opt
   }
 }
 
-std::string unknown_kind(const std::string& path) {
-  JsonlReader reader(path);
+std::string unknown_kind(JsonlReader reader) {
   const JsonlLine line = first_line(reader);
   if (line.number == 0 || line.too_long) return {};
-  const std::string place = path + ":" + std::to_string(line.number) + ": ";
+  const std::string place = reader.path() + ":" + std::to_string(line.number) + ": ";
   if (const auto bad = first_invalid_utf8(line.text)) {
     return place + "not UTF-8 at byte " + std::to_string(*bad) +
            " of the line; convert the file to UTF-8";
@@ -539,7 +538,7 @@ std::string unknown_kind(const std::string& path) {
 }
 
 void refuse_unknown_format(const std::string& path, const RowFormatOptions& options) {
-  const std::string kind = unknown_kind(path);
+  const std::string kind = unknown_kind(JsonlReader(path));
   if (!kind.empty()) throw DataError(kind);
   JsonlReader reader(path);
   const JsonlLine line = first_line(reader);

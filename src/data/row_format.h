@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/token_column.h"
 #include "config/run_config.h"
+#include "data/row_source.h"
 #include "text/chat_encoder.h"
 #include "text/tokenizer.h"
 
@@ -160,7 +161,7 @@ void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& opt
 
 // Describes the start of the file, the expected format, and the fix. Returns an empty string if the
 // file seems to hold rows, each with a fault of its own.
-std::string unknown_kind(const std::string& path);
+std::string unknown_kind(JsonlReader reader);
 
 // Throws DataError for a file without a row of a known format.
 [[noreturn]] void refuse_unknown_format(const std::string& path, const RowFormatOptions& options);

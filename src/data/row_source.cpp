@@ -211,10 +211,10 @@ class ArrayRows : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> open_row_source(const std::string& path) {
-  UniqueFd fd = open_data_file(path);
-  if (is_parquet(fd)) return std::make_unique<ParquetRows>(fd);
-  std::unique_ptr<ByteSource> source = make_byte_source(std::move(fd));
+std::unique_ptr<ByteSource> open_row_source(UniqueFd file) {
+  if (is_parquet(file)) return std::make_unique<ParquetRows>(file);
+  const std::string path = file.path();
+  std::unique_ptr<ByteSource> source = make_byte_source(std::move(file));
   std::string front(kFrontBytes, '\0');
   front.resize(source->read(front));
   if (opens_array(front)) return make_array_rows(std::move(front), std::move(source), path);
@@ -226,7 +226,8 @@ std::unique_ptr<ByteSource> make_array_rows(std::string front, std::unique_ptr<B
   return std::make_unique<ArrayRows>(std::move(front), std::move(source), path);
 }
 
-JsonlReader::JsonlReader(const std::string& path) : path_(path), source_(open_row_source(path)) {
+JsonlReader::JsonlReader(UniqueFd file)
+    : path_(file.path()), source_(open_row_source(std::move(file))) {
   skip_byte_order_mark();
 }
 

@@ -15,9 +15,9 @@
 namespace longshore {
 
 // The first bytes of the file tell its kind. Line n is element or row n. Null members of table rows
-// are left out, since a table has every member in every row. Throws DataError as open_byte_source
-// does, and (also while reading) if an array or table is damaged or cut off.
-std::unique_ptr<ByteSource> open_row_source(const std::string& path);
+// are left out, since a table has every member in every row. Throws DataError (also while reading)
+// if an array or table is damaged or cut off.
+std::unique_ptr<ByteSource> open_row_source(UniqueFd file);
 
 // ArrayRows: the elements of a JSON array as lines. Internal to src/data.
 
@@ -44,8 +44,10 @@ struct JsonlLine {
 
 class JsonlReader {
  public:
-  // Throws DataError with the absolute path if the file does not exist.
-  explicit JsonlReader(const std::string& path);
+  // Throws DataError as open_data_file does.
+  explicit JsonlReader(const std::string& path) : JsonlReader(open_data_file(path)) {}
+  // Reads a file of open_data_file.
+  explicit JsonlReader(UniqueFd file);
 
   // Returns false at the end of the file.
   bool next(JsonlLine& line);

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/log.h"
 
 namespace longshore {
 namespace {
@@ -18,17 +20,10 @@ namespace {
 constexpr std::array<const char*, 9> kPartNames = {"ids",       "trained",     "ends",
                                                    "others",    "weights",     "advantages",
                                                    "old_logps", "teacher_ids", "teacher_logps"};
+constexpr const char* kProgressFile = "progress.json";
 constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr uint64_t kSectionAlignment = 64;
 constexpr uint64_t kFilledAtOnce = uint64_t{1} << 16;
-
-UniqueFd open_part(const std::string& path, Bytes keep_bytes) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666), path);
-  if (!fd.valid()) throw IoError("open", path, errno);
-  if (::ftruncate(fd.get(), keep_bytes) != 0) throw IoError("truncate", path, errno);
-  if (::lseek(fd.get(), keep_bytes, SEEK_SET) < 0) throw IoError("seek", path, errno);
-  return fd;
-}
 
 // Body: writes a file in order and collects the checksums of the pieces behind the header.
 class Body {
@@ -106,56 +101,87 @@ void TokenFileWriter::Part::append(std::span<const std::byte> elements) {
 
 void TokenFileWriter::Part::flush() {
   write_all(fd, buffer);
+  hasher.update(buffer);
   buffer.clear();
 }
 
-TokenFileWriter::TokenFileWriter(std::string directory) : directory_(std::move(directory)) {
+TokenFileWriter::TokenFileWriter(std::string directory, const std::function<void()>& tell)
+    : directory_(std::move(directory)) {
   static_assert(kPartNames.size() == kParts);
-  if (!resume()) begin_anew();
+  std::error_code ignored;
+  const std::string note = directory_ + "/" + kProgressFile;
+  if (std::filesystem::exists(std::filesystem::symlink_status(note, ignored))) {
+    const std::string problem = resume(tell);
+    if (problem.empty()) return;
+    log_warning(directory_ + ": what an earlier process prepared cannot be used (" + problem +
+                "); it is removed, and the file is prepared from its start");
+  }
+  begin_anew();
 }
 
 std::string TokenFileWriter::part_path(size_t part) const {
   return directory_ + "/" + kPartNames[part];
 }
 
-bool TokenFileWriter::resume() {
-  const std::string path = directory_ + "/progress.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return false;
+std::string TokenFileWriter::resume(const std::function<void()>& tell) {
+  if (is_symbolic_link(directory_)) return "a symbolic link";
   try {
-    const Json progress = read_json_file(path, {});
-    totals_.tokens = progress.at("tokens").get<uint64_t>();
-    totals_.trained_tokens = progress.at("trained_tokens").get<uint64_t>();
-    totals_.documents = progress.at("documents").get<uint64_t>();
-    totals_.other_targets = progress.at("other_targets").get<uint64_t>();
-    totals_.longest_document = progress.at("longest_document").get<uint64_t>();
-    totals_.columns = progress.value("columns", uint64_t{0});
-    totals_.teacher_tokens = progress.value("teacher_tokens", uint64_t{0});
-    std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens, 8 * totals_.documents,
-                                          sizeof(OtherTarget) * totals_.other_targets};
-    for (size_t c = 0; c < kTokenColumns; ++c) {
-      bytes[kColumns + c] = sizeof(float) * totals_.width_of(c) * totals_.tokens;
-    }
-    for (size_t part = 0; part < kParts; ++part) {
-      if (std::filesystem::file_size(part_path(part)) < bytes[part]) return false;
-      parts_[part].fd = open_part(part_path(part), static_cast<Bytes>(bytes[part]));
-      parts_[part].bytes = static_cast<Bytes>(bytes[part]);
-    }
-    state_ = progress.at("state");
-    return true;
-  } catch (const std::exception&) {
-    return false;  // an unusable directory is made again
+    const std::string path = directory_ + "/" + kProgressFile;
+    const Json note = parse_json(read_own_file(path, JsonLimits().max_bytes), {}, path);
+    const Json& progress = note.at("progress");
+    if (note.at("hash") != hash_text(hash64(progress.dump()))) return path + ": damaged";
+    resume_parts(progress, tell);
+    return "";
+  } catch (const Json::exception&) {
+    return "its progress is not readable";
+  } catch (const IoError& error) {
+    return error.what();
+  } catch (const DataError& error) {
+    return error.what();
   }
+}
+
+void TokenFileWriter::resume_parts(const Json& progress, const std::function<void()>& tell) {
+  totals_.tokens = progress.at("tokens").get<uint64_t>();
+  totals_.trained_tokens = progress.at("trained_tokens").get<uint64_t>();
+  totals_.documents = progress.at("documents").get<uint64_t>();
+  totals_.other_targets = progress.at("other_targets").get<uint64_t>();
+  totals_.longest_document = progress.at("longest_document").get<uint64_t>();
+  totals_.columns = progress.at("columns").get<uint64_t>();
+  totals_.teacher_tokens = progress.at("teacher_tokens").get<uint64_t>();
+  std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens, 8 * totals_.documents,
+                                        sizeof(OtherTarget) * totals_.other_targets};
+  for (size_t c = 0; c < kTokenColumns; ++c) {
+    bytes[kColumns + c] = sizeof(float) * totals_.width_of(c) * totals_.tokens;
+  }
+  for (size_t p = 0; p < kParts; ++p) {
+    Part& part = parts_[p];
+    part.fd = open_own_file(part_path(p), O_RDWR);
+    part.bytes = static_cast<Bytes>(bytes[p]);
+    for_each_piece(part.fd, part.bytes, [&](std::span<const std::byte> piece) {
+      part.hasher.update(piece);
+      tell();
+    });
+    if (progress.at("hashes").at(p) != hash_text(part.hasher.digest())) {
+      throw DataError(part_path(p) + ": damaged");
+    }
+    if (::ftruncate(part.fd.get(), part.bytes) != 0) {
+      throw IoError("truncate", part_path(p), errno);
+    }
+    if (::lseek(part.fd.get(), part.bytes, SEEK_SET) < 0)
+      throw IoError("seek", part_path(p), errno);
+  }
+  state_ = progress.at("state");
 }
 
 void TokenFileWriter::begin_anew() {
   remove_tree(directory_);
-  make_directories(directory_);
+  make_own_directory(directory_);
   totals_ = {};
   state_ = nullptr;
   for (size_t part = 0; part < kParts; ++part) {
     parts_[part] = {};
-    parts_[part].fd = open_part(part_path(part), 0);
+    parts_[part].fd = open_own_file(part_path(part), O_RDWR | O_CREAT | O_EXCL);
   }
 }
 
@@ -211,9 +237,11 @@ void TokenFileWriter::append(const TokenBlock& block) {
 }
 
 void TokenFileWriter::save(const Json& state) {
+  Json hashes = Json::array();
   for (Part& part : parts_) {
     part.flush();
     sync_file(part.fd);
+    hashes.push_back(hash_text(part.hasher.digest()));
   }
   const Json progress = {{"tokens", totals_.tokens},
                          {"trained_tokens", totals_.trained_tokens},
@@ -222,8 +250,10 @@ void TokenFileWriter::save(const Json& state) {
                          {"longest_document", totals_.longest_document},
                          {"columns", totals_.columns},
                          {"teacher_tokens", totals_.teacher_tokens},
+                         {"hashes", hashes},
                          {"state", state}};
-  write_file_durably(directory_ + "/progress.json", progress.dump());
+  const Json note = {{"hash", hash_text(hash64(progress.dump()))}, {"progress", progress}};
+  write_file_durably(directory_ + "/" + kProgressFile, note.dump());
   state_ = state;
 }
 
@@ -231,7 +261,8 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
                              const std::string& report) {
   for (Part& part : parts_) part.flush();
   const std::string temporary = path + ".writing";
-  Body body(create_file(temporary));
+  remove_tree(temporary);  // of a process that was killed
+  Body body(open_own_file(temporary, O_WRONLY | O_CREAT | O_EXCL));
   const auto copy = [&body](std::span<const std::byte> piece) { body.append(piece); };
   header.tokens = totals_.tokens;
   header.trained_tokens = totals_.trained_tokens;
@@ -273,7 +304,7 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   head.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
   write_exact_at(body.fd(), 0, bytes_of(head));
   sync_file(body.fd());
-  std::filesystem::rename(temporary, path);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) throw IoError("rename to", path, errno);
   sync_directory(std::filesystem::path(path).parent_path().string());
   remove_tree(directory_);
 }

@@ -2,12 +2,15 @@
 // can resume after a kill. One owner thread; the owner holds the entry's lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "data/token_file.h"
 
@@ -26,8 +29,9 @@ struct TokenBlock {
 
 class TokenFileWriter {
  public:
-  // Resumes from the last `save` if there was one. A directory in any other state is emptied.
-  explicit TokenFileWriter(std::string directory);
+  // Resumes from the last `save` if there was one; the bytes of that time are read and compared,
+  // with regular calls of `tell`. A directory in any other state is removed and begun anew.
+  TokenFileWriter(std::string directory, const std::function<void()>& tell);
 
   // Returns the argument of the last `save`; null if there was none.
   const Json& saved_state() const { return state_; }
@@ -47,6 +51,7 @@ class TokenFileWriter {
     UniqueFd fd;
     std::string buffer;
     Bytes bytes = 0;  // with those in the buffer
+    Hasher hasher;    // of those in the file
     void append(std::span<const std::byte> elements);
     void flush();
   };
@@ -59,7 +64,9 @@ class TokenFileWriter {
     kParts = kColumns + kTokenColumns
   };
 
-  bool resume();
+  // Returns why the directory cannot be used; "" if the writer goes on from it.
+  std::string resume(const std::function<void()>& tell);
+  void resume_parts(const Json& progress, const std::function<void()>& tell);
   void begin_anew();
   std::string part_path(size_t part) const;
   void append_columns(const TokenBlock& block);

@@ -160,6 +160,13 @@ TEST_F(FileTest, OwnFilesAreRegularFilesAndNoLinks) {
   }
   EXPECT_THROW(open_for_reading(pipe), IoError);
   EXPECT_EQ(read_to_end(open_for_reading(link), 10), "old") << "reading may follow";
+  const std::string second = path("second");
+  std::filesystem::create_hard_link(target, second);
+  EXPECT_THROW(open_own_file(second, O_WRONLY | O_CREAT), IoError);
+  EXPECT_THROW(open_own_file(target, O_RDWR), IoError) << "either name";
+  EXPECT_EQ(read_to_end(open_own_file(second, O_RDONLY), 10), "old");
+  std::filesystem::remove(second);
+  EXPECT_TRUE(open_own_file(target, O_RDWR).valid());
   write_file_durably(link, "new");
   replace_file(pipe, "new");
   EXPECT_EQ(read_whole_file(target, 10), "old");

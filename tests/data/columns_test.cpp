@@ -93,6 +93,7 @@ TEST_F(Columns, BadWeightsAreBadRows) {
            {"\"weight\": \"1\"}", "weight: expected a number, found a string"},
            {"\"weight\": 1e39}", "weight: 1e+39 is no finite number of 32 bits"},
            {"\"weights\": 2}", "weights: expected an array of numbers, found an integer"},
+           {"\"weights\": null}", "weights: expected an array of numbers, found null"},
            {"\"weights\": [1]}", "weights: 1 of them for 3 input_ids, 2 with a loss"},
            {"\"weights\": [1, 2, 3, 4]}", "weights: 4 of them for 3 input_ids, 2 with a loss"},
            {"\"weights\": [1, -2, 3]}", "weights[1]: -2 is negative"},

@@ -18,7 +18,7 @@ std::string table(const std::string& name) {
 
 // Returns the lines of all rows of a file, read in pieces of `piece` bytes.
 std::string lines_of(const std::string& path, size_t piece = size_t{1} << 16) {
-  const std::unique_ptr<ByteSource> source = open_row_source(path);
+  const std::unique_ptr<ByteSource> source = open_row_source(open_data_file(path));
   std::string all, buffer(piece, '\0');
   while (const size_t got = source->read(buffer)) all.append(buffer, 0, got);
   return all;

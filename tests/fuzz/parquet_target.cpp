@@ -9,7 +9,7 @@ bool fuzz_parquet(std::string_view bytes) {
   constexpr size_t kMostBytes = size_t{1} << 22;
   if (!bytes.starts_with("PAR1")) return false;
   const MemoryFile memory(bytes);
-  const std::unique_ptr<ByteSource> source = open_row_source(memory.path());
+  const std::unique_ptr<ByteSource> source = open_row_source(open_data_file(memory.path()));
   std::string all, piece(1000, '\0');
   for (size_t got = 1; got > 0 && all.size() < kMostBytes;) {
     got = source->read(piece);

@@ -144,7 +144,7 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
     }
     const PrepareOptions options = preparation.options({path});
     const auto format =
-        detect_file_format(path, row_format_options(options), /*skip_bad_rows=*/true);
+        detect_file_format(JsonlReader(path), row_format_options(options), /*skip_bad_rows=*/true);
     facts.pairs = facts.pairs || format == DataSection::Format::kPreference;
     facts.judged = facts.judged || format == DataSection::Format::kUnpaired;
     for (const InspectedRow& row : inspect_rows(options, 0, kRows)) {

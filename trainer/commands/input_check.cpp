@@ -134,7 +134,7 @@ class InputCheck {
     const std::vector<InspectedRow> rows = inspect_rows(options, 0, kRows);
     if (trained && ends_) {
       const bool skip = config_.data.bad_rows == DataSection::BadRows::kSkip;
-      const auto format = detect_file_format(path, row_format_options(options), skip);
+      const auto format = detect_file_format(JsonlReader(path), row_format_options(options), skip);
       conversations_ = conversations_ || holds_conversations(name_of(format), config_.data);
       for (const InspectedRow& row : rows) {
         if (row.problem.empty()) ends_->take(std::span<const TokenId>(row.labels));

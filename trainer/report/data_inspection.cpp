@@ -116,14 +116,17 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
         const auto format = make_row_format(DataSection::Format::kText, rows);
         read_row(
             {.row = number, .place = path}, /*judged=*/false,
-            [&](RowNotes*) { return std::vector{read_text(read_text_file(path), rows)}; },
+            [&](RowNotes*) {
+              return std::vector{read_text(read_text_file(open_data_file(path)), rows)};
+            },
             options.tokenizer, inspected);
       }
       ++number;
       continue;
     }
     DataSection::Format found = options.data.format;
-    if (found == DataSection::Format::kAuto) found = detect_file_format(path, rows, true);
+    if (found == DataSection::Format::kAuto)
+      found = detect_file_format(JsonlReader(path), rows, true);
     if (found == DataSection::Format::kAuto) refuse_unknown_format(path, rows);
     const auto format = make_row_format(found, rows);
     JsonlReader reader(path);

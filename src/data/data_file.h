@@ -1,0 +1,59 @@
+// DataFile: one open data file whose bytes must stay the same from the first read to the last. Its
+// identity is the hash of its bytes. A note in the cache, which is named after the file's status,
+// spares reading an unchanged file again. One owner thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/file.h"
+
+namespace longshore {
+
+class DataFile {
+ public:
+  // `cache` is the directory of the notes.
+  DataFile(UniqueFd fd, std::string cache);
+
+  Bytes bytes() const { return status_.bytes; }
+  // Returns another descriptor of the open file, at its beginning. The offset is shared, so that a
+  // reader must have ended before the next one begins.
+  UniqueFd from_begin() const;
+
+  // Returns the hash that a note has for a file of this status, unless that is missing or unusable.
+  std::optional<uint64_t> noted() const;
+  // Returns the hash of the bytes: the noted one, or that of the bytes, which are read then, with
+  // regular calls of `tell`. Throws DataError if the file changes meanwhile.
+  uint64_t content(const std::function<void()>& tell);
+  // Throws DataError if the file is known to have changed since content(): cheap, for use between.
+  void refuse_changed_status() const;
+  // Throws DataError unless the bytes are those of content(). Files that had changed shortly before
+  // that call are read once more.
+  void refuse_changes(const std::function<void()>& tell) const;
+
+ private:
+  // Status: what a change of a file's bytes changes as well, unless that happens within the
+  // granularity of its file system's clock.
+  struct Status {
+    int64_t device = 0, inode = 0, bytes = 0;
+    int64_t modified[2] = {}, changed[2] = {};  // seconds and nanoseconds
+    bool operator==(const Status&) const = default;
+  };
+  Status status() const;
+  // Returns whether each later change of the bytes changes the status.
+  bool shows_changes() const;
+  uint64_t hash_bytes(const std::function<void()>& tell) const;
+  std::string note() const;
+  [[noreturn]] void refuse() const;
+
+  UniqueFd fd_;
+  std::string cache_;
+  const Status status_;   // before anything was read
+  bool certain_ = false;  // an equal status means equal bytes
+  std::optional<uint64_t> content_;
+};
+
+}  // namespace longshore
