@@ -3,11 +3,36 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cstring>
 
 #include "base/texts.h"
 
 namespace longshore {
+
+namespace {
+
+constexpr int64_t kWordBytes = 8;
+static_assert(std::endian::native == std::endian::little, "words are read as they lie in memory");
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), made odd.
+uint64_t key_of_word(uint64_t word) {
+  uint64_t key = (word + 1) * 0x9E3779B97F4A7C15;
+  key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9;
+  key = (key ^ (key >> 27)) * 0x94D049BB133111EB;
+  return (key ^ (key >> 31)) | 1;
+}
+
+// Returns the sum of bytes that lie in one word, `inside` bytes after its first.
+uint64_t sum_in_word(uint64_t word, int64_t inside, std::span<const std::byte> bytes) {
+  uint64_t value = 0;
+  std::memcpy(reinterpret_cast<std::byte*>(&value) + inside, bytes.data(), bytes.size());
+  return key_of_word(word) * value;
+}
+
+}  // namespace
 
 struct Hasher::State {
   XXH3_state_t xxh3;
@@ -19,6 +44,22 @@ uint64_t hash64(std::span<const std::byte> bytes) {
 
 uint64_t hash64(std::string_view text) {
   return XXH3_64bits(text.data(), text.size());
+}
+
+uint64_t place_sum(int64_t begin, std::span<const std::byte> bytes) {
+  uint64_t sum = 0;
+  auto word = static_cast<uint64_t>(begin / kWordBytes);
+  if (const int64_t inside = begin % kWordBytes; inside != 0) {
+    const size_t count = std::min(bytes.size(), static_cast<size_t>(kWordBytes - inside));
+    sum += sum_in_word(word++, inside, bytes.first(count));
+    bytes = bytes.subspan(count);
+  }
+  for (; bytes.size() >= kWordBytes; bytes = bytes.subspan(kWordBytes)) {
+    uint64_t value = 0;
+    std::memcpy(&value, bytes.data(), kWordBytes);
+    sum += key_of_word(word++) * value;
+  }
+  return bytes.empty() ? sum : sum + sum_in_word(word, 0, bytes);
 }
 
 Hasher::Hasher() : state_(std::make_unique<State>()) {

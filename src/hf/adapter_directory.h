@@ -51,8 +51,9 @@ class AdapterDirectory {
   // If the file of settings describes the targets otherwise than by a list (a regular expression,
   // excluded modules, a choice of layers), `targets` names the modules of the weights.
   const AdapterSettings& settings() const { return settings_; }
-  // Returns the file_identity of the weights' open file (base/file.h).
-  std::string identity() const { return file_.identity(); }
+  // From now on the file sums what is read of it.
+  void sum_reads() { file_.sum_reads(); }
+  const SafetensorsFile& file() const { return file_; }
   // Returns the sorted names of the tensors.
   const std::vector<std::string>& names() const { return names_; }
   bool has(std::string_view name) const;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -47,6 +48,9 @@ struct ExportOptions {
   // that the export omits.
   std::map<std::string, std::string> texts = {};
   std::set<std::string> left_out = {};
+  // Is called when all files are written and verified; if it throws, the destination stays as it
+  // was.
+  std::function<void()> before_publish = [] {};
   // If set, the export is an adapter: one fp32 file of the trained parameters, adapter_config.json,
   // and the files of the tokenizer.
   std::optional<AdapterExport> adapter = std::nullopt;

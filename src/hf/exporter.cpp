@@ -404,6 +404,7 @@ ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
   ExportJob job(source, plan, read_parameter, options.allow_nonfinite, directory.path());
   job.write(before.foreign);
   ExportResult result = job.verify();
+  options.before_publish();
   directory.publish(job.list(), before);
   result.path = target.string();
   return result;

@@ -225,6 +225,10 @@ void ModelDirectory::pair_packed() {
   sort_names();
 }
 
+void ModelDirectory::sum_reads() {
+  for (const std::unique_ptr<WeightFile>& file : files_) file->file.sum_reads();
+}
+
 ModelDirectory::TensorRef ModelDirectory::find_stored(std::string_view name) const {
   for (const std::unique_ptr<WeightFile>& file : files_) {
     if (const TensorInfo* const tensor = file->file.find(name)) return {file.get(), tensor};

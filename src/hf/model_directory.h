@@ -55,6 +55,8 @@ class ModelDirectory {
     return generation_config_ ? &*generation_config_ : nullptr;
   }
 
+  // From now on the files sum what is read of them (SafetensorsFile::sum_reads).
+  void sum_reads();
   // The files are sorted by name.
   const std::vector<std::unique_ptr<WeightFile>>& files() const { return files_; }
   // Returns the text of model.safetensors.index.json; empty without one.

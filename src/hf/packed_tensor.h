@@ -3,6 +3,7 @@
 // bounded piece.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,8 @@ class PackedTensor {
 
   // Fills the span with bytes of a part's tensor from `begin` on.
   using ReadPart = std::function<void(const Part& part, Bytes begin, std::span<std::byte> out)>;
+  // Returns the tensors that hold the values: codes and scales.
+  virtual std::array<Part, 2> parts() const = 0;
   // Returns the format in which the files hold the values.
   virtual PackedFormat format() const = 0;
   // Reads bytes [begin, begin + out.size()) of one matrix of a stack as base/packed_format.h packs

@@ -89,11 +89,22 @@ const TensorInfo& SafetensorsFile::tensor(std::string_view name) const {
 
 void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const {
   read_exact_at(fd_, checked_offset(tensor, begin, out), out);
+  add_to_sums(tensor, begin, out);
 }
 
 void SafetensorsFile::read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out,
                            const DirectReader& reader) const {
   reader.read(checked_offset(tensor, begin, out), out);
+  add_to_sums(tensor, begin, out);
+}
+
+void SafetensorsFile::sum_reads() {
+  if (!sums_) sums_ = std::make_unique<ReadSums>(header_.tensors.size());
+}
+
+void SafetensorsFile::add_to_sums(const TensorInfo& tensor, Bytes begin,
+                                  std::span<const std::byte> bytes) const {
+  if (sums_) sums_->take(static_cast<size_t>(&tensor - header_.tensors.data()), begin, bytes);
 }
 
 void SafetensorsFile::read_in_pieces(

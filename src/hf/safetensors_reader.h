@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 #include "base/direct_reader.h"
 #include "base/file.h"
+#include "hf/read_sums.h"
 #include "hf/safetensors_header.h"
 
 namespace longshore {
@@ -49,6 +51,10 @@ class SafetensorsFile {
   DirectReader past_cache() const { return DirectReader(fd_); }
   // Returns whether the file has the size and the time of change that it had when it was opened.
   bool unchanged() const { return identity_of(fd_) == identity_; }
+  // From now on every read adds what it reads for the first time to read_sums().
+  void sum_reads();
+  // Returns null unless reads are summed. The tensors have the indices of tensors().
+  ReadSums* read_sums() const { return sums_.get(); }
   // Gives the tensor's bytes in pieces of at most a MiB.
   void read_in_pieces(const TensorInfo& tensor,
                       const std::function<void(std::span<const std::byte>)>& use) const;
@@ -56,12 +62,15 @@ class SafetensorsFile {
   uint64_t hash(const TensorInfo& tensor) const;
 
  private:
+  void add_to_sums(const TensorInfo& tensor, Bytes begin, std::span<const std::byte> bytes) const;
+
   UniqueFd fd_;
   FileIdentity identity_;  // before the header was read
   Bytes file_bytes_ = 0;
   uint64_t header_hash_ = 0;
   SafetensorsHeader header_;
   std::vector<uint32_t> by_name_;  // indices into the tensors, sorted by name
+  std::unique_ptr<ReadSums> sums_;
 };
 
 }  // namespace longshore

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 namespace longshore {
 namespace {
 
@@ -42,6 +46,40 @@ TEST(Hash, TextFormIsReadBackAndNothingElseIs) {
                            "0123456789abcdeg", "-123456789abcdef", " 123456789abcdef"}) {
     EXPECT_EQ(parse_hash(text), std::nullopt) << text;
   }
+}
+
+// Sums of parts add up to that of the whole wherever it is cut, also inside words of eight bytes,
+// so that ranks with any shards agree.
+TEST(PlaceSum, PartsAddUpToTheWhole) {
+  std::vector<std::byte> bytes(1000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 + i / 7);
+  const std::span<const std::byte> all(bytes);
+  const uint64_t whole = place_sum(0, all);
+  for (size_t first = 0; first <= 17; ++first) {
+    for (const size_t second : {first, first + 1, first + 7, size_t{500}, size_t{993}}) {
+      uint64_t sum = place_sum(0, all.first(first));
+      sum += place_sum(static_cast<int64_t>(first), all.subspan(first, second - first));
+      sum += place_sum(static_cast<int64_t>(second), all.subspan(second));
+      EXPECT_EQ(sum, whole) << first << " " << second;
+    }
+  }
+  EXPECT_EQ(place_sum(0, {}), 0u);
+}
+
+// One changed bit anywhere changes the sum, and so do equal values at another place: a file with
+// other values, or with values that moved, is never taken for the same.
+TEST(PlaceSum, KnowsEveryBitAndItsPlace) {
+  std::vector<std::byte> bytes(67);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const uint64_t whole = place_sum(5, bytes);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::vector<std::byte> other = bytes;
+    other[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_NE(place_sum(5, other), whole) << bit;
+  }
+  EXPECT_NE(place_sum(13, bytes), whole);
+  std::swap_ranges(bytes.begin() + 3, bytes.begin() + 11, bytes.begin() + 19);
+  EXPECT_NE(place_sum(5, bytes), whole);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ std::vector<CheckpointFile> parse_files(const JsonFields& fields, const Elements
   return files;
 }
 
-RunProgress parse_progress(const JsonFields& fields) {
+RunProgress parse_progress(const JsonFields& fields, const std::string& path) {
   RunProgress progress;
   progress.step = Step(fields.count("step", kMostSteps));
   progress.adam_step = fields.count("adam_step", kMostSteps);
@@ -134,6 +134,9 @@ RunProgress parse_progress(const JsonFields& fields) {
   progress.skipped_in_row = skipped.count("in_row", kMostSteps);
   read_progress(fields, progress);
   progress.config_text = fields.text("config");
+  if (fields.has("start")) {
+    progress.start = parse_start_identity(fields.member("start"), path + ": start");
+  }
   if (fields.has("router_corrections")) {
     progress.router_corrections =
         read_corrections(fields.text("router_corrections"), "router_corrections");
@@ -213,6 +216,7 @@ std::string format_manifest(const CheckpointManifest& manifest) {
   object["model_fingerprint"] = progress.model_fingerprint;
   object["state_format"] = manifest.state_format;
   object["config"] = progress.config_text;
+  object["start"] = to_json(progress.start);
   if (!progress.router_corrections.empty()) {
     object["router_corrections"] = corrections_text(progress.router_corrections);
   }
@@ -241,7 +245,7 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
                 std::to_string(kCheckpointVersion));
   }
   CheckpointManifest manifest;
-  manifest.progress = parse_progress(fields);
+  manifest.progress = parse_progress(fields, path);
   manifest.state_format = fields.text("state_format");
   if (!parse_state_format(manifest.state_format)) {
     fields.fail("unknown state format '" + manifest.state_format + "'");

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "data/sampler.h"
 #include "trainer/checkpoint/json_fields.h"
+#include "trainer/checkpoint/start_identity.h"
 
 namespace longshore {
 
@@ -37,6 +38,9 @@ struct RunProgress {
   // The corrections of routers' choices, if the run moves them (model/router_load.h). A
   // commit payload has the hash of their text, which lies in the run's directory.
   std::vector<float> router_corrections = {};
+  // Of the values that the run began with. Not in commit payloads: a run whose state is on drives
+  // has it in its directory.
+  StartIdentity start = {};
 };
 
 // Returns the bits of each value as 8 hexadecimal digits, end to end.

@@ -24,27 +24,36 @@ struct EvalOptions {
   bool json = false;
 };
 
+// The sets of an evaluation, and the model that their losses compare with.
+struct EvaluatedSets {
+  std::vector<EvaluationSet> sets;
+  std::string reference = {};  // StartIdentity::values of preference.reference, if that is named
+};
+
 // Loads the sets and their losses. The reference's values are those of the run's start, which
 // `start` has the weights of; null if it is not loaded, or if --from replaces its weights.
-std::vector<EvaluationSet> read_sets(const MeasuredRun& setup, Engine* start) {
+EvaluatedSets read_sets(const MeasuredRun& setup, Engine* start) {
   const RunConfig& config = setup.config;
   if (!has_evaluation_data(config)) {
     throw ConfigError(
         "data.eval and eval.sets are empty and eval.split is 0: there is nothing to do");
   }
   const StopCheck no_stop = [] {};
-  std::vector<EvaluationSet> sets = load_evaluation_sets(config, *setup.source, no_stop);
+  EvaluatedSets read{.sets = load_evaluation_sets(config, *setup.source, no_stop)};
+  std::vector<EvaluationSet>& sets = read.sets;
   const std::optional<PreferenceOptions> options = preference_options(config);
-  if (!options) return sets;
+  if (!options) return read;
   for (EvaluationSet& set : sets) set.objective = PairObjective{.options = *options};
-  if (!has_reference(options->loss)) return sets;
+  if (!has_reference(options->loss)) return read;
   if (has_other_reference(config)) {
     std::vector<const SequenceData*> data;
     for (const EvaluationSet& set : sets) data.push_back(&set.data);
-    std::vector<std::vector<double>> values =
-        compute_other_reference(other_reference(setup), data, no_stop);
-    for (size_t i = 0; i < sets.size(); ++i) sets[i].objective->references = std::move(values[i]);
-    return sets;
+    ComputedReference computed = compute_other_reference(other_reference(setup), data, no_stop);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      sets[i].objective->references = std::move(computed.values[i]);
+    }
+    read.reference = computed.model;
+    return read;
   }
   if (start == nullptr) {
     throw ConfigError(
@@ -56,7 +65,7 @@ std::vector<EvaluationSet> read_sets(const MeasuredRun& setup, Engine* start) {
     set.objective->references =
         compute_reference(*start, set.data, *options, config.train.micro_batch.value(), no_stop);
   }
-  return sets;
+  return read;
 }
 
 Json to_json(const Evaluation& result) {
@@ -92,17 +101,32 @@ void print_result(const std::string& name, const Evaluation& result) {
   }
 }
 
+// Throws CheckpointError if the losses of a run's checkpoint compare with another model than its
+// training did. `reference` is the identity of preference.reference; empty: the run's own start.
+void check_reference(const LoadedRun& run, const std::string& reference) {
+  if (!has_reference(run.setup.config.train.loss)) return;
+  const bool start = reference.empty();
+  const std::string& began = start ? run.start.values : run.start.reference;
+  const std::string& now = start ? run.found.values : reference;
+  if (began.empty() || now.empty() || began == now) return;
+  throw CheckpointError((start ? run.setup.source->directory().path() : "preference.reference") +
+                        ": the model has other values than when the run began, and train.loss "
+                        "compares with these; restore its files");
+}
+
 int run_eval(const EvalOptions& options) {
-  std::vector<EvaluationSet> sets;
+  EvaluatedSets read;
+  std::vector<EvaluationSet>& sets = read.sets;
   ReadRun asked = read_run(options.run, {}, SetupFor::kComputing);
   if (has_other_reference(asked.config)) {
     // The reference leaves the memory before the run's model takes it.
-    sets = read_sets(MeasuredRun(OpenedRun(std::move(asked))), nullptr);
+    read = read_sets(MeasuredRun(OpenedRun(std::move(asked))), nullptr);
   }
   const LoadedRun run =
-      load_run(options.run, options.source, [&sets](const LoadedRun& start, bool own) {
-        if (sets.empty()) sets = read_sets(start.setup, own ? start.engine.get() : nullptr);
+      load_run(options.run, options.source, [&read](const LoadedRun& start, bool own) {
+        if (read.sets.empty()) read = read_sets(start.setup, own ? start.engine.get() : nullptr);
       });
+  check_reference(run, read.reference);
   const RunConfig& config = run.setup.config;
   const Evaluations results = evaluate_sets(*run.engine, sets, config.eval.sequences,
                                             config.train.micro_batch.value(), [] {});

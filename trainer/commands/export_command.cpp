@@ -43,7 +43,7 @@ int run_export(const ExportCommandOptions& options) {
                                 exports_adapter(*run.setup.source, options.choice));
   }
   const ExportResult result =
-      export_run(*run.setup.source, *run.engine, destination, options.choice, texts);
+      export_run(*run.setup.source, *run.engine, destination, options.choice, texts, run.start);
   if (options.json) {
     const Json done = {{"directory", destination},
                        {"tensors", result.tensors},

@@ -5,7 +5,7 @@
 //   run.json       status, for scripts          data.json  files, hashes, counts
 //   state_key      identifies the run on its drives
 //   chat_template.jinja  a copy of the file that data.chat_template names
-//   frozen/        checksums of a frozen model that stays in its files, by rank
+//   start.json     identifies the values that the run began with (StartIdentity)
 //   reference_train, reference_eval  log-probabilities under the start's weights, for some losses
 //   other_reference_train, other_reference_eval  the same under another model
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock

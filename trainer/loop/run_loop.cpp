@@ -75,7 +75,10 @@ StepOutcome RunLoop::run_step() {
   const bool first_pass = !std::exchange(passed_, true);
   if (first_pass) engine.memory().reset_peak();
   const StepTotals totals = forward_backward(engine, request);
-  if (first_pass) check_first_pass(run_.setup.inputs, engine.plan(), engine.memory().usage(), own);
+  if (first_pass) {
+    check_first_pass(run_.setup.inputs, engine.plan(), engine.memory().usage(), own);
+    run_.check_frozen(/*passed=*/true);
+  }
   run_.note_commit();
   const StepOutcome outcome = settle_step(engine, request, totals);
   run_.note_commit();
@@ -143,7 +146,6 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   const bool failed = record_failed();
   stopping_ = outcome.stop || (run_.ranks().info().size == 1 && failed);
   warn_of_events();
-  run_.keep_frozen_sums();
   run_.ledger.note_status(run_.reporter, run_.signals);
   give_back_heap();
   // The last step stays on the terminal, above what is said of the run's end.
@@ -304,6 +306,8 @@ int RunLoop::finish() {
       throw IoError("the export failed: " + std::string(error.what()) + saved);
     } catch (const DataError& error) {
       throw DataError("the export failed: " + std::string(error.what()) + saved);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError("the export failed: " + std::string(error.what()) + saved);
     }
   }
   run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});

@@ -189,17 +189,23 @@ void take_other_references(StartedRun& run) {
   for (const SequenceData* const one : data) {
     keys.push_back(other_reference_key(opened, *one));
   }
+  OtherReference& found = run.other_reference;
   std::vector<std::vector<double>> values;
   try {
     for (size_t i = 0; i < data.size(); ++i) {
-      values.push_back(read_reference(paths[i], keys[i], reference_count(*data[i]), run.ranks()));
+      References kept = read_reference(paths[i], keys[i], reference_count(*data[i]), run.ranks());
+      found.model = kept.model;
+      values.push_back(std::move(kept.values));
     }
   } catch (const CheckpointError&) {
     // No file, or one of other data or another model: the values can be computed at any time.
     const MeasuredRun reference = measured_reference(config, std::move(opened));
     if (first) log_info(describe_other_reference(reference));
-    values = compute_other_reference(reference, data, stop_of_pass(run));
-    for (size_t i = 0; first && i < data.size(); ++i) write_reference(paths[i], keys[i], values[i]);
+    ComputedReference computed = compute_other_reference(reference, data, stop_of_pass(run));
+    found.model = computed.model;
+    values = std::move(computed.values);
+    for (size_t i = 0; first && i < data.size(); ++i)
+      found.unwritten.push_back({paths[i], keys[i]});
   }
   const PreferenceOptions options = *preference_options(config);
   run.objective = PairObjective{.options = options, .references = std::move(values[0])};
@@ -207,6 +213,35 @@ void take_other_references(StartedRun& run) {
     run.eval_sets[i].objective =
         PairObjective{.options = options, .references = std::move(values[i + 1])};
   }
+}
+
+// Throws CheckpointError if preference.reference names a model of other values than the run began
+// with: its steps would compare with two models. The model's directory may have been replaced, or
+// the kept values may be of another run.
+void check_other_reference(StartedRun& run) {
+  const std::string& found = run.other_reference.model;
+  StartIdentity& start = run.ledger.progress.start;
+  std::string problem;
+  if (!found.empty() && run.start_check.goes_on() && !start.reference.empty() &&
+      found != start.reference) {
+    problem =
+        "preference.reference: the model has other values than when this run began; restore "
+        "its files, or start over with checkpoint.resume = \"never\"";
+  }
+  problem = run.ranks().world().exchange("the reference model", problem).front();
+  if (!problem.empty()) throw CheckpointError(problem);
+  if (!found.empty()) start.reference = found;
+}
+
+// Keeps the values of another reference that this start computed. Rank 0 calls it.
+void write_references(StartedRun& run) {
+  OtherReference& found = run.other_reference;
+  for (size_t i = 0; i < found.unwritten.size(); ++i) {
+    const PairObjective& objective = i == 0 ? *run.objective : *run.eval_sets[i - 1].objective;
+    write_reference(found.unwritten[i].path, found.unwritten[i].key,
+                    {.values = objective.references, .model = found.model});
+  }
+  found.unwritten.clear();
 }
 
 // Makes all checks before the engine allocates, and returns the key of the state files on drives;
@@ -247,6 +282,7 @@ void continue_from(StartedRun& run, const RunProgress& saved, const std::string&
   progress.adam_step = saved.adam_step;
   progress.skipped_total = saved.skipped_total;
   progress.skipped_in_row = saved.skipped_in_row;
+  progress.start = saved.start;
   check_corrections(saved, *run.setup.source, path);
   if (!saved.router_corrections.empty()) {
     run.engine.set_router_corrections(saved.router_corrections);
@@ -267,8 +303,10 @@ bool resume_from_tier(StartedRun& run) {
                 "resumes from the previous version, after step " +
                 std::to_string(point->step));
   }
-  continue_from(run, read_commit_note(point->note, Step(point->step), run.directory.path()),
-                "the state on the drives");
+  RunProgress saved = read_commit_note(point->note, Step(point->step), run.directory.path());
+  saved.start = run.start_check.recorded();
+  run.start_check.goes_on_from(StartCheck::From::kDrives);
+  continue_from(run, saved, "the state on the drives");
   run.engine.advance_version();
   return true;
 }
@@ -295,6 +333,8 @@ void resume_from_checkpoint(StartedRun& run) {
   if (!found.checkpoint) {
     const int64_t steps =
         first && resume == "auto" ? last_step_of_metrics(run.directory.metrics_file()) : 0;
+    // The frozen values are then those of the start that left no checkpoint.
+    if (resume == "auto") run.ledger.progress.start = run.start_check.recorded();
     if (steps > 0) {
       log_warning("the run restarts at step 0: it had reached step " + std::to_string(steps) +
                   ", and no checkpoint was saved (checkpoint.every_steps)");
@@ -305,6 +345,7 @@ void resume_from_checkpoint(StartedRun& run) {
   const std::string rounding =
       describe_rounding(found.checkpoint->manifest(), run.engine.plan().state.format);
   if (!rounding.empty()) log_warning(path + ": " + rounding);
+  run.start_check.goes_on_from(StartCheck::From::kCheckpoint);
   continue_from(run, found.checkpoint->manifest().progress, path);
   restore_checkpoint(*found.checkpoint, run.engine);
   run.ledger.note_saved(path);
@@ -316,7 +357,8 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   if (!run.ranks().first()) return;
   const Step step = run.ledger.progress.step;
   begin(step);
-  if (step.value == 0) FrozenSums::forget(run.directory.path());
+  run.start_check.begin_record(run.ledger.progress.start);
+  write_references(run);
   clean_leftovers(run.directory.checkpoints());
   for (const std::string& path : set_aside_newer(run.directory.checkpoints(), step)) {
     log_warning("a newer checkpoint, of an abandoned history of this run, is now in " + path);
@@ -373,17 +415,24 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
   if (!has_reference(options->loss)) return objective;
   const bool first = run.ranks().first();
   const std::string path = run.directory.file(name);
-  const std::string key = reference_key(config, run.setup.source->fingerprint(), data);
+  const std::string& values = run.ledger.progress.start.values;
+  const auto key = [&] {
+    // Earlier versions did not know the values that a run began with.
+    return reference_key(
+        config, run.setup.source->fingerprint() + (values.empty() ? "" : " with values " + values),
+        data);
+  };
   if (run.ledger.progress.step.value == 0) {
     objective.references = compute_reference(run.engine, data, *options,
                                              config.train.micro_batch.value(), stop_of_pass(run));
+    run.check_frozen(/*passed=*/true);  // the pass has read what stays in files
     if (!first) return objective;
-    write_reference(path, key, objective.references);
+    write_reference(path, key(), {.values = objective.references});
     log_info("computed the reference's log-probabilities of " +
              std::to_string(objective.references.size()) + " answers: " + path);
     return objective;
   }
-  objective.references = read_reference(path, key, reference_count(data), run.ranks());
+  objective.references = read_reference(path, key(), reference_count(data), run.ranks()).values;
   return objective;
 }
 
@@ -463,6 +512,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       frozen(setup.source->frozen() == nullptr
                  ? nullptr
                  : std::make_unique<FrozenSums>(setup.source->frozen())),
+      start_check(setup.source.get(), &directory, &setup.ranks->world()),
       engine(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
              check_run(*this, plan), {.make_tiers = make_tiers_over(frozen.get())}),
       reporter(&engine, setup.ranks->first(),
@@ -484,7 +534,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
     resume_from_checkpoint(*this);
   }
   const RunProgress& progress = ledger.progress;
-  if (frozen != nullptr && progress.step.value > 0) frozen->load(directory.path());
+  check_frozen(/*passed=*/false);
+  check_other_reference(*this);
   check_schedule(setup.config.schedule, data.total_steps(), ranks().first());
   say_last_step(*this);
   begin_record(*this, begin);
@@ -538,15 +589,8 @@ void StartedRun::apply_updates() {
   note_commit();
 }
 
-// Later starts lack the check where they cannot be kept, which is no reason to end the run.
-void StartedRun::keep_frozen_sums() {
-  if (frozen == nullptr) return;
-  try {
-    frozen->keep(directory.path(), ranks().rank());
-  } catch (const IoError& error) {
-    reporter.clear_display();
-    log_warning(std::string("the checksums of the frozen model are not kept: ") + error.what());
-  }
+void StartedRun::check_frozen(bool passed) {
+  start_check.check(ledger.progress.start, passed || !engine.plan().frozen_in_files);
 }
 
 }  // namespace longshore

@@ -18,6 +18,7 @@
 #include "trainer/report/trace_file.h"
 #include "trainer/run/frozen_sums.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/run/start_check.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/use/evaluator.h"
 #include "trainer/use/generator.h"
@@ -76,6 +77,15 @@ class RunLedger {
   std::chrono::steady_clock::time_point status_noted_;
 };
 
+// What a start found of the model that preference.reference names.
+struct OtherReference {
+  struct File {
+    std::string path, key;
+  };
+  std::string model = {};            // StartIdentity::values of it; empty: not known
+  std::vector<File> unwritten = {};  // of the values that this start computed
+};
+
 struct StartedRun {
   // Reads the data, allocates the plan's buffers and loads the model or a checkpoint, on every
   // rank. The record in the run's directory does not change until all ranks have succeeded; then
@@ -94,8 +104,9 @@ struct StartedRun {
   void note_commit();
   // Applies pending updates. Call it before anything except a step reads parameters or state.
   void apply_updates();
-  // Keeps the checksums of frozen parameters that the last pass read for the first time.
-  void keep_frozen_sums();
+  // Compares the frozen values that were read so far with those that the run began with
+  // (StartCheck). `passed` says that a pass has read every unit. Collective.
+  void check_frozen(bool passed);
 
   const MeasuredRun& setup;
   const RunDirectory& directory;
@@ -107,9 +118,11 @@ struct StartedRun {
   std::optional<PromptWriter> prompts;     // set if eval.prompts are given
   GenerateRequest samples;                 // of eval.prompts
   EvalTracker evaluations;
-  // Checks the frozen model where tiers read it from its files; else null. The engine reads from
-  // it.
+  OtherReference other_reference;
+  // Checks each later read of the frozen model where tiers read it from its files; else null. The
+  // engine reads from it.
   std::unique_ptr<FrozenSums> frozen;
+  StartCheck start_check;
   Engine engine;
   StepReporter reporter;
 };

@@ -15,6 +15,7 @@
 #include "model/router_load.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/model/frozen_check.h"
 
 namespace longshore {
 namespace {
@@ -210,8 +211,16 @@ ParameterReader with_corrections(const ModelSource& source, std::span<const floa
 // `corrections` are those of routers' choices, if the run moved them.
 ExportResult export_values(const ModelSource& source, const std::string& destination,
                            const ParameterReader& values, std::span<const float> corrections,
-                           const ExportChoice& choice, const ExportTexts& texts) {
-  const ExportOptions options = export_options(source, choice, texts);
+                           const ExportChoice& choice, const ExportTexts& texts,
+                           const StartIdentity& start) {
+  ExportOptions options = export_options(source, choice, texts);
+  // The export reads frozen values once more, and files may have changed since they were loaded.
+  forget_reads(source);
+  options.before_publish = [&source, &start] {
+    const std::string difference = frozen_difference(start, read_identity(source, nullptr), source,
+                                                     "when the run began; nothing was exported");
+    if (!difference.empty()) throw CheckpointError(difference);
+  };
   const ModelSpec spec = exported_spec(source, choice, !corrections.empty());
   const ParameterReader read = with_corrections(source, corrections, values);
   if (!source.has_adapter()) {
@@ -267,12 +276,13 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        const ExportChoice& choice, const ExportTexts& texts) {
+                        const ExportChoice& choice, const ExportTexts& texts,
+                        const StartIdentity& start) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
   const std::vector<float> corrections = engine.runner().router_corrections();
   return export_values(source, destination, master_reader(source, engine), corrections, choice,
-                       texts);
+                       texts, start);
 }
 
 std::string next_commands(const std::string& directory, const ModelSource& source,
@@ -349,8 +359,9 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  return export_values(source, destination, read, checkpoint.manifest().progress.router_corrections,
-                       choice, texts);
+  const RunProgress& progress = checkpoint.manifest().progress;
+  return export_values(source, destination, read, progress.router_corrections, choice, texts,
+                       progress.start);
 }
 
 }  // namespace longshore

@@ -23,9 +23,12 @@ struct ExportChoice {
 // Returns whether the export holds the adapter alone, not a whole model.
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice);
 
-// Applies pending updates and writes `destination` from the masters of a single-rank engine.
+// Applies pending updates and writes `destination` from the masters of a single-rank engine. Throws
+// CheckpointError, and leaves the destination as it was, if a frozen value that it reads is not
+// that of `start`, with which the weights' run began; so does export_checkpoint.
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        const ExportChoice& choice, const ExportTexts& texts);
+                        const ExportChoice& choice, const ExportTexts& texts,
+                        const StartIdentity& start);
 
 // Returns example commands for the export in `directory`.
 std::string next_commands(const std::string& directory, const ModelSource& source,

@@ -194,6 +194,8 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   if (!random_ && !directory_->files().empty()) {
     loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+    directory_->sum_reads();
+    if (adapter_) adapter_->sum_reads();
     const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
     if (in_files || packing_) files_.emplace(*directory_, &*loader_);
     if (packing_) {
@@ -452,8 +454,32 @@ std::string ModelSource::weight_files() const {
   if (loader_) {
     for (const auto& file : directory_->files()) text += file->file.identity() + "\n";
   }
-  if (adapter_) text += adapter_->identity() + "\n";
+  if (adapter_) text += adapter_->file().identity() + "\n";
   return text;
+}
+
+std::vector<StoredTensor> ModelSource::stored_tensors() const {
+  std::vector<StoredTensor> tensors;
+  if (!loader_) return tensors;
+  for (const ParamSpec& parameter : whole_.whole_parameters()) {
+    if (parameter.adapter) continue;
+    const ModelDirectory::TensorRef ref = loader_->at(parameter.name);
+    const auto add = [&](const SafetensorsFile& file, const TensorInfo& tensor) {
+      tensors.push_back({tensor.name, &file, &tensor, parameter.frozen});
+    };
+    if (ref.packed == nullptr) {
+      add(ref.file->file, *ref.tensor);
+    } else {
+      for (const PackedTensor::Part& part : ref.packed->parts()) add(*part.file, *part.tensor);
+    }
+  }
+  if (adapter_) {
+    for (const TensorInfo& tensor : adapter_->file().tensors()) {
+      tensors.push_back({"adapter: " + tensor.name, &adapter_->file(), &tensor, false});
+    }
+  }
+  std::ranges::sort(tensors, {}, &StoredTensor::name);
+  return tensors;
 }
 
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {

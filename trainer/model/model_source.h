@@ -25,6 +25,15 @@
 
 namespace longshore {
 
+// A tensor of a weight file that holds initial values of the run. `file` and `tensor` belong to the
+// source.
+struct StoredTensor {
+  std::string name;  // in the file; tensors of adapter.path begin with "adapter: "
+  const SafetensorsFile* file = nullptr;
+  const TensorInfo* tensor = nullptr;
+  bool frozen = false;
+};
+
 class ModelSource {
  public:
   // Opens and checks config.model.path. ConfigError or DataError with every problem found. With
@@ -65,6 +74,9 @@ class ModelSource {
   // Returns a text that is equal in two processes of one machine if they read the initial values
   // from the same open files; empty if no value is read from a file.
   std::string weight_files() const;
+  // Returns the tensors that the run's initial values are read from, sorted by name; a parameter in
+  // a packed format has two, codes and scales. None for random weights.
+  std::vector<StoredTensor> stored_tensors() const;
   // Returns the files of tokenizer.path by name, as they were when this was made, for the export;
   // none if the run uses the model's own tokenizer.
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }

@@ -1,11 +1,8 @@
 // FrozenSums: checks the values of a frozen model that stays in its files
-// (offload.parameters = "files"). The first read of each part notes its checksum, and every later
-// read compares it, also in later processes: <run.dir>/frozen keeps the checksums. The run owns it;
-// the tiers read through it, from any thread. The other functions are for the main thread.
-//
-// A part is what the store reads at once. The store cuts parameters at fixed elements, so another
-// number of ranks reads the same parts, apart from those where a rank's shard begins or ends. The
-// checksums of such parts are noted anew.
+// (offload.parameters = "files") in each step. The first read of each part, which is what the store
+// reads at once, notes its checksum, and every later read of this process compares it. That the
+// first reads are of the values that the run began with is what StartCheck finds. The run owns it;
+// the tiers read through it, from any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +11,6 @@
 #include <string>
 #include <tuple>
 
-#include "base/ids.h"
 #include "base/mutex.h"
 #include "shard/frozen_source.h"
 
@@ -24,13 +20,6 @@ class FrozenSums final : public FrozenSource {
  public:
   // `files` must outlive this.
   explicit FrozenSums(const FrozenSource* files) : files_(files) {}
-
-  // Takes what earlier processes of the run kept, on any rank. CheckpointError if it is damaged.
-  void load(const std::string& run_directory);
-  // Keeps the checksums if there are new ones. Throws IoError.
-  void keep(const std::string& run_directory, Rank rank);
-  // Removes what was kept: a run that starts over may have another model.
-  static void forget(const std::string& run_directory);
 
   // Throws CheckpointError, which names file and tensor, if the values are not those of the first
   // read.
@@ -43,12 +32,9 @@ class FrozenSums final : public FrozenSource {
   // Parameter, first element, elements, and the dtype of the values.
   using Part = std::tuple<std::string, int64_t, int64_t, DType>;
 
-  void load_file(const std::string& path);
-
   const FrozenSource* files_;
   mutable Mutex mutex_;
   mutable std::map<Part, uint64_t> sums_ LONGSHORE_GUARDED_BY(mutex_);
-  mutable bool new_ LONGSHORE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace longshore

@@ -9,6 +9,7 @@
 #include "hf/adapter_directory.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/model/frozen_check.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
 
@@ -55,6 +56,19 @@ void forget_adapter(std::vector<Override>& overrides, bool keeps_base) {
   }
 }
 
+// Throws CheckpointError unless the frozen values are those that the checkpoint's run began with. A
+// model that stays in its files is read once for it, before any result is printed or written.
+void check_frozen_model(LoadedRun& run) {
+  const ModelSource& source = *run.setup.source;
+  if (run.engine->plan().frozen_in_files) read_rest_of_frozen(source);
+  run.found = read_identity(source, nullptr);
+  const std::string difference =
+      frozen_difference(run.start, run.found, source, "when the run began");
+  if (!difference.empty()) throw CheckpointError(difference);
+  const std::string note = not_compared(run.start, run.found, source, "they were not read");
+  if (!note.empty()) log_info(note);
+}
+
 }  // namespace
 
 LoadedRun load_run(const RunArguments& arguments, const std::string& from,
@@ -85,7 +99,6 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
   if (source.frozen() != nullptr) {
     run.frozen = std::make_unique<FrozenSums>(source.frozen());
-    if (found.checkpoint) run.frozen->load(config.run.dir);
   }
   run.engine = std::make_unique<Engine>(
       &source.model(), run.setup.plan_for_inference(), adamw_options(config), RankGroups{},
@@ -104,6 +117,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   const std::string problem = model_difference(saved, found.checkpoint->path(), source);
   if (!problem.empty()) throw CheckpointError(problem);
   check_corrections(saved, source, found.checkpoint->path());
+  run.start = saved.start;
+  check_frozen_model(run);
   restore_checkpoint(*found.checkpoint, *run.engine);
   if (!saved.router_corrections.empty()) {
     run.engine->set_router_corrections(saved.router_corrections);

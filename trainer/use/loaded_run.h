@@ -7,6 +7,7 @@
 #include <string>
 
 #include "offload/engine/engine.h"
+#include "trainer/checkpoint/start_identity.h"
 #include "trainer/run/frozen_sums.h"
 #include "trainer/setup/run_setup.h"
 
@@ -18,6 +19,9 @@ struct LoadedRun {
   std::unique_ptr<Engine> engine = nullptr;
   std::string origin = {};  // path of the loaded checkpoint or model
   Step step = {};           // the checkpoint's step; 0: the model itself
+  // The identity of what the checkpoint's run began with, and of what was read of the model now.
+  StartIdentity start = {};
+  StartIdentity found = {};
 };
 
 // Loads from "auto" (the run's newest valid checkpoint, else the model), "model", or the directory

@@ -30,7 +30,7 @@ std::vector<int64_t> sequences_of(const SequenceTable& table, int64_t number, in
   return sequences;
 }
 
-std::vector<double> read_file(const std::string& path, const std::string& key, int64_t documents) {
+References read_file(const std::string& path, const std::string& key, int64_t documents) {
   if (!std::filesystem::exists(std::filesystem::symlink_status(path))) {
     throw CheckpointError(path +
                           " is missing: it has the log-probabilities of the model that this run "
@@ -53,9 +53,10 @@ std::vector<double> read_file(const std::string& path, const std::string& key, i
     throw CheckpointError(path + " belongs to another model, other data or another compute type (" +
                           member("key").dump() + ", now \"" + key + "\")" + kHelp);
   }
-  std::vector<double> values(static_cast<size_t>(documents));
-  if (!values.empty()) std::memcpy(values.data(), content.data(), content.size());
-  return values;
+  References kept{.values = std::vector<double>(static_cast<size_t>(documents)),
+                  .model = member_text(head, "model")};
+  if (!kept.values.empty()) std::memcpy(kept.values.data(), content.data(), content.size());
+  return kept;
 }
 
 // Computes the log-probabilities of the documents of a set that has `data`'s sequences, and calls
@@ -140,25 +141,26 @@ std::string reference_key(const RunConfig& config, const std::string& model_fing
 }
 
 void write_reference(const std::string& path, const std::string& key,
-                     const std::vector<double>& values) {
-  const std::span<const std::byte> bytes = bytes_of(std::span(values));
+                     const References& references) {
+  const std::span<const std::byte> bytes = bytes_of(std::span(references.values));
   const Json head = {{"kind", "reference log-probabilities"},
                      {"version", 1},
                      {"key", key},
-                     {"documents", values.size()},
+                     {"model", references.model},
+                     {"documents", references.values.size()},
                      {"xxh3", hash_text(hash64(bytes))}};
   std::string text = head.dump() + "\n";
   text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   write_file_durably(path, text);
 }
 
-std::vector<double> read_reference(const std::string& path, const std::string& key,
-                                   int64_t documents, const RunRanks& ranks) {
-  std::vector<double> values(static_cast<size_t>(documents), 0.0);
+References read_reference(const std::string& path, const std::string& key, int64_t documents,
+                          const RunRanks& ranks) {
+  References kept{.values = std::vector<double>(static_cast<size_t>(documents), 0.0)};
   std::string problem;
   if (ranks.first()) {
     try {
-      values = read_file(path, key, documents);
+      kept = read_file(path, key, documents);
     } catch (const CheckpointError& error) {
       problem = error.what();
     }
@@ -166,9 +168,10 @@ std::vector<double> read_reference(const std::string& path, const std::string& k
   problem = ranks.world().exchange("the reference's log-probabilities", problem).front();
   if (!problem.empty()) throw CheckpointError(problem);
   if (Communicator* const all = ranks.groups().all; all != nullptr) {
-    all->all_reduce(values, {"the reference's log-probabilities", std::nullopt}).wait();
+    all->all_reduce(kept.values, {"the reference's log-probabilities", std::nullopt}).wait();
   }
-  return values;
+  kept.model = ranks.world().exchange("the reference model", kept.model).front();
+  return kept;
 }
 
 }  // namespace longshore

@@ -22,14 +22,20 @@ std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
                                       const PreferenceOptions& preference, int64_t micro_batch,
                                       const StopCheck& stop);
 
+// The values that a run keeps.
+struct References {
+  std::vector<double> values = {};
+  // StartIdentity::values of the model that computed them, if it is not the run's own start.
+  std::string model = {};
+};
+
 // The file that keeps the values: a line of JSON, then the values. `key` names what they depend on.
-void write_reference(const std::string& path, const std::string& key,
-                     const std::vector<double>& values);
+void write_reference(const std::string& path, const std::string& key, const References& references);
 // Returns what rank 0 reads, on every rank: only it need see the run's directory. Throws
 // CheckpointError if the file is missing, damaged, or has another key or number of values.
 // Collective.
-std::vector<double> read_reference(const std::string& path, const std::string& key,
-                                   int64_t documents, const RunRanks& ranks);
+References read_reference(const std::string& path, const std::string& key, int64_t documents,
+                          const RunRanks& ranks);
 
 // Returns the key of the values of `data` for a run of this model.
 std::string reference_key(const RunConfig& config, const std::string& model_fingerprint,

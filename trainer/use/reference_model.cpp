@@ -1,5 +1,7 @@
 #include "trainer/use/reference_model.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -12,6 +14,7 @@
 #include "offload/plan/plan_from_config.h"
 #include "text/tokenizer.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/model/frozen_check.h"
 #include "trainer/run/frozen_sums.h"
 #include "trainer/run/run_checkpoints.h"
 
@@ -64,6 +67,17 @@ void check_tokens(const RunConfig& run, const ModelSource& own, const ModelSourc
                       std::to_string(id) + " is " + shown(other) + ", not " + shown(one) +
                       "; name a model with the same tokenizer");
   }
+}
+
+// Returns a text that changes when the file is written or replaced: the time of its last change of
+// status cannot be set.
+std::string state_of(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return path;
+  return formatted("%llu %llu %lld %lld.%09ld", static_cast<unsigned long long>(status.st_dev),
+                   static_cast<unsigned long long>(status.st_ino),
+                   static_cast<long long>(status.st_size),
+                   static_cast<long long>(status.st_ctim.tv_sec), status.st_ctim.tv_nsec);
 }
 
 // Runs `work`, and names the key in its errors.
@@ -142,15 +156,10 @@ MeasuredRun other_reference(const MeasuredRun& run) {
 
 std::string other_reference_key(const OpenedRun& reference, const SequenceData& data) {
   const ModelDirectory& model = reference.source->directory();
-  std::string times;
-  for (const auto& file : model.files()) {
-    std::error_code ignored;
-    const auto written = std::filesystem::last_write_time(model.path_of(file->name), ignored);
-    times += std::to_string(written.time_since_epoch().count()) + "\n";
-  }
+  std::string states;
+  for (const auto& file : model.files()) states += state_of(model.path_of(file->name)) + "\n";
   return reference_key(reference.config,
-                       reference.source->fingerprint() + " written " + hash_text(hash64(times)),
-                       data);
+                       reference.source->fingerprint() + " in " + hash_text(hash64(states)), data);
 }
 
 std::string describe_other_reference(const MeasuredRun& reference) {
@@ -162,9 +171,9 @@ std::string describe_other_reference(const MeasuredRun& reference) {
          ", all of it free again before the run's own memory is taken";
 }
 
-std::vector<std::vector<double>> compute_other_reference(
-    const MeasuredRun& reference, const std::vector<const SequenceData*>& data,
-    const StopCheck& stop) {
+ComputedReference compute_other_reference(const MeasuredRun& reference,
+                                          const std::vector<const SequenceData*>& data,
+                                          const StopCheck& stop) {
   const RunConfig& config = reference.config;
   const ModelSource& source = *reference.source;
   const FrozenSums sums(source.frozen());
@@ -176,12 +185,13 @@ std::vector<std::vector<double>> compute_other_reference(
   if (!found.empty() && engine.groups().rank == Rank(0)) {
     log_warning(found + "; the reference's log-probabilities may not be finite");
   }
-  std::vector<std::vector<double>> values;
+  ComputedReference computed;
   for (const SequenceData* const one : data) {
-    values.push_back(compute_reference(engine, *one, *preference_options(config),
-                                       config.train.micro_batch.value(), stop));
+    computed.values.push_back(compute_reference(engine, *one, *preference_options(config),
+                                                config.train.micro_batch.value(), stop));
   }
-  return values;
+  computed.model = read_identity(source, world).values;
+  return computed;
 }
 
 }  // namespace longshore

@@ -29,17 +29,22 @@ MeasuredRun measured_reference(const RunConfig& run, OpenedRun opened);
 // Does both.
 MeasuredRun other_reference(const MeasuredRun& run);
 
-// Returns the key of its values of `data`, as of reference_key; it changes when a
-// weight file is written.
+// Returns the key of its values of `data`, as of reference_key; it changes when a weight file is
+// written or replaced, whatever times it is given then.
 std::string other_reference_key(const OpenedRun& reference, const SequenceData& data);
 
 // Returns a line about the pass of such a model, with the peaks of its plan.
 std::string describe_other_reference(const MeasuredRun& reference);
 
-// Loads the model and returns its values of each of `data`. Nothing stays allocated. Collective if
+struct ComputedReference {
+  std::vector<std::vector<double>> values;  // of each set of documents
+  std::string model;                        // StartIdentity::values of the model
+};
+
+// Loads the model and computes its values of each of `data`. Nothing stays allocated. Collective if
 // the run has ranks.
-std::vector<std::vector<double>> compute_other_reference(
-    const MeasuredRun& reference, const std::vector<const SequenceData*>& data,
-    const StopCheck& stop);
+ComputedReference compute_other_reference(const MeasuredRun& reference,
+                                          const std::vector<const SequenceData*>& data,
+                                          const StopCheck& stop);
 
 }  // namespace longshore
