@@ -33,7 +33,8 @@ class AnswerProblem : public ChatProblem {
   using ChatProblem::ChatProblem;
 };
 
-// ChatNotes: counts the parts of a conversation that the template writes in no sample.
+// ChatNotes: counts the parts of a conversation, up to its last trained answer, that the template
+// writes in no sample.
 struct ChatNotes {
   int64_t calls = 0;         // of tools
   int64_t thoughts = 0;      // of answers that are trained

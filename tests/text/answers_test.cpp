@@ -252,6 +252,27 @@ TEST(Answers, CountWhatTheTemplateDoesNotWrite) {
   EXPECT_EQ(notes.texts, 0);
 }
 
+// Goal: what follows the last trained answer is no part that the model misses, even if no sample
+// has it, because the template writes the answer differently when more follows.
+TEST(Answers, DoNotCountWhatFollowsTheLastOne) {
+  const ChatTemplate chat = chat_of(
+      "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and not loop.last %}old {% "
+      "endif %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+  ChatNotes notes;
+  const Json question = say("user", "?"), answer = say("assistant", "a");
+  const auto samples = trained(chat, Json::array({question, answer, say("tool", "12 degrees")}), {},
+                               ChatMask::kAssistant, &notes);
+  ASSERT_EQ(samples.size(), 1u);
+  EXPECT_EQ(samples[0].answers, Answers{"a;"});
+  EXPECT_EQ(notes.instructions, 0);
+  const ChatTemplate blind = chat_of(
+      "{% for m in messages %}{% if m.role != 'tool' %}[{{ m.role }}]{{ m.content }};{% endif %}"
+      "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+  trained(blind, Json::array({question, answer, say("tool", "12 degrees"), answer}), {},
+          ChatMask::kAssistant, &notes);
+  EXPECT_EQ(notes.instructions, 1);
+}
+
 // Goal: templates that change, merge or repeat what they are given.
 TEST(Answers, AreWholeOrRefusedWhateverTheTemplateDoes) {
   const ChatTemplate trims = chat_of(
