@@ -1,8 +1,12 @@
 #include "data/chat_rows.h"
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/texts.h"
 #include "data/dataset.h"
 #include "data/row_format.h"
 #include "text/chat_encoder.h"
@@ -12,6 +16,10 @@ namespace longshore {
 namespace {
 
 using Mask = DataSection::Mask;
+
+// The texts that tables and Python have for true and false.
+constexpr std::array<std::pair<const char*, const char*>, 5> kJudgements = {
+    {{"true", "false"}, {"True", "False"}, {"TRUE", "FALSE"}, {"1", "0"}, {"1.0", "0.0"}}};
 
 ChatMask chat_mask(Mask mask, ChatMask otherwise) {
   switch (mask) {
@@ -40,6 +48,27 @@ Document document_of(EncodedChat encoded, const RowFormatOptions& options) {
   document.tokens = std::move(encoded.ids);
   if (options.keep_text) document.text = std::move(encoded.text);
   return document;
+}
+
+// Returns what the template may have missed in messages that it refused; "" if they have all.
+std::string what_is_absent(const Json& messages) {
+  for (size_t m = 0; m < messages.size(); ++m) {
+    const Json calls = messages[m].value("tool_calls", Json::array());
+    for (size_t c = 0; calls.is_array() && c < calls.size(); ++c) {
+      const std::string call = place_of(place_of("messages", m) + ".tool_calls", c);
+      if (!calls[c].contains("function")) {
+        return "; " + call + " has no member \"function\" with its name and arguments";
+      }
+      if (calls[c]["function"].value("arguments", Json()).is_null()) {
+        return "; " + call + ".function has no arguments: write {} where there are none";
+      }
+    }
+  }
+  for (size_t m = 0; m < messages.size(); ++m) {
+    if (!messages[m].value("content", Json()).is_null()) continue;
+    return "; " + place_of("messages", m) + ".content is null or absent: write \"\" for no text";
+  }
+  return "";
 }
 
 }  // namespace
@@ -82,8 +111,10 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
     for (EncodedChat& encoded : samples) {
       documents.push_back(document_of(std::move(encoded), options));
     }
-  } catch (const ChatProblem& problem) {
+  } catch (const AnswerProblem& problem) {
     throw RowProblem(problem.what());
+  } catch (const ChatProblem& problem) {
+    throw RowProblem(problem.what() + what_is_absent(conversation.messages));
   }
   return documents;
 }
@@ -95,13 +126,15 @@ std::vector<std::string> members_of_conversations(const RowFormatOptions& option
 namespace {
 
 // Rows of KTO hold bad answers too, which must not be trained as good ones.
-void refuse_judgement(const Json& row) {
-  const auto label = row.find("label");
-  if (label == row.end() || !label->is_boolean()) return;
+void refuse_judgement(const Json& row, const RowFormatOptions& options) {
+  const std::string key = name_of_judgement(row, options);
+  if (key.empty()) return;
+  read_judgement(row[key], key);  // another value has a reason of its own
   throw RowProblem(
-      "label: a true or false judgement of the answer; set train.loss = \"kto\" and data.format "
-      "= \"unpaired-preference\" to learn from both, or, to train the good answers alone, leave "
-      "out the rows with label false and the member itself");
+      key +
+      ": a true or false judgement of the answer; set train.loss = \"kto\" and data.format = "
+      "\"unpaired-preference\" to learn from both, or, to train the good answers alone, leave out "
+      "the rows whose judgement is false and the member itself");
 }
 
 class MessagesFormat : public RowFormat {
@@ -109,8 +142,14 @@ class MessagesFormat : public RowFormat {
   explicit MessagesFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "messages"; }
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    const std::optional<Json> parsed = with_parsed_messages(row, options_, notes);
+    return read(parsed ? *parsed : row, notes);
+  }
+
+ private:
+  std::vector<Document> read(const Json& row, RowNotes* notes) const {
     require_object(row);
-    refuse_judgement(row);
+    refuse_judgement(row, options_);
     const Conversation conversation = read_conversation(row, options_, notes);
     std::vector<std::string> read = members_of_conversations(options_);
     read.insert(read.end(), {name_of_messages(row, options_), options_.name_of("weight")});
@@ -121,7 +160,6 @@ class MessagesFormat : public RowFormat {
                             notes));
   }
 
- private:
   RowFormatOptions options_;
 };
 
@@ -160,6 +198,83 @@ bool by_chat_template(const RowFormatOptions& options, bool instruction, RowNote
   return by_default || options.prompt_template == "chat";
 }
 
+Json earlier_turns(const Json& row) {
+  Json messages = Json::array();
+  const auto history = row.find("history");
+  if (history == row.end() || history->is_null()) return messages;
+  if (!history->is_array()) {
+    throw RowProblem("history: expected an array, found " + article_and_type(*history));
+  }
+  for (size_t i = 0; i < history->size(); ++i) {
+    const Json& turn = (*history)[i];
+    const std::string place = place_of("history", i);
+    if (!turn.is_array() || turn.size() != 2) {
+      throw RowProblem(place + ": expected a question and its answer, [\"...\", \"...\"]");
+    }
+    messages.push_back({{"role", "user"}, {"content", required_text(turn[0], place_of(place, 0))}});
+    messages.push_back(
+        {{"role", "assistant"}, {"content", required_text(turn[1], place_of(place, 1))}});
+  }
+  return messages;
+}
+
+void refuse_earlier_turns(const Json& row, const RowFormatOptions& options) {
+  if (earlier_turns(row).empty()) return;
+  throw RowProblem(options.chat == nullptr
+                       ? "history: earlier turns need a chat template, and the model directory has "
+                         "none; give one with data.chat_template"
+                       : "history: earlier turns need the chat template; set data.prompt_template "
+                         "= \"chat\"");
+}
+
+void check_messages(const Json& value, const std::string& key) {
+  if (value.is_array()) {
+    for (const Json& element : value) {
+      if (element.is_object()) continue;
+      throw RowProblem(key + ": a list of " +
+                       (element.is_string() ? "texts" : "other values than messages") +
+                       " is not read; give one text, or messages with \"role\" and \"content\". A "
+                       "file that is one object of columns has to be written as a row per line");
+    }
+  }
+  const bool lists = value.is_object() && !value.empty() && value.begin()->is_array();
+  if (value.is_object() && !lists && !value.contains("role") && !value.contains("from")) {
+    throw RowProblem(key + ": expected a text or messages, found an object with " + keys_of(value));
+  }
+}
+
+Json as_list(const Json& value, const std::string& key) {
+  Json list = messages_of_member(value, key, nullptr);
+  return list.is_object() ? Json::array({std::move(list)}) : list;
+}
+
+std::string name_of_judgement(const Json& row, const RowFormatOptions& options) {
+  const std::string label = options.name_of("label");
+  // A run file that names the member has said which one it is.
+  for (const std::string& key : {label, std::string(label == "label" ? "kto_tag" : "")}) {
+    const auto found = key.empty() ? row.end() : row.find(key);
+    if (found != row.end() && !found->is_null()) return key;
+  }
+  return {};
+}
+
+bool read_judgement(const Json& value, const std::string& key) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number() && (value == 0 || value == 1)) return value == 1;
+  if (value.is_string()) {
+    const std::string_view text = trimmed(value.get_ref<const std::string&>());
+    for (const auto& [yes, no] : kJudgements) {
+      if (text == yes) return true;
+      if (text == no) return false;
+    }
+  }
+  throw RowProblem(
+      key + ": expected a judgement of the answer, true or false (or 1 or 0), found " +
+      printable(value.dump(), kMaxNameBytes) +
+      "; write it so, or, if the member is something else, name another one that the rows lack: "
+      "data.keys = { label = \"judgement\" }");
+}
+
 std::string fill_prompt(const std::string& prompt, const std::string& context, bool instruction,
                         const RowFormatOptions& options) {
   std::string pattern = options.prompt_template;
@@ -188,12 +303,19 @@ class PromptFormat : public RowFormat {
   std::string_view name() const override { return "prompt-completion"; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    const std::optional<Json> parsed = with_parsed_messages(row, options_, notes);
+    return read(parsed ? *parsed : row, notes);
+  }
+
+ private:
+  std::vector<Document> read(const Json& row, RowNotes* notes) const {
     const PromptRow read = members_of(row);
-    refuse_judgement(row);
-    if (read.prompt->is_array() && read.completion->is_array()) {
+    refuse_judgement(row, options_);
+    if (read.prompt->is_structured() || read.completion->is_structured()) {
       return read_messages(row, read, notes);
     }
     if (by_chat_template(options_, read.instruction, notes)) return read_chat(row, read, notes);
+    if (read.instruction) refuse_earlier_turns(row, options_);
     note_unread(
         row, {read.prompt_key, read.completion_key, read.context_key, options_.name_of("weight")},
         "", notes);
@@ -206,10 +328,9 @@ class PromptFormat : public RowFormat {
     const std::string context = text(read.context, read.context_key);
     return with_row_weight(
         row, options_,
-        {encode(fill_prompt(prompt, context, read.instruction, options_), completion)});
+        {encode(fill_prompt(prompt, context, read.instruction, options_), completion, notes)});
   }
 
- private:
   PromptRow members_of(const Json& row) const {
     require_object(row);
     PromptRow read{};
@@ -239,44 +360,65 @@ class PromptFormat : public RowFormat {
   // prompt in a line of its own, as LLaMA-Factory writes an input.
   std::vector<Document> read_chat(Json row, const PromptRow& read, RowNotes* notes) const {
     const std::string context = read.context.empty() ? "" : "\n" + read.context;
-    const Json prompt = message_of("user", required_text(*read.prompt, read.prompt_key) + context);
-    const Json answer =
-        message_of("assistant", required_text(*read.completion, read.completion_key));
+    Json prompt = read.instruction ? earlier_turns(row) : Json::array();
+    const bool earlier = !prompt.empty();
+    prompt.push_back(message_of("user", required_text(*read.prompt, read.prompt_key) + context));
+    const Json answer = Json::array(
+        {message_of("assistant", required_text(*read.completion, read.completion_key))});
     PromptRow messages = read;
     messages.prompt = &prompt;
     messages.completion = &answer;
     row.erase(read.context_key);
-    return read_messages(row, messages, notes);
+    if (read.instruction) row.erase("history");
+    // The earlier answers are trained as well, as LLaMA-Factory does.
+    return read_messages(row, messages, notes,
+                         earlier ? ChatMask::kAssistant : ChatMask::kCompletion);
   }
 
   static Json message_of(const char* role, const std::string& text) {
-    return Json::array({{{"role", role}, {"content", text}}});
+    return {{"role", role}, {"content", text}};
   }
 
   // Prompt and completion are lists of messages, which form one conversation.
-  std::vector<Document> read_messages(const Json& row, const PromptRow& read,
-                                      RowNotes* notes) const {
+  std::vector<Document> read_messages(const Json& row, const PromptRow& read, RowNotes* notes,
+                                      ChatMask mask = ChatMask::kCompletion) const {
+    check_messages(*read.prompt, read.prompt_key);
+    check_messages(*read.completion, read.completion_key);
+    if (read.prompt->is_structured() != read.completion->is_structured()) {
+      throw RowProblem(read.completion_key + ": " +
+                       (read.prompt->is_structured() ? "a text, but " : "messages, but ") +
+                       read.prompt_key +
+                       (read.prompt->is_structured() ? " holds messages" : " is a text") +
+                       "; both must be texts or messages");
+    }
     RowFormatOptions options = options_;
     options.keys["messages"] = "messages";
     Json whole = row;
-    whole["messages"] = *read.prompt;
-    for (const Json& message : *read.completion) whole["messages"].push_back(message);
+    whole["messages"] = as_list(*read.prompt, read.prompt_key);
+    for (const Json& message : as_list(*read.completion, read.completion_key)) {
+      whole["messages"].push_back(message);
+    }
     const Conversation conversation = read_conversation(whole, options, notes);
     std::vector<std::string> known = members_of_conversations(options_);
     known.insert(known.end(), {read.prompt_key, read.completion_key, options_.name_of("weight")});
     note_unread(row, known, "", notes);
     return with_row_weight(
         row, options_,
-        encode_conversation(conversation, options_, chat_mask(options_.mask, ChatMask::kCompletion),
-                            notes));
+        encode_conversation(conversation, options_, chat_mask(options_.mask, mask), notes));
   }
 
-  Document encode(const std::string& prompt, const std::string& completion) const {
+  Document encode(const std::string& prompt, const std::string& completion, RowNotes* notes) const {
     Document document;
     const bool as_text = options_.special_tokens == DataSection::SpecialTokens::kText;
     const size_t asked = as_text ? without_breaks(prompt).text.size() : prompt.size();
     std::string text = prompt + completion;
     EncodedText encoded = encode_row_text(text, options_);
+    const auto spans_border = [asked](const TextSpan& token) {
+      return token.begin < asked && token.end > asked;
+    };
+    if (notes != nullptr && std::ranges::any_of(encoded.spans, spans_border)) {
+      ++notes->merged_borders;
+    }
     document.tokens = std::move(encoded.ids);
     document.labels.assign(document.tokens.size(), kNotTrained);
     for (size_t t = 0; t < document.tokens.size(); ++t) {

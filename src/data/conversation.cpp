@@ -195,14 +195,22 @@ Json read_message(const Json& message, const std::string& place) {
   if (const std::string other = role_of_name(role); !other.empty()) read["role"] = role = other;
   check_role(role, place);
   bool calls = false;
-  const auto tool_calls = message.find("tool_calls");
+  // Older files have one call of this name, which is the first of today's list.
+  const auto old_call = message.find("function_call");
+  const bool only = read.value("tool_calls", Json()).is_null();
+  if (old_call != message.end() && old_call->is_object() && only) {
+    read["tool_calls"] = Json::array({{{"type", "function"}, {"function", *old_call}}});
+    read.erase("function_call");
+  }
+  const auto tool_calls = read.find("tool_calls");
   // Tables give every message a list of calls; it is empty if there are no calls.
-  if (tool_calls != message.end() && *tool_calls == Json::array()) read.erase("tool_calls");
+  if (tool_calls != read.end() && *tool_calls == Json::array()) read.erase("tool_calls");
   if (read.contains("tool_calls") && !read["tool_calls"].is_null()) {
     if (role != "assistant") {
       throw RowProblem(place + ".tool_calls: only the assistant calls tools");
     }
-    read["tool_calls"] = read_tool_calls(*tool_calls, place + ".tool_calls");
+    const std::string where = place + ".tool_calls";
+    read["tool_calls"] = read_tool_calls(parsed_if_json(*tool_calls, where), where);
     calls = true;
   }
   const bool may_be_empty = calls || role == "tool" || role == "function" || role == "ipython";
@@ -262,8 +270,9 @@ void note_message(const Json& message, const std::string& name, const RowFormatO
   const bool turn = message.contains("from");
   std::vector<std::string> read =
       turn ? std::vector<std::string>{"from", "value"}
-           : std::vector<std::string>{"role",     "content",  "tool_calls", "reasoning_content",
-                                      "thinking", "reasoning"};
+           : std::vector<std::string>{"role",          "content",           "tool_calls",
+                                      "function_call", "reasoning_content", "thinking",
+                                      "reasoning"};
   const std::string role = message.value(turn ? "from" : "role", std::string());
   if (role == "assistant" || role_of_name(role) == "assistant") {
     read.insert(read.end(), kTrainingMembers.begin(), kTrainingMembers.end());
@@ -350,13 +359,8 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
   if (member == row.end() || member->is_null()) return nullptr;
   Json tools = *member;
   if (tools.is_string()) {
-    const std::string text = tools.get<std::string>();
-    if (is_blank(text)) return nullptr;
-    try {
-      tools = parse_json(text, {}, {});
-    } catch (const DataError&) {
-      throw RowProblem(key + ": the string is no JSON");
-    }
+    if (is_blank(tools.get<std::string>())) return nullptr;
+    tools = parsed_if_json(tools, key);
   }
   if (!tools.is_array()) {
     throw RowProblem(key + ": expected an array, found " + article_and_type(tools));
@@ -371,28 +375,6 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
   }
   refuse_large_integers(tools, key);
   return tools.empty() ? Json(nullptr) : tools;
-}
-
-// Converts the form of older `datasets` versions, one object of lists of equal lengths, to a list
-// of messages. Null means that a message lacks the member.
-Json list_of_messages(const Json& lists, const std::string& name) {
-  Json messages = Json::array();
-  bool first = true;
-  for (const auto& [key, values] : lists.items()) {
-    if (!values.is_array()) {
-      throw RowProblem(name + "." + key + ": expected an array, found " + article_and_type(values));
-    }
-    for (size_t i = 0; first && i < values.size(); ++i) messages.push_back(Json::object());
-    first = false;
-    if (values.size() != messages.size()) {
-      throw RowProblem(name + "." + key + ": has " + std::to_string(values.size()) +
-                       " values, others have " + std::to_string(messages.size()));
-    }
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (!values[i].is_null()) messages[i][key] = values[i];
-    }
-  }
-  return messages;
 }
 
 // Reads the row's own variables for the template, as TRL does.
@@ -412,12 +394,29 @@ Json read_arguments(const Json& row) {
 
 }  // namespace
 
+bool is_role(const std::string& name) {
+  const std::vector<std::string>& roles = known_roles();
+  return std::ranges::find(roles, name) != roles.end() || !role_of_name(name).empty();
+}
+
+bool is_answer(const Json& message) {
+  if (!message.is_object()) return false;
+  for (const char* key : {"role", "from"}) {
+    const auto role = message.find(key);
+    if (role == message.end() || !role->is_string()) continue;
+    return *role == "assistant" || role_of_name(role->get<std::string>()) == "assistant";
+  }
+  return false;
+}
+
 std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
   std::string name = options.name_of("messages");
   if (row.contains(name)) return name;
   for (const char* other : {"conversations", "conversation"}) {
     if (row.contains(other)) return other;
   }
+  const std::string text = options.name_of("text");
+  if (row.contains(text) && is_text_of_messages(row[text])) return text;
   // A preference pair trains its chosen conversation.
   const auto chosen = row.find("chosen");
   const auto prompt = row.find(options.name_of("prompt"));
@@ -429,9 +428,7 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
 Conversation read_conversation(const Json& row, const RowFormatOptions& options, RowNotes* notes) {
   require_object(row);
   const std::string name = name_of_messages(row, options);
-  const Json& member = required_member(row, name);
-  const bool lists = member.is_object() && !member.empty() && member.begin()->is_array();
-  const Json list = lists ? list_of_messages(member, name) : member;
+  const Json list = messages_of_member(required_member(row, name), name, notes);
   if (!list.is_array()) {
     throw RowProblem(name + ": expected an array, found " + article_and_type(list));
   }

@@ -25,7 +25,7 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
 
 // These are written only if they are not 0. The report is part of the data's fingerprint, so data
 // prepared by earlier versions keep theirs.
-constexpr std::array<Counts, 10> kLaterCounts = {
+constexpr std::array<Counts, 14> kLaterCounts = {
     {{"weightless", &FileReport::weightless},
      {"resampled_rows", &FileReport::resampled_rows},
      {"resampled_tokens", &FileReport::resampled_tokens},
@@ -35,7 +35,11 @@ constexpr std::array<Counts, 10> kLaterCounts = {
      {"unwritten_texts", &FileReport::unwritten_texts},
      {"unwritten_tools", &FileReport::unwritten_tools},
      {"special_tokens", &FileReport::special_tokens},
-     {"chat_prompts", &FileReport::chat_prompts}}};
+     {"chat_prompts", &FileReport::chat_prompts},
+     {"json_messages", &FileReport::json_messages},
+     {"json_texts", &FileReport::json_texts},
+     {"merged_borders", &FileReport::merged_borders},
+     {"equal_pairs", &FileReport::equal_pairs}}};
 
 constexpr std::array<Counts, 5> kUnwritten = {
     {{"calls of tools (tool_calls)", &FileReport::unwritten_calls},
@@ -48,6 +52,23 @@ constexpr std::array<Counts, 5> kUnwritten = {
 // The cap is for data sets with other member names in every row.
 constexpr size_t kMaxUnreadNames = 32;
 constexpr const char* kOtherNames = "others";
+
+// Members of other data sets with people's or a model's opinion of an answer.
+constexpr std::array kOpinions = {"rating",     "ratings",   "score",    "scores",     "reward",
+                                  "accepted",   "accept",    "approved", "liked",      "feedback",
+                                  "thumbs",     "vote",      "votes",    "thumbs_up",  "quality",
+                                  "preferred",  "verdict",   "correct",  "good",       "is_good",
+                                  "is_correct", "judgement", "judgment", "thumbs_down"};
+
+// Returns the members with opinions that rows of this report have and that are not read.
+std::string unread_opinions(const FileReport& report) {
+  std::string names;
+  for (const auto& [name, count] : report.unread) {
+    if (std::ranges::find(kOpinions, name) == kOpinions.end()) continue;
+    names += (names.empty() ? "" : ", ") + name + " (" + format_count(count) + ")";
+  }
+  return names;
+}
 
 void append_count(std::string& line, int64_t count, const std::string& what) {
   if (count > 0) line += ", " + format_count(count) + " " + what;
@@ -137,6 +158,10 @@ std::vector<std::string> lines_of(const FileReport& report) {
                     " rows with an instruction (data.prompt_template = \"auto\"); \"alpaca\" "
                     "writes them as Alpaca's text");
   }
+  if (report.json_messages > 0) {
+    lines.push_back(report.path + ": the messages of " + format_count(report.json_messages) +
+                    " rows are JSON text, which is read as the messages");
+  }
   if (report.special_tokens > 0) {
     lines.push_back(report.path + ": the rows' own texts spell " +
                     format_count(report.special_tokens) +
@@ -158,6 +183,25 @@ std::vector<std::string> warnings_of(const FileReport& report) {
     warnings.push_back(report.path + ": the chat template does not write " +
                        format_count(report.*count) + " " + what +
                        ": the model does not see them; data.chat_template names another template");
+  }
+  const auto warn = [&](int64_t count, const std::string& what) {
+    if (count > 0) warnings.push_back(report.path + ": " + format_count(count) + " " + what);
+  };
+  warn(report.json_texts,
+       "rows hold messages as JSON text beside plain text, so the JSON is trained as a text; give "
+       "the messages as lists to train a conversation");
+  warn(report.merged_borders,
+       "rows have a token that joins the end of the prompt with the start of the answer: a prompt "
+       "that ends there is tokenised otherwise at inference; most often a space at the end of the "
+       "prompt belongs to the answer");
+  warn(report.equal_pairs, "pairs have two equal answers, from which nothing can be learned");
+  const bool answers = report.format == "messages" || report.format == "prompt-completion";
+  const std::string opinions = answers ? unread_opinions(report) : "";
+  if (!opinions.empty()) {
+    warnings.push_back(report.path +
+                       ": members that may judge the answers are not read: " + opinions +
+                       "; good and bad answers are trained alike. Leave out the bad "
+                       "ones, or give train.loss = \"kto\" rows with label true and false");
   }
   return warnings;
 }

@@ -35,6 +35,10 @@ struct FileReport {
   int64_t special_tokens = 0;  // that the rows' own texts spell
   int64_t chat_prompts = 0;    // rows with an instruction that data.prompt_template = "auto" writes
                                // by the chat template
+  int64_t json_messages = 0;   // rows whose messages are JSON text
+  int64_t json_texts = 0;      // rows with such text that is trained as a text
+  int64_t merged_borders = 0;  // rows in which a token spans the end of the prompt
+  int64_t equal_pairs = 0;     // pairs whose two answers have the same tokens
   // Counts of the row members that are not read, by name. Names after the first 32 are counted
   // together.
   std::map<std::string, int64_t> unread;
@@ -52,10 +56,11 @@ Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
 // Returns log lines: one for the counts, and one each if conversations became several samples, if
-// "auto" wrote instructions by the chat template, if texts spell special tokens, and if members of
-// rows are not read.
+// "auto" wrote instructions by the chat template, if messages were JSON text, if texts spell
+// special tokens, and if members of rows are not read.
 std::vector<std::string> lines_of(const FileReport& report);
-// Returns one warning for each kind of part that the chat template does not write.
+// Returns one warning for each kind of part that the chat template does not write, and for rows
+// that may be trained otherwise than they are meant.
 std::vector<std::string> warnings_of(const FileReport& report);
 
 struct DataReport {

@@ -53,16 +53,6 @@ std::vector<int64_t> documents_of(const std::vector<int64_t>& rows,
   return documents;
 }
 
-// Returns the rows of a file that belong to the part.
-std::vector<int64_t> part_of(int64_t count, const HoldOut& hold_out, int64_t file) {
-  if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
-  const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
-  const int64_t held = hold_out.fraction > 0.0 ? std::clamp<int64_t>(wanted, 1, count) : 0;
-  std::vector<int64_t> held_out =
-      pick(count, held, hold_out.seed, IndexPermutation::Purpose::kHoldOut, file);
-  return hold_out.part == HoldOut::Part::kHeldOut ? held_out : without(count, held_out);
-}
-
 std::vector<int64_t> repeated(const std::vector<int64_t>& rows, double weight, uint64_t seed,
                               int64_t file) {
   const double whole = std::floor(weight);
@@ -81,6 +71,15 @@ std::vector<int64_t> repeated(const std::vector<int64_t>& rows, double weight, u
 }
 
 }  // namespace
+
+std::vector<int64_t> rows_of_part(int64_t count, const HoldOut& hold_out, int64_t file) {
+  if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
+  const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
+  const int64_t held = hold_out.fraction > 0.0 ? std::clamp<int64_t>(wanted, 1, count) : 0;
+  std::vector<int64_t> held_out =
+      pick(count, held, hold_out.seed, IndexPermutation::Purpose::kHoldOut, file);
+  return hold_out.part == HoldOut::Part::kHeldOut ? held_out : without(count, held_out);
+}
 
 std::vector<int64_t> row_starts(const Dataset& dataset) {
   std::vector<int64_t> starts;
@@ -106,7 +105,7 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
       const std::vector<int64_t> begins = row_starts(*files[i]);
       const auto rows = static_cast<int64_t>(begins.size()) - 1;
       part.chosen = documents_of(
-          repeated(part_of(rows, hold_out, number), weight, hold_out.seed, number), begins);
+          repeated(rows_of_part(rows, hold_out, number), weight, hold_out.seed, number), begins);
     }
     count_ += part.all ? count : static_cast<int64_t>(part.chosen.size());
     const std::array<uint64_t, 2> facts = {

@@ -60,6 +60,9 @@ struct HoldOut {
   uint64_t seed = 0;
 };
 
+// Returns the numbers of the rows that belong to the part, of the `count` rows of a file.
+std::vector<int64_t> rows_of_part(int64_t count, const HoldOut& hold_out, int64_t file);
+
 class CombinedDataset : public Dataset {
  public:
   // `weights` has one value per file, or is empty. A weight of 2.5 takes every row twice, and half

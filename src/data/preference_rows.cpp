@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -35,12 +36,6 @@ struct Answers {
   Json prompt;
   std::vector<Json> answers;
 };
-
-// Returns a list of messages; one message alone is a list of one.
-Json as_list(const Json& value) {
-  return value.is_object() && !value.empty() && !value.begin()->is_array() ? Json::array({value})
-                                                                           : value;
-}
 
 bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
@@ -84,19 +79,6 @@ Answers split_messages(const Json& chosen, const Json& rejected) {
   return read;
 }
 
-// Returns true if a message of the list has this content.
-bool is_message_of(const Json& messages, const std::string& content) {
-  return std::ranges::any_of(messages, [&content](const Json& message) {
-    if (!message.is_object()) return false;
-    for (const char* name : {"content", "value"}) {
-      const auto found = message.find(name);
-      if (found == message.end() || !found->is_string()) continue;
-      if (trimmed(found->get_ref<const std::string&>()) == trimmed(content)) return true;
-    }
-    return false;
-  });
-}
-
 const char* kind_of(const Json& value) {
   return value.is_string() ? "a text" : "messages";
 }
@@ -110,6 +92,7 @@ void add_notes(const RowNotes& other, RowNotes& notes) {
   notes.unwritten.tools += other.unwritten.tools;
   notes.special_tokens += other.special_tokens;
   notes.chat_prompts += other.chat_prompts;
+  notes.merged_borders = std::max(notes.merged_borders, other.merged_borders);
   for (const auto& [name, count] : other.unread) {
     int64_t& noted = notes.unread[name];
     noted = std::max(noted, count);
@@ -129,10 +112,16 @@ class PreferenceFormat : public RowFormat {
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     require_object(row);
-    const bool desirable = paired_ || read_label(row);
-    std::vector<Document> documents = read_answers(row, notes);
+    const std::optional<Json> parsed = with_parsed_messages(row, options_, notes);
+    const Json& read = parsed ? *parsed : row;
+    if (paired_) {
+      std::vector<Document> documents = read_answers(read, notes);
+      documents.back().desirable = false;
+      return documents;
+    }
+    const bool desirable = read_label(read);
+    std::vector<Document> documents = read_answers(with_completion(read, notes), notes);
     documents.front().desirable = desirable;
-    if (paired_) documents.back().desirable = false;
     return documents;
   }
 
@@ -143,13 +132,37 @@ class PreferenceFormat : public RowFormat {
   }
 
   bool read_label(const Json& row) const {
-    const std::string key = key_of(kLabel);
-    const Json& label = required_member(row, key);
-    if (!label.is_boolean()) {
-      throw RowProblem(key + ": expected true (a desirable answer) or false, found " +
-                       article_and_type(label));
+    std::string key = name_of_judgement(row, options_);
+    if (key.empty()) key = key_of(kLabel);
+    return read_judgement(required_member(row, key), key);
+  }
+
+  // Returns a judged row with its answer as the completion: of Alpaca's names the output, of
+  // messages the last one.
+  Json with_completion(const Json& row, RowNotes* notes) const {
+    const std::string key = key_of(kAnswer[0]);
+    Json read = row;
+    if (has(row, key) || has(row, key_of(kAnswerIds[0]))) return read;
+    for (const char* other : {"output", "response"}) {
+      if (has(row, key) || !has(row, other)) continue;
+      read[key] = row[other];
+      read.erase(other);
+      return read;
     }
-    return label.get<bool>();
+    const std::string name = name_of_messages(row, options_);
+    if (!has(row, name)) return read;
+    const Json list = messages_of_member(row[name], name, notes);
+    if (!list.is_array() || list.size() < 2) {
+      throw RowProblem(name + ": expected messages that end with the judged answer");
+    }
+    if (!is_answer(list.back())) {
+      throw RowProblem(place_of(name, list.size() - 1) +
+                       ": the last message is judged, but it is not the assistant's");
+    }
+    read.erase(name);
+    read[key_of("prompt")] = Json(list.begin(), list.end() - 1);
+    read[key] = Json::array({list.back()});
+    return read;
   }
 
   std::vector<Document> read_answers(const Json& row, RowNotes* notes) const {
@@ -169,7 +182,7 @@ class PreferenceFormat : public RowFormat {
   void note_others(const Json& row, std::vector<std::string> read, Members answers,
                    RowNotes* notes) const {
     for (const char* answer : answers) read.push_back(key_of(answer));
-    if (!paired_) read.push_back(key_of(kLabel));
+    if (!paired_) read.insert(read.end(), {key_of(kLabel), "kto_tag"});
     note_unread(row, read, "", notes);
   }
 
@@ -180,6 +193,7 @@ class PreferenceFormat : public RowFormat {
       throw RowProblem(key + ": expected a string or messages, found " + article_and_type(answer));
     }
     if (answer.is_structured() && answer.empty()) throw RowProblem(key + ": holds no message");
+    check_messages(answer, key);
     const Json& first = row.at(key_of(answers_[0]));
     if (first.is_string() != answer.is_string()) {
       throw RowProblem(key + ": " + kind_of(answer) + ", but " + key_of(answers_[0]) + " is " +
@@ -238,7 +252,7 @@ class PreferenceFormat : public RowFormat {
                          "\"chat\" cannot write; give it in a member of its own");
       }
       const Answers split = split_texts(answers[0], answers[1]);
-      return encode_texts(split.prompt, {split.answers[0], split.answers[1]});
+      return encode_texts(split.prompt, {split.answers[0], split.answers[1]}, notes);
     }
     const Json& prompt = required_member(row, prompt_key);
     if (prompt.is_structured()) {
@@ -250,8 +264,10 @@ class PreferenceFormat : public RowFormat {
       return row_text(required_text(value, key, may_be_empty), key, options_, notes);
     };
     if (has(row, context_key)) context = text(row[context_key], context_key, true);
+    if (instruction) refuse_earlier_turns(row, options_);
     return encode_texts(
-        fill_prompt(text(prompt, prompt_key, false), context, instruction, options_), answers);
+        fill_prompt(text(prompt, prompt_key, false), context, instruction, options_), answers,
+        notes);
   }
 
   // Returns the row with its context behind the prompt, in a line of its own.
@@ -278,8 +294,15 @@ class PreferenceFormat : public RowFormat {
     const auto message = [](const char* role, const Json& text) {
       return Json::array({{{"role", role}, {"content", text}}});
     };
-    note_members(row, question, notes);
-    Answers read{message("user", required_text(row[question], question)), {}};
+    Answers read{question == "instruction" ? earlier_turns(row) : Json::array(), {}};
+    if (read.prompt.empty()) {
+      note_members(row, question, notes);
+    } else {
+      Json others = row;
+      others.erase("history");
+      note_members(others, question, notes);
+    }
+    read.prompt.push_back(message("user", required_text(row[question], question))[0]);
     for (size_t side = 0; side < answers_.size(); ++side) {
       read.answers.push_back(message("assistant", answer_of(row, side)));
     }
@@ -289,7 +312,7 @@ class PreferenceFormat : public RowFormat {
   std::vector<Document> read_messages(const Json& row, RowNotes* notes) const {
     std::vector<Json> answers;
     for (size_t side = 0; side < answers_.size(); ++side) {
-      answers.push_back(as_list(answer_of(row, side)));
+      answers.push_back(as_list(answer_of(row, side), key_of(answers_[side])));
     }
     std::string prompt_key = key_of("prompt");
     // Data sets in ShareGPT's form have the prompt in `conversations`, and one message for answer.
@@ -297,7 +320,8 @@ class PreferenceFormat : public RowFormat {
     if (single && !has(row, prompt_key)) prompt_key = "conversations";
     note_members(row, prompt_key, notes);
     if (has(row, prompt_key) && !row[prompt_key].is_string()) {
-      return encode_messages(row, {as_list(row[prompt_key]), std::move(answers)}, notes);
+      return encode_messages(row, {as_list(row[prompt_key], prompt_key), std::move(answers)},
+                             notes);
     }
     if (!paired_) {
       throw RowProblem(prompt_key + ": expected messages, found " +
@@ -378,7 +402,8 @@ class PreferenceFormat : public RowFormat {
   // Encodes prompt and answer as one text. The answers begin where the tokens differ from those of
   // the prompt alone, at the same position for both of a pair.
   std::vector<Document> encode_texts(const std::string& prompt,
-                                     const std::vector<std::string>& answers) const {
+                                     const std::vector<std::string>& answers,
+                                     RowNotes* notes) const {
     std::string question = prompt;
     const std::vector<TokenId> asked = encode_row_text(question, options_).ids;
     std::vector<Document> documents(answers.size());
@@ -393,6 +418,8 @@ class PreferenceFormat : public RowFormat {
       shared = std::min(shared, static_cast<size_t>(fork - asked.begin()));
       if (options_.keep_text) document.text = std::move(text);
     }
+    const bool ended = !asked.empty() && asked.back() == options_.tokenizer->eos();
+    if (notes != nullptr && shared < asked.size() - (ended ? 1 : 0)) ++notes->merged_borders;
     for (Document& document : documents) {
       document.labels = document.tokens;
       std::fill_n(document.labels.begin(), std::min(shared, document.labels.size()), kNotTrained);
@@ -428,9 +455,11 @@ bool holds_pair(const Json& row, const RowFormatOptions& options) {
 }
 
 bool holds_judged_answer(const Json& row, const RowFormatOptions& options) {
-  const auto label = row.find(options.name_of(kLabel));
-  return label != row.end() && label->is_boolean() &&
-         (has_all(row, kAnswer, options) || has_all(row, kAnswerIds, options));
+  if (name_of_judgement(row, options).empty()) return false;
+  if (has_all(row, kAnswer, options) || has_all(row, kAnswerIds, options)) return true;
+  const bool alpaca = has(row, "instruction") || has(row, options.name_of("prompt"));
+  if (alpaca && (has(row, "output") || has(row, "response"))) return true;
+  return has(row, name_of_messages(row, options));
 }
 
 std::unique_ptr<RowFormat> make_preference_format(const RowFormatOptions& options, bool paired) {

@@ -30,7 +30,7 @@ constexpr int64_t kLinesBetweenSigns = 4096;
 constexpr size_t kBytesInTheAir = size_t{32} << 20;
 constexpr size_t kBytesOfABlock = size_t{1} << 20;
 // This version is part of the key and grows when the same rows would become other tokens.
-constexpr int kRulesVersion = 9;
+constexpr int kRulesVersion = 10;
 
 [[noreturn]] void refuse(const std::string& path, const std::vector<PlacedProblem>& problems) {
   std::string text;

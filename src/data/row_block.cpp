@@ -83,6 +83,9 @@ FileReport report_of(RowNotes& notes) {
   report.unwritten_tools = notes.unwritten.tools;
   report.special_tokens = notes.special_tokens;
   report.chat_prompts = notes.chat_prompts;
+  report.json_messages = notes.json_messages;
+  report.json_texts = notes.json_texts;
+  report.merged_borders = notes.merged_borders;
   report.unread = std::move(notes.unread);
   return report;
 }
@@ -268,6 +271,8 @@ void RowTokenizer::take_answers(std::vector<Document> answers, int64_t line,
     block.tokens.rows_go_on.push_back(d);
   }
   counts.truncated += too_long ? 1 : 0;
+  const bool equal = answers.size() == 2 && answers[0].tokens == answers[1].tokens;
+  counts.equal_pairs += equal ? 1 : 0;
 }
 
 void RowTokenizer::take_one(Document& document, TokenizedBlock& block) const {

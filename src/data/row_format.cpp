@@ -191,6 +191,9 @@ class TextFormat : public RowFormat {
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const std::string key = options_.name_of("text");
+    if (notes != nullptr && row.is_object() && row.contains(key) && is_text_of_messages(row[key])) {
+      ++notes->json_texts;
+    }
     note_unread(row, {key, options_.name_of("weight")}, "", notes);
     return with_row_weight(
         row, options_, {read_text(required_text(required_member(row, key), key), options_, notes)});
@@ -291,8 +294,28 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
   throw CheckFailure("internal error: no row format");
 }
 
-DataSection::Format detect_format(const Json& row, const RowFormatOptions& options) {
-  require_object(row);
+namespace {
+
+// Returns what to do about a row that is no row but a file's rows, or one of a row's messages.
+std::string help_for(const Json& row) {
+  if (row.contains("role") && row.contains("content")) {
+    return "; this is one message: a row has its messages in a list, {\"messages\": [...]}";
+  }
+  for (const auto& [name, value] : row.items()) {
+    if (!value.is_array() || value.empty() || !value.front().is_object()) continue;
+    const std::string shown = printable(name, kMaxNameBytes);
+    return "; the rows lie in its member \"" + shown + "\": write them so once: jq -c '." + shown +
+           "[]' FILE > rows.jsonl";
+  }
+  return "; data.keys gives keys other names";
+}
+
+}  // namespace
+
+DataSection::Format detect_format(const Json& given, const RowFormatOptions& options) {
+  require_object(given);
+  const std::optional<Json> parsed = with_parsed_messages(given, options, nullptr);
+  const Json& row = parsed ? *parsed : given;
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) {
     if (has("teacher_logps")) return DataSection::Format::kDistill;
@@ -312,7 +335,7 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
       "no known format: expected a key \"text\", \"messages\", \"conversations\", \"input_ids\", "
       "\"prompt\" with \"completion\", \"instruction\" with \"output\", or \"chosen\" with "
       "\"rejected\", found " +
-      keys_of(row) + "; data.keys gives keys other names");
+      keys_of(row) + help_for(row));
 }
 
 std::string_view name_of(DataSection::Format format) {
@@ -524,7 +547,8 @@ std::string unknown_kind(JsonlReader reader) {
   const std::string_view text = line.text.substr(line.text.find_first_not_of(" \t\r"));
   if (text == "{") {
     return place + "an object over several lines" + kExpected +
-           "; write it so once: jq -c . FILE > rows.jsonl";
+           "; write it so once: jq -c . FILE > rows.jsonl (jq -c '.NAME[]' if the rows lie in its "
+           "member NAME)";
   }
   if (looks_like_table(text)) {
     return place + "the file looks like a table (CSV)" + kExpected +

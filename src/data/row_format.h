@@ -59,6 +59,9 @@ struct RowNotes {
   std::map<std::string, int64_t> unread;  // members by name, "messages[].name" in messages
   int64_t special_tokens = 0;             // spelled by the row's texts
   int64_t chat_prompts = 0;               // rows of Alpaca's names that "auto" writes as messages
+  int64_t json_messages = 0;              // rows whose messages are JSON text
+  int64_t json_texts = 0;                 // rows with such text that is trained as a text
+  int64_t merged_borders = 0;             // rows in which a token spans the end of the prompt
 };
 
 class RowFormat {

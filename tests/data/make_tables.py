@@ -105,6 +105,48 @@ def write_pairs():
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), HERE / "pairs.parquet")
 
 
+JSON_ROWS = [
+    {"prompt": [{"role": "user", "content": "q\n"}],
+     "chosen": [{"role": "assistant", "content": "a"}],
+     "rejected": [{"role": "assistant", "content": "b"}],
+     "messages": [{"role": "user", "content": "q"},
+                  {"role": "assistant", "content": None, "tool_calls": [
+                      {"function": {"name": "f", "arguments": {"z": 2**63, "a": [0.1, None]}}}]}],
+     "nested": {"inner": {"x": "1"}}, "input_ids": [5, 6]},
+    {"prompt": None, "chosen": "text", "rejected": [], "messages": [], "nested": {},
+     "input_ids": None}]
+
+
+def write_json_columns():
+    """Columns of JSON, as `datasets` 4.8 writes those of its type Json(): alone, in a list and in a
+    struct. In json_named.parquet only the metadata of `datasets` says what they are."""
+    def text(value):
+        return None if value is None else json.dumps(value, indent=1)
+
+    def table(kind):
+        names = ["prompt", "chosen", "rejected", "input_ids"]
+        columns = {n: pyarrow.array([text(r[n]) for r in JSON_ROWS], pyarrow.string()).cast(kind)
+                   for n in names}
+        elements = [text(m) for r in JSON_ROWS for m in r["messages"]]
+        columns["messages"] = pyarrow.ListArray.from_arrays(
+            [0, 2, 2], pyarrow.array(elements, pyarrow.string()).cast(kind))
+        inner = pyarrow.array(
+            [text(r["nested"].get("inner")) for r in JSON_ROWS], pyarrow.string())
+        columns["nested"] = pyarrow.StructArray.from_arrays([inner.cast(kind)], ["inner"])
+        return pyarrow.table(columns)
+
+    typed = {"_type": "Json"}
+    features = {n: typed for n in ["prompt", "chosen", "rejected", "input_ids"]}
+    features |= {"messages": {"feature": typed, "_type": "List"}, "nested": {"inner": typed}}
+    named = table(pyarrow.string()).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(named, HERE / "json_named.parquet")
+    pyarrow.parquet.write_table(table(pyarrow.json_(pyarrow.string())),
+                                HERE / "json_columns.parquet")
+    lines = [json.dumps({n: v for n, v in row.items() if v is not None}) for row in JSON_ROWS]
+    (HERE / "json_columns.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
 def zigzag(value):
     value <<= 1
     out = b""
@@ -183,5 +225,6 @@ if __name__ == "__main__":
     write_empty_groups()
     write_pairs()
     write_teacher()
+    write_json_columns()
     write_zero_dictionary()
     write_bombs()

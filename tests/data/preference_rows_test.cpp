@@ -226,8 +226,7 @@ TEST_F(Pairs, ARowWithALabelHasOneAnswer) {
   EXPECT_EQ(targets_of(ids, 0), (Ids{-100, 7, -100}));
   EXPECT_FALSE(ids.dataset->is_desirable(0));
   options_.data.format = DataSection::Format::kUnpaired;
-  EXPECT_NE(refusal(R"({"prompt": "q", "completion": "a", "label": 1})")
-                .find("label: expected true (a desirable answer) or false, found an integer"),
+  EXPECT_NE(refusal(R"({"prompt": "q", "completion": "a"})").find("expected a key \"label\""),
             std::string::npos);
   EXPECT_NE(refusal(R"({"completion": "a", "label": true})").find("prompt"), std::string::npos);
 }
@@ -287,13 +286,12 @@ TEST_F(Pairs, MismatchedPairsTakeTheAnswersOfThePairBefore) {
   EXPECT_THROW(MismatchedDataset(one.dataset.get(), 2, 4096), DataError);
 }
 
-// Bad answers of KTO's rows are not trained as good ones; another label is only not read.
+// Bad answers of KTO's rows are not trained as good ones.
 TEST_F(Pairs, JudgedAnswersAreNotTrainedAsGoodOnes) {
   options_.data.format = DataSection::Format::kPromptCompletion;
   EXPECT_NE(refusal(R"({"prompt": "q", "completion": "a", "label": true})")
                 .find("rows.jsonl:1: label: a true or false judgement of the answer; set"),
             std::string::npos);
-  EXPECT_EQ(learned(load(R"({"prompt": "q", "completion": "a", "label": "x"})"), 0), "a</s>");
   options_.data.format = DataSection::Format::kMessages;
   EXPECT_NE(refusal(R"({"messages": [{"role": "assistant", "content": "a"}], "label": false})")
                 .find("rows.jsonl:1: label: a true or false judgement of the answer; set"),

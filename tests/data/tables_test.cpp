@@ -65,6 +65,24 @@ TEST(Tables, RowGroupsWithoutRowsArePassedOver) {
   EXPECT_TRUE(rows_of(table("no_rows.parquet")).empty());
 }
 
+// Goal: columns of the type Json() of `datasets` are the JSON that they hold, at any depth, whether
+// the column's type or only the metadata of `datasets` says so.
+TEST(Tables, ColumnsOfJsonAreTheJsonThatTheyHold) {
+  const std::vector<Json> expected = rows_of(table("json_columns.jsonl"));
+  ASSERT_EQ(expected.size(), 2u);
+  for (const std::string name : {"json_columns", "json_named"}) {
+    std::vector<Json> rows = rows_of(table(name + ".parquet"));
+    ASSERT_EQ(rows.size(), 2u) << name;
+    for (size_t row = 0; row < 2; ++row) {
+      for (const auto& [member, value] : expected[row].items()) {
+        // Numbers and the order of members are those of the text.
+        EXPECT_EQ(rows[row].at(member).dump(), value.dump()) << name << " " << member;
+      }
+      EXPECT_EQ(rows[row].size(), expected[row].size()) << name;
+    }
+  }
+}
+
 // A codec that is not supported is named, with the codecs to use.
 TEST(Tables, WhatIsNotReadSaysWhatToDo) {
   const std::string said = reason(table("brotli.parquet"));

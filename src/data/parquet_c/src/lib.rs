@@ -5,6 +5,7 @@
 
 mod codec;
 mod footer;
+mod json_columns;
 mod levels;
 mod pages;
 mod rows;

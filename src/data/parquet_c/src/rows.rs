@@ -1,6 +1,7 @@
 //! Converts the rows of a file to lines of JSON.
 
 use crate::footer;
+use crate::json_columns::Shape;
 use crate::pages::CheckedRowGroup;
 use crate::words;
 use c_interface::Failure;
@@ -8,7 +9,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::RowGroupReader;
 use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::record::{Field, Row};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ const ROWS_AT_ONCE: usize = 8;
 pub struct Rows {
     file: Arc<File>,
     metadata: ParquetMetaData,
+    shape: Shape,
     next_group: usize,
     group: Option<ReaderIter>,
     rows_of_group: u64,
@@ -32,6 +34,7 @@ impl Rows {
         let metadata = footer::read(&file, file.metadata()?.len())?;
         Ok(Rows {
             file: Arc::new(file),
+            shape: Shape::of_file(metadata.file_metadata()),
             metadata,
             next_group: 0,
             group: None,
@@ -77,7 +80,7 @@ impl Rows {
                 Some(row) => {
                     let row = row.map_err(|e| self.place(&words(&e)))?;
                     self.rows_read += 1;
-                    text += &serde_json::to_string(&object_of(&row))?;
+                    write_row(&row, &self.shape, &mut text);
                     text.push('\n');
                 }
                 None => self.group = None,
@@ -125,17 +128,83 @@ fn group_bytes(metadata: &ParquetMetaData, group: usize) -> u64 {
     metadata.row_group(group).compressed_size().max(0) as u64
 }
 
-fn object_of(row: &Row) -> Value {
-    let members = row.get_column_iter();
-    Value::Object(
-        members
-            .filter_map(|(name, field)| Some((name.clone(), value_of(field)?)))
-            .collect::<Map<_, _>>(),
-    )
+/// Adds the members that are not null: a table has every member in every row.
+fn write_members<'a>(
+    members: impl Iterator<Item = (String, &'a Field, &'a Shape)>,
+    line: &mut String,
+) {
+    line.push('{');
+    let begin = line.len();
+    for (name, field, shape) in members {
+        let before = line.len();
+        if before > begin {
+            line.push(',');
+        }
+        line.push_str(&Value::String(name).to_string());
+        line.push(':');
+        if !write_value(field, shape, line) {
+            line.truncate(before);
+        }
+    }
+    line.push('}');
 }
 
-/// Null is left out, since a table has every member in every row.
-fn value_of(field: &Field) -> Option<Value> {
+fn write_row(row: &Row, shape: &Shape, line: &mut String) {
+    let members = row.get_column_iter();
+    write_members(
+        members.map(|(name, field)| (name.clone(), field, shape.member(name))),
+        line,
+    );
+}
+
+/// Adds a value; returns false, and adds nothing, for null.
+fn write_value(field: &Field, shape: &Shape, line: &mut String) -> bool {
+    match (field, shape) {
+        (Field::Str(text), Shape::Json) => write_json(text, line),
+        (Field::Bytes(bytes), Shape::Json) => match std::str::from_utf8(bytes.data()) {
+            Ok(text) => write_json(text, line),
+            Err(_) => return false,
+        },
+        (Field::Group(row), _) => write_row(row, shape, line),
+        (Field::ListInternal(list), _) => {
+            line.push('[');
+            for (i, element) in list.elements().iter().enumerate() {
+                if i > 0 {
+                    line.push(',');
+                }
+                if !write_value(element, shape.element(), line) {
+                    line.push_str("null");
+                }
+            }
+            line.push(']');
+        }
+        (Field::MapInternal(map), _) => write_members(
+            map.entries()
+                .iter()
+                .map(|(key, value)| (name_of(key), value, &Shape::Plain)),
+            line,
+        ),
+        _ => match plain_value(field) {
+            Some(value) => line.push_str(&value.to_string()),
+            None => return false,
+        },
+    }
+    true
+}
+
+/// Adds JSON as it stands, so that numbers and the order of members are those of the text. Outside
+/// of strings a line feed means nothing, and inside JSON has none. A text that is no JSON becomes a
+/// string, so that the reader of the row says what is wrong with it.
+fn write_json(text: &str, line: &mut String) {
+    if serde_json::from_str::<Value>(text).is_ok() {
+        line.push_str(&text.replace(['\n', '\r'], " "));
+    } else {
+        line.push_str(&Value::String(text.to_owned()).to_string());
+    }
+}
+
+/// Returns a value that has no parts; None for null.
+fn plain_value(field: &Field) -> Option<Value> {
     Some(match field {
         Field::Null => return None,
         Field::Bool(value) => Value::Bool(*value),
@@ -157,19 +226,7 @@ fn value_of(field: &Field) -> Option<Value> {
         Field::Str(text) => Value::String(text.clone()),
         // Old writers do not mark texts as such; other bytes (such as pictures) are left out.
         Field::Bytes(bytes) => Value::String(std::str::from_utf8(bytes.data()).ok()?.to_owned()),
-        Field::Group(row) => object_of(row),
-        Field::ListInternal(list) => Value::Array(
-            list.elements()
-                .iter()
-                .map(|element| value_of(element).unwrap_or(Value::Null))
-                .collect(),
-        ),
-        Field::MapInternal(map) => Value::Object(
-            map.entries()
-                .iter()
-                .filter_map(|(key, value)| Some((name_of(key), value_of(value)?)))
-                .collect(),
-        ),
+        Field::Group(_) | Field::ListInternal(_) | Field::MapInternal(_) => return None,
     })
 }
 
