@@ -224,6 +224,34 @@ TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {
   expect_resumed("kto");
 }
 
+// Goal: KTO without answers of one label, or with the weight 0 for the only one, says so at the
+// start.
+TEST(PreferenceRuns, OfKtoWithOneLabelSayThatNothingOpposesIt) {
+  const PreferenceCase golden("kto");
+  const std::string directory = scratch_directory("one-label");
+  std::filesystem::create_directories(directory);
+  std::ifstream all(golden.directory + "/pairs.jsonl");
+  std::ofstream good(directory + "/good.jsonl");
+  for (std::string line; std::getline(all, line);) {
+    if (parse_json(line, {}, "pairs.jsonl").at("label") == true) good << line << "\n";
+  }
+  good.close();
+  const auto said = [&](const Arguments& more) {
+    RunDriver run("preference-one-label");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(run.train(joined(golden.arguments(), joined({"--train.steps=1"}, more))), 0);
+    return testing::internal::GetCapturedStderr();
+  };
+  const Arguments only = {"--data.train=[\"" + directory + "/good.jsonl\"]"};
+  const std::string one = said(only);
+  EXPECT_NE(one.find("learns from good answers alone"), std::string::npos) << one;
+  const std::string none = said(joined(only, {"--preference.desirable_weight=0"}));
+  EXPECT_NE(none.find("the loss is 0 and nothing is learned"), std::string::npos) << none;
+  const std::string both = said({});
+  EXPECT_EQ(both.find("answers alone"), std::string::npos) << both;
+  std::filesystem::remove_all(directory);
+}
+
 // Each answer of a pair is a row of KTO, and kl is in steps, evaluations and `eval`.
 TEST(PreferenceRuns, OfKtoTakePairsAsTwoRows) {
   const PreferenceCase golden("dpo");

@@ -173,6 +173,41 @@ TEST_F(StartOfARun, OfEpochsSaysWhatFillsTheLastStep) {
       again(joined(epoch, {"--train.sequences_per_step=6", "--run.dir=" + path("even")})));
   ASSERT_EQ(even.exit_code, 0) << even.err;
   EXPECT_FALSE(says(even.err, "next pass")) << even.err;
+  // 31.2 sequences are 7 steps of 5: the second pass has them all.
+  const auto passes = [&](const std::string& count) {
+    return run_command(again({"--train.steps=0", "--train.epochs=" + count, "--data.packing=false",
+                              "--checkpoint.export=never", "--train.sequences_per_step=5",
+                              "--run.dir=" + path("part")}));
+  };
+  const Ended part = passes("1.3");
+  ASSERT_EQ(part.exit_code, 0) << part.err;
+  EXPECT_FALSE(says(part.err, "next pass")) << part.err;
+  // A run that is longer than it is to be now has no last step to fill.
+  const Ended over = passes("1");
+  ASSERT_EQ(over.exit_code, 0) << over.err;
+  EXPECT_FALSE(says(over.err, "next pass")) << over.err;
+}
+
+// Goal: a resume with another length or schedule says where the learning rate jumps, and one with
+// the same rates does not.
+TEST_F(StartOfARun, WithAnotherScheduleSaysWhereTheRateJumps) {
+  const Ended longer = run_command(again({"--train.steps=3", "--checkpoint.export=never"}));
+  ASSERT_EQ(longer.exit_code, 0) << longer.err;
+  // A cosine of 2 steps had 0.55 of the peak, 2e-5, at step 2;
+  // one of 3 steps has 0.325 of it at step 3.
+  EXPECT_TRUE(says(longer.err,
+                   "the schedule of 3 steps, no longer of 2: lr goes from 1.1e-05 at "
+                   "step 2 to 6.5e-06 at step 3"))
+      << longer.err;
+  const Ended other = run_command(
+      again({"--train.steps=4", "--schedule.name=constant", "--checkpoint.export=never"}));
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_TRUE(says(other.err, "no longer of 3: lr goes from 6.5e-06 at step 3 to 2e-05 at step 4"))
+      << other.err;
+  const Ended same = run_command(
+      again({"--train.steps=5", "--schedule.name=constant", "--checkpoint.export=never"}));
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_FALSE(says(same.err, "lr goes")) << same.err;
 }
 
 // Goal: a checkpoint on the way is named, and the end says how long the run took, its last loss and

@@ -5,11 +5,16 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
+#include "base/json.h"
+#include "config/run_config.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
+#include "trainer/data/run_data.h"
+#include "trainer/model/model_source.h"
 
 namespace longshore {
 namespace {
@@ -37,12 +42,16 @@ TEST(CheckData, ShowsCharactersWholeThatSeveralTokensSpell) {
       printed({"check", "data", at + "/run.toml", "--html", at + "/page.html"});
   const std::string terminal = printed({"check", "data", at + "/run.toml"});
   EXPECT_NE(terminal.find("⟦漢字 é"), std::string::npos) << terminal;
-  // The one document makes one line, of the 24 that a histogram may have.
+  // Counts come first, without those that are 0. The one document makes one line of the histogram,
+  // and the rows follow.
+  EXPECT_EQ(terminal.rfind("  format              prompt-completion (auto)\n", 0), 0u) << terminal;
+  EXPECT_EQ(terminal.find("bad rows skipped"), std::string::npos) << terminal;
   const std::string lines = terminal.substr(terminal.find("lengths of documents\n") + 21);
-  EXPECT_EQ(std::ranges::count(lines, '\n'), 1) << lines;
-  const Ended refused = run_command(
-      {"check", "data", at + "/run.toml", "--eval", "--eval.split=0.5", "--eval.every_steps=1"});
-  EXPECT_NE(refused.err.find("are rows of data.train"), std::string::npos) << refused.err;
+  EXPECT_EQ(lines.find("row 0"), lines.find("\n\n") + 2) << lines;
+  EXPECT_EQ(std::ranges::count(lines.substr(0, lines.find("row 0")), '\n'), 2) << lines;
+  const Ended refused = run_command({"check", "data", at + "/run.toml", "--eval"});
+  EXPECT_NE(refused.err.find("data.eval is empty and eval.split is 0"), std::string::npos)
+      << refused.err;
   std::ifstream file(at + "/page.html");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
@@ -73,6 +82,50 @@ TEST(CheckData, ShowsBothAnswersOfAPair) {
   EXPECT_LT(page.find("<section><article><header>row 0, chosen"), page.find("</section>"));
   const std::string rows = printed({"check", "data", at + "/run.toml", "--json"});
   EXPECT_NE(rows.find("\"answer\":\"rejected\""), std::string::npos) << rows;
+}
+
+// Goal: --eval shows the rows that eval.split holds out, with their places, and measures them: the
+// rows that an evaluation of the run has and its training lacks.
+TEST(CheckData, ShowsTheRowsThatASplitHoldsOut) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  std::ofstream file(at + "/rows.jsonl");
+  for (int i = 0; i < 12; ++i) {
+    // Every third row is left out, so numbers of prepared rows are not those of lines.
+    file << (i % 3 == 0 ? R"({"text": "x", "weight": 0})"
+                        : R"({"text": "row )" + std::to_string(i) + "\"}")
+         << "\n";
+  }
+  file.close();
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at
+                                  << "/rows.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\n"
+                                  << "[eval]\nsplit = 0.5\nevery_steps = 1\n";
+  const std::string held = printed({"check", "data", at + "/run.toml", "--eval", "--rows=0:12"});
+  EXPECT_NE(held.find("held-out documents  4\n"), std::string::npos) << held;
+  std::vector<Json> rows;
+  std::istringstream lines(
+      printed({"check", "data", at + "/run.toml", "--eval", "--rows=0:12", "--json"}));
+  for (std::string line; std::getline(lines, line);) rows.push_back(parse_json(line, {}, "rows"));
+  ASSERT_EQ(rows.size(), 4u);
+  // The tokens of these rows are the data of the evaluation.
+  const RunConfig config = load_run_config({at + "/run.toml"}, {});
+  const ModelSource source(config);
+  const SequenceData data = load_sequences(config, source, SequenceUse::kEvaluate, [] {});
+  ASSERT_EQ(data.dataset->document_count(), 4);
+  for (int64_t document = 0; document < 4; ++document) {
+    std::vector<int64_t> ids, targets;
+    data.dataset->append_document(document, ids, targets);
+    const Json& row = rows[static_cast<size_t>(document)];
+    EXPECT_EQ(row.at("input_ids"), Json(ids));
+    EXPECT_EQ(row.at("text"), "row " + std::to_string(row.at("row").get<int>()));
+  }
+  const std::string one = printed({"check", "data", at + "/run.toml", "--eval", "--rows=1:2"});
+  EXPECT_NE(one.find("row " + std::to_string(rows[1].at("row").get<int>()) + "  "),
+            std::string::npos)
+      << one;
 }
 
 // A judged answer is shown with its label and scored tokens. With KTO a pair has no longer

@@ -169,29 +169,32 @@ int check_data(const CheckDataOptions& options) {
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   const DataSection named = with_data_files(config.data);
-  const std::vector<std::string>& files = options.evaluation ? named.eval : named.train;
+  HoldOut part{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
+  const bool held_out = options.evaluation && config.eval.split > 0.0;
+  if (held_out) part.part = HoldOut::Part::kHeldOut;
+  const std::vector<std::string>& files =
+      options.evaluation && !held_out ? named.eval : named.train;
   if (files.empty()) {
     throw ConfigError(
-        config.eval.split > 0.0
-            ? "--eval: data.eval is empty; the rows that eval.split holds out are rows "
-              "of data.train, which are shown without --eval"
-            : "--eval: data.eval is empty: there is nothing to inspect");
+        "--eval: data.eval is empty and eval.split is 0: there is nothing to inspect");
   }
-  const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
+  const PrepareOptions prepare = preparation.options(files);
+  const std::vector<InspectedRow> rows =
+      held_out ? inspect_part(prepare, part, first, last) : inspect_rows(prepare, first, last);
   if (options.json) {
     for (const InspectedRow& row : rows) print_json_line(row_as_json(row));
     return 0;
   }
-  const DataStatistics statistics = measure_data(config, preparation, files);
+  const DataStatistics statistics = measure_data(config, preparation, files, part);
   if (!options.html.empty()) {
     write_output_file(options.html, inspection_page(statistics, rows));
     print_out("%s\n", options.html.c_str());
     return 0;
   }
+  print_out("%s\n", describe_statistics(statistics).c_str());
   for (const InspectedRow& row : rows) {
     print_raw(describe_row(row, stdout_takes_colour()) + "\n");
   }
-  print_out("%s", describe_statistics(statistics).c_str());
   return 0;
 }
 
@@ -203,7 +206,8 @@ void add_check_data(CommandArguments check, CommandLine& line) {
   command.add_option("--rows", options.rows, "range of rows, such as 0:10");
   command.add_option("--html", options.html, "write an HTML page to this file");
   command.add_flag("--json", options.json, "print one JSON object per row and line");
-  command.add_flag("--eval", options.evaluation, "show data.eval instead of data.train");
+  command.add_flag("--eval", options.evaluation,
+                   "show data.eval, or the rows that eval.split holds out, instead of data.train");
 }
 
 // ---- check gpu ----

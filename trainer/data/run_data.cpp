@@ -74,6 +74,30 @@ void check_loss(const RunConfig& config, const DataReport& report) {
   }
 }
 
+// Warns if all rows that KTO learns from have one label: it then only raises, or only lowers, the
+// probability of every answer.
+void warn_of_one_label(const RunConfig& config, const Dataset& data) {
+  int64_t good = 0;
+  for (int64_t document = 0; document < data.document_count(); ++document) {
+    good += data.is_desirable(document) ? 1 : 0;
+  }
+  const int64_t bad = data.document_count() - good;
+  const bool good_counts = good > 0 && config.preference.desirable_weight > 0.0;
+  const bool bad_counts = bad > 0 && config.preference.undesirable_weight > 0.0;
+  if (good_counts && bad_counts) return;
+  const std::string labels =
+      format_count(good) + " answers have label true and " + format_count(bad) + " label false";
+  if (!good_counts && !bad_counts) {
+    log_warning(labels +
+                ", and preference.desirable_weight or undesirable_weight is 0 for all of them: the "
+                "loss is 0 and nothing is learned");
+  } else {
+    log_warning(labels +
+                ", and answers of weight 0 do not count: train.loss = \"kto\" learns from " +
+                (good_counts ? "good" : "bad") + " answers alone; give it rows of both labels");
+  }
+}
+
 }  // namespace
 
 bool has_evaluation_data(const RunConfig& config) {
@@ -157,6 +181,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
     for (const std::string& line : data.report.lines()) log_info(line);
   }
   for (const std::string& warning : data.report.warnings()) log_warning(warning);
+  if (training && config.train.loss == LossKind::kKto) warn_of_one_label(config, *data.dataset);
   return data;
 }
 
@@ -198,10 +223,14 @@ TrainingData::TrainingData(const RunConfig& config, SequenceData data)
       sequences_per_step_(config.train.sequences_per_step),
       micro_batch_(config.train.micro_batch.value()),
       seed_(static_cast<uint64_t>(config.run.seed)),
-      epochs_(config.train.steps > 0 ? 0.0 : config.train.epochs),
-      total_steps_(config.train.steps > 0
-                       ? config.train.steps
-                       : sampler_.steps_for(config.train.epochs, sequences_per_step_)) {}
+      train_(config.train),
+      total_steps_(steps_of(train_)) {}
+
+int64_t TrainingData::steps_of(const TrainSection& train) const {
+  if (train.steps > 0) return train.steps;
+  return base_step_.value +
+         sampler_.steps_for(train.epochs, train.sequences_per_step, base_samples_);
+}
 
 std::string TrainingData::resume_at(Step step, const DataState& saved, const std::string& path) {
   const int64_t now = sequence_count();
@@ -224,9 +253,7 @@ std::string TrainingData::resume_at(Step step, const DataState& saved, const std
   }
   base_step_ = step;
   base_samples_ = sampler_.samples_before(cursor);
-  if (epochs_ > 0.0) {
-    total_steps_ = step.value + sampler_.steps_for(epochs_, sequences_per_step_, base_samples_);
-  }
+  total_steps_ = steps_of(train_);
   return note;
 }
 

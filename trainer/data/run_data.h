@@ -97,6 +97,8 @@ class TrainingData {
 
   // Returns the steps of the whole run: train.steps, or the number that train.epochs results in.
   int64_t total_steps() const { return total_steps_; }
+  // Returns the steps of the run if these keys give its length, from the present position on.
+  int64_t steps_of(const TrainSection& train) const;
   // Continues after `step` at the data position `saved`, independent of the earlier
   // sequences_per_step, and recomputes total_steps from the rest of train.epochs. If an epoch now
   // has another number of sequences, the same share of it counts as seen and the result is a
@@ -121,10 +123,10 @@ class TrainingData {
   int64_t sequences_per_step_;
   int64_t micro_batch_;
   uint64_t seed_;
-  double epochs_;  // 0: train.steps sets the length
-  int64_t total_steps_;
+  TrainSection train_;        // steps or epochs set the length
   Step base_step_;            // step at which this process started
   int64_t base_samples_ = 0;  // samples before base_step_
+  int64_t total_steps_;
 };
 
 // Returns whether rows of this format are trained as conversations, which a template ends.

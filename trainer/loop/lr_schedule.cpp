@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "base/errors.h"
+#include "base/texts.h"
+#include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {
@@ -39,6 +42,43 @@ double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t
   if (done < warmup) return peak_lr * ratio(done, warmup);
   const double least = schedule.min_lr_ratio;
   return peak_lr * (decay(schedule, warmup, done, total_steps) * (1.0 - least) + least);
+}
+
+std::optional<RunConfig> rates_of(const std::string& run_file) {
+  std::vector<Override> keys;
+  for (const auto& [key, value] : config_values(run_file)) {
+    const bool length =
+        key == "train.steps" || key == "train.epochs" || key == "train.sequences_per_step";
+    if (length || key == "optimizer.lr" || key.starts_with("schedule.")) {
+      keys.push_back({key, value});
+    }
+  }
+  try {
+    RunConfig config = load_run_config({}, keys, {.complete = false});
+    if (config.train.steps > 0 || config.train.epochs > 0.0) return config;
+  } catch (const ConfigError&) {
+    // A key or a value that this version does not have.
+  }
+  return std::nullopt;
+}
+
+std::string rate_change(const RunRates& before, const RunRates& now, Step last) {
+  const Step next(last.value + 1);
+  if (last.value == 0 || next.value > now.total_steps) return "";
+  const auto rate = [](const RunRates& run, Step step) {
+    return lr_at(run.config.schedule, run.config.optimizer.lr, step, run.total_steps);
+  };
+  const double change = std::abs(rate(now, next) - rate(before, next));
+  if (change <= 1e-6 * now.config.optimizer.lr) return "";
+  const std::string schedule = now.total_steps == before.total_steps
+                                   ? "another schedule"
+                                   : "the schedule of " + std::to_string(now.total_steps) +
+                                         " steps, no longer of " +
+                                         std::to_string(before.total_steps);
+  return "the run goes on with " + schedule + ": lr goes from " +
+         formatted("%.3g at step %lld to %.3g at step %lld", rate(before, last),
+                   static_cast<long long>(last.value), rate(now, next),
+                   static_cast<long long>(next.value));
 }
 
 }  // namespace longshore

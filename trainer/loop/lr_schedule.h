@@ -15,6 +15,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "base/ids.h"
 #include "config/run_config.h"
@@ -23,5 +25,19 @@ namespace longshore {
 
 // Returns the rate of `step` (from 1) in a run of `total_steps` (>= 1).
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps);
+
+// Returns the keys of a resolved run file that the learning rate depends on; nullopt if another
+// version wrote them in a way that this one cannot read, or if they give no length.
+std::optional<RunConfig> rates_of(const std::string& run_file);
+
+// RunRates: a run file and the steps of its run.
+struct RunRates {
+  const RunConfig& config;
+  int64_t total_steps;
+};
+
+// Returns a sentence about the learning rates of step `last` and the next one, if the latter has
+// another rate now than it had before; else "". There is no next step at the end of a run.
+std::string rate_change(const RunRates& before, const RunRates& now, Step last);
 
 }  // namespace longshore

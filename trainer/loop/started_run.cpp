@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/checkpoint_moments.h"
 #include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/loop/lr_schedule.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
@@ -110,10 +111,12 @@ void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool f
 // Says how many sequences of the next pass fill the last step of a run of epochs.
 void say_last_step(const StartedRun& run) {
   const RunConfig& config = run.setup.config;
+  const int64_t last = run.data.total_steps();
   if (config.train.steps > 0 || !run.ranks().first()) return;
-  const double seen = run.data.epochs_after(Step(run.data.total_steps()));
+  if (run.ledger.progress.step.value >= last) return;  // the run took that step before
+  const double seen = run.data.epochs_after(Step(last));
   const auto sequences = static_cast<double>(run.data.sequence_count());
-  const int64_t more = std::llround((seen - config.train.epochs) * sequences);
+  const int64_t more = std::llround((seen - std::ceil(config.train.epochs)) * sequences);
   if (more <= 0) return;
   log_info("train.epochs = " + formatted("%g", config.train.epochs) + ": of the last step's " +
            std::to_string(config.train.sequences_per_step) + " sequences " + std::to_string(more) +
@@ -270,6 +273,18 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
                                 : RunKey{};
 }
 
+// Says by how much the learning rate changes between the last step of `saved` and the next one, if
+// the run file gives the next one another rate than it did.
+void say_new_schedule(const StartedRun& run, const RunProgress& saved) {
+  if (!run.ranks().first()) return;
+  const std::optional<RunConfig> before =
+      rates_of(saved.config_text.empty() ? run.directory.read_config() : saved.config_text);
+  if (!before) return;
+  const std::string change = rate_change({*before, run.data.steps_of(before->train)},
+                                         {run.setup.config, run.data.total_steps()}, saved.step);
+  if (!change.empty()) log_info(change);
+}
+
 // Makes the run continue `saved`, found at `path`.
 void continue_from(StartedRun& run, const RunProgress& saved, const std::string& path) {
   const std::string problem = difference_from(run, saved, path);
@@ -288,6 +303,7 @@ void continue_from(StartedRun& run, const RunProgress& saved, const std::string&
     run.engine.set_router_corrections(saved.router_corrections);
   }
   if (saved.step.value == 0) return;
+  say_new_schedule(run, saved);
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
 

@@ -102,18 +102,71 @@ void read_row(const InspectedRow& place, bool judged,
   }
 }
 
-}  // namespace
+// RowPicker: picks the rows [first, last) of all files, or of those rows that eval.split holds out.
+// A held-out row is prepared again to see how many prepared rows it has: none if it is left out,
+// several if it is split.
+class RowPicker {
+ public:
+  RowPicker(int64_t first, int64_t last) : first_(first), last_(last) {}
+  RowPicker(const PrepareOptions& options, const RowFormatOptions& rows, const HoldOut& part,
+            int64_t first, int64_t last)
+      : first_(first), last_(last), options_(&options), rows_(&rows), part_(part) {
+    files_ = prepare_or_open(options).files;
+  }
 
-std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t first, int64_t last) {
-  RowFormatOptions rows = row_format_options(options);
-  rows.keep_text = true;
+  // `format` must outlive the file.
+  void begin_file(const RowFormat* format) {
+    format_ = format;
+    ++file_;
+    if (files_.empty()) return;
+    const auto count = std::ssize(row_starts(*files_[static_cast<size_t>(file_)])) - 1;
+    held_out_ = rows_of_part(count, part_, file_);
+    next_ = held_out_.begin();
+    prepared_rows_ = 0;
+  }
+
+  bool takes(const JsonlLine& line) {
+    if (!files_.empty() && !is_held_out(line)) return false;
+    return number_++ >= first_;
+  }
+  // A text file is taken whole.
+  bool takes_text() { return (files_.empty() || !held_out_.empty()) && number_++ >= first_; }
+  bool done() const { return number_ >= last_; }
+
+ private:
+  bool is_held_out(const JsonlLine& line) {
+    RowBlock block;
+    block.text = line.text;
+    block.rows = {{line.number, 0, line.text.size(), line.too_long, line.ended}};
+    const TokenizedBlock made = RowTokenizer(&options_->data, format_, rows_).tokenize(block);
+    prepared_rows_ += std::ssize(made.tokens.lengths) - std::ssize(made.tokens.rows_go_on);
+    const auto after = std::lower_bound(next_, held_out_.cend(), prepared_rows_);
+    return std::exchange(next_, after) != after;
+  }
+
+  int64_t first_, last_;
+  int64_t number_ = 0;  // of rows that were not passed over
+  const PrepareOptions* options_ = nullptr;
+  const RowFormatOptions* rows_ = nullptr;
+  HoldOut part_;
+  std::vector<std::unique_ptr<TokenFile>> files_;  // empty if all rows are meant
+  const RowFormat* format_ = nullptr;
+  int64_t file_ = -1;
+  std::vector<int64_t> held_out_;  // numbers of this file's prepared rows
+  std::vector<int64_t>::const_iterator next_;
+  int64_t prepared_rows_ = 0;  // of the lines so far
+};
+
+std::vector<InspectedRow> read_rows(const PrepareOptions& options, const RowFormatOptions& rows,
+                                    RowPicker& picker) {
   std::vector<InspectedRow> inspected;
   int64_t number = 0;
   for (const std::string& path : options.files) {
-    if (number >= last) break;
+    if (picker.done()) break;
     if (is_text_file(path)) {
-      if (number >= first) {
-        const auto format = make_row_format(DataSection::Format::kText, rows);
+      const auto format = make_row_format(DataSection::Format::kText, rows);
+      picker.begin_file(format.get());
+      if (picker.takes_text()) {
         read_row(
             {.row = number, .place = path}, /*judged=*/false,
             [&](RowNotes*) {
@@ -129,11 +182,12 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
       found = detect_file_format(JsonlReader(path), rows, true);
     if (found == DataSection::Format::kAuto) refuse_unknown_format(path, rows);
     const auto format = make_row_format(found, rows);
+    picker.begin_file(format.get());
     JsonlReader reader(path);
     JsonlLine line;
-    while (number < last && reader.next(line)) {
+    while (!picker.done() && reader.next(line)) {
       if (line.blank() && !line.too_long) continue;
-      if (number >= first) {
+      if (picker.takes(line)) {
         read_row(
             {.row = number,
              .pair = format->gives_pairs(),
@@ -150,34 +204,56 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
   return inspected;
 }
 
+RowFormatOptions with_text(const PrepareOptions& options) {
+  RowFormatOptions rows = row_format_options(options);
+  rows.keep_text = true;
+  return rows;
+}
+
+}  // namespace
+
+std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t first, int64_t last) {
+  const RowFormatOptions rows = with_text(options);
+  RowPicker picker(first, last);
+  return read_rows(options, rows, picker);
+}
+
+std::vector<InspectedRow> inspect_part(const PrepareOptions& options, const HoldOut& part,
+                                       int64_t first, int64_t last) {
+  const RowFormatOptions rows = with_text(options);
+  RowPicker picker(options, rows, part, first, last);
+  return read_rows(options, rows, picker);
+}
+
 DataStatistics measure_data(const RunConfig& config, const RunPreparation& preparation,
-                            const std::vector<std::string>& files) {
+                            const std::vector<std::string>& files, const HoldOut& part) {
   PreparedData prepared = preparation.run(files, [] {});
   DataStatistics statistics;
   statistics.report = std::move(prepared.report);
   statistics.max_tokens = config.data.max_tokens;
   statistics.length_counts.assign(kLengthSteps, 0);
-  std::vector<uint64_t> hashes;
+  if (part.part == HoldOut::Part::kHeldOut) statistics.held_out = part.fraction;
   std::vector<std::shared_ptr<const Dataset>> sets;
-  for (auto& file : prepared.files) {
-    for (int64_t document = 0; document < file->document_count(); ++document) {
-      const std::vector<TokenId> ids = file->ids(document);
-      hashes.push_back(hash64(std::as_bytes(std::span<const TokenId>(ids))));
-      const auto length = static_cast<int64_t>(ids.size());
-      const int64_t step = (length - 1) * static_cast<int64_t>(kLengthSteps) /
-                           std::max<int64_t>(1, statistics.max_tokens);
-      ++statistics
-            .length_counts[static_cast<size_t>(std::clamp<int64_t>(step, 0, kLengthSteps - 1))];
-      statistics.tokens += length;
-    }
-    statistics.trained_tokens += static_cast<int64_t>(file->header().trained_tokens);
-    sets.push_back(std::move(file));
+  for (auto& file : prepared.files) sets.push_back(std::move(file));
+  const CombinedDataset all(std::move(sets), {}, part);
+  std::vector<uint64_t> hashes;
+  std::vector<int64_t> ids, targets;
+  for (int64_t document = 0; document < all.document_count(); ++document) {
+    ids.clear();
+    targets.clear();
+    all.append_document(document, ids, targets);
+    hashes.push_back(hash64(std::as_bytes(std::span<const int64_t>(ids))));
+    const auto length = std::ssize(ids);
+    const int64_t step = (length - 1) * static_cast<int64_t>(kLengthSteps) /
+                         std::max<int64_t>(1, statistics.max_tokens);
+    ++statistics.length_counts[static_cast<size_t>(std::clamp<int64_t>(step, 0, kLengthSteps - 1))];
+    statistics.tokens += length;
+    statistics.trained_tokens += all.document_trained_tokens(document);
   }
   std::sort(hashes.begin(), hashes.end());
   statistics.documents = static_cast<int64_t>(hashes.size());
   const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
   statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
-  const CombinedDataset all(std::move(sets), {}, {});
   const bool pairs = config.train.loss != LossKind::kKto &&
                      std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
                        return file.format == name_of(DataSection::Format::kPreference);

@@ -10,6 +10,7 @@
 
 #include "config/run_config.h"
 #include "data/data_report.h"
+#include "data/dataset.h"
 #include "trainer/data/run_prepare.h"
 
 namespace longshore {
@@ -36,9 +37,13 @@ struct InspectedRow {
 
 // Reads rows [first, last) of the files again and returns them.
 std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t first, int64_t last);
+// Returns rows [first, last) of those that `part` selects. The files must be prepared.
+std::vector<InspectedRow> inspect_part(const PrepareOptions& options, const HoldOut& part,
+                                       int64_t first, int64_t last);
 
 struct DataStatistics {
-  DataReport report;
+  DataReport report;      // of whole files
+  double held_out = 0.0;  // eval.split, if the rest is of the rows that it holds out
   int64_t documents = 0, tokens = 0, trained_tokens = 0;
   int64_t duplicates = 0;  // documents whose tokens equal those of an earlier document
   int64_t sequences = 0;
@@ -48,12 +53,14 @@ struct DataStatistics {
   std::vector<int64_t> length_counts;  // documents by length, in equal steps up to max_tokens
 };
 
+// Measures the rows of the files that `part` selects.
 DataStatistics measure_data(const RunConfig& config, const RunPreparation& preparation,
-                            const std::vector<std::string>& files);
+                            const std::vector<std::string>& files, const HoldOut& part);
 
 // Formats a row, or one answer of a pair, for a terminal. `colour` marks trained tokens by colour
 // instead of brackets.
 std::string describe_row(const InspectedRow& row, bool colour);
+// Formats the counts, then the lengths, then remarks; what is 0 is left out.
 std::string describe_statistics(const DataStatistics& statistics);
 // Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", of a judged answer with
 // "label", with "weights" and "teacher" if there are any, or {"row", "problem"}.

@@ -41,26 +41,48 @@ std::string escape_piece(const std::string& text) {
   return out;
 }
 
+// Returns the counts; of what is unusual only those that are not 0.
 std::vector<Fact> facts_of(const DataStatistics& statistics) {
-  const FileReport total = statistics.report.total();
+  const FileReport total = statistics.report.sum();
   std::vector<Fact> facts = {
+      {"format", total.format + (total.detected ? " (auto)" : "")},
       {"rows", format_count(total.rows)},
       {"documents", format_count(statistics.documents)},
       {"tokens", format_count(statistics.tokens)},
       {"trained tokens", format_count(statistics.trained_tokens) + " (" +
                              percent(ratio(statistics.trained_tokens, statistics.tokens)) + ")"},
-      {"duplicates", format_count(statistics.duplicates)},
-      {"bad rows skipped", format_count(total.bad_rows)},
-      {"truncated", format_count(total.truncated)},
-      {"dropped", format_count(total.dropped)},
-      {"split as too long", format_count(total.split)},
-      {"in several samples", format_count(total.resampled_rows) + " rows, " +
-                                 format_count(total.resampled_tokens) + " tokens more"},
       {"longest row", format_count(total.longest_row_tokens) + " tokens"},
       {"sequences", format_count(statistics.sequences) + " of up to " +
                         format_count(statistics.sequence_tokens) + " tokens"},
       {"packing efficiency", percent(statistics.efficiency)}};
+  if (statistics.held_out > 0.0) {
+    facts[1] = {"rows of the files", format_count(total.rows)};
+    facts[2] = {"held-out documents", format_count(statistics.documents)};
+  }
+  const auto add = [&facts](const char* name, int64_t count, const std::string& more = "") {
+    if (count > 0) facts.push_back({name, format_count(count) + more});
+  };
+  add("duplicates", statistics.duplicates);
+  add("bad rows skipped", total.bad_rows);
+  add("truncated", total.truncated);
+  add("dropped", total.dropped);
+  add("split as too long", total.split);
+  add("weight 0", total.weightless, " rows left out");
+  add("in several samples", total.resampled_rows,
+      " rows, " + format_count(total.resampled_tokens) + " tokens more");
   return facts;
+}
+
+// Returns remarks on the rows; of several files also the counts of each.
+std::vector<std::string> remarks_on(const DataReport& report) {
+  std::vector<std::string> remarks;
+  for (const FileReport& file : report.files) {
+    std::vector<std::string> lines = lines_of(file);
+    if (report.files.size() == 1) lines.erase(lines.begin());
+    for (std::string& line : lines) remarks.push_back(std::move(line));
+  }
+  for (std::string& warning : report.warnings()) remarks.push_back(std::move(warning));
+  return remarks;
 }
 
 // Returns the first and the last length of a histogram step, e.g. {1, 43}.
@@ -160,28 +182,22 @@ std::string describe_row(const InspectedRow& row, bool colour) {
 
 std::string describe_statistics(const DataStatistics& statistics) {
   std::string text;
-  for (const std::string& line : statistics.report.lines()) text += line + "\n";
-  for (const std::string& warning : statistics.report.warnings()) text += warning + "\n";
   for (const Fact& fact : facts_of(statistics)) {
     text += "  " + fact.name + std::string(20 - fact.name.size(), ' ') + fact.value + "\n";
   }
   text += "lengths of documents\n";
-  const int64_t most = std::max<int64_t>(
-      1, *std::max_element(statistics.length_counts.begin(), statistics.length_counts.end()));
-  const auto used = [](int64_t count) { return count > 0; };
   const std::vector<int64_t>& counts = statistics.length_counts;
-  // Lengths below the shortest and above the longest document have no line.
-  const auto end = std::find_if(counts.rbegin(), counts.rend(), used).base();
-  for (auto at = std::find_if(counts.begin(), end, used); at != end; ++at) {
-    const int64_t count = *at;
-    const auto [first, last] =
-        lengths_of_step(statistics, static_cast<size_t>(at - counts.begin()));
+  const int64_t most = std::max<int64_t>(1, *std::ranges::max_element(counts));
+  for (size_t step = 0; step < counts.size(); ++step) {
+    if (counts[step] == 0) continue;
+    const auto [first, last] = lengths_of_step(statistics, step);
     text +=
         formatted("  %7lld - %7lld ", static_cast<long long>(first), static_cast<long long>(last));
-    const auto cells = static_cast<int64_t>(48.0 * ratio(count, most) + (count > 0 ? 0.999 : 0.0));
+    const auto cells = static_cast<int64_t>(48.0 * ratio(counts[step], most) + 0.999);
     for (int64_t cell = 0; cell < cells; ++cell) text += "█";
-    text += (cells > 0 ? " " : "") + format_count(count) + "\n";
+    text += " " + format_count(counts[step]) + "\n";
   }
+  for (const std::string& remark : remarks_on(statistics.report)) text += remark + "\n";
   return text;
 }
 
@@ -204,13 +220,12 @@ Json row_as_json(const InspectedRow& row) {
 std::string inspection_page(const DataStatistics& statistics,
                             const std::vector<InspectedRow>& rows) {
   std::string page = page_head("Training data", kStyle);
-  page += "<h1>Training data</h1><p>";
-  for (const std::string& line : statistics.report.lines()) page += escape_html(line) + "<br>";
-  for (const std::string& warning : statistics.report.warnings()) {
-    page += escape_html(warning) + "<br>";
+  page += "<h1>Training data</h1>" + fact_boxes(facts_of(statistics));
+  page += "<h2>Lengths of documents</h2>" + histogram_svg(statistics) + "<p>";
+  for (const std::string& remark : remarks_on(statistics.report)) {
+    page += escape_html(remark) + "<br>";
   }
-  page += "</p>" + fact_boxes(facts_of(statistics)) + "<h2>Lengths of documents</h2>" +
-          histogram_svg(statistics);
+  page += "</p>";
   page +=
       "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained or, of a "
       "judged answer, scored, faint ones only read.</p>";
