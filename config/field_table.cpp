@@ -485,7 +485,7 @@ Section dist_section() {
            {.description =
                 "file of mode 0600 with a shared secret, the same on all nodes; ranks started by "
                 "torchrun, srun or mpirun prove that they know it when they connect (SECURITY.md); "
-                "`longshore launch` makes a secret itself, or takes --secret-file"});
+                "longshore launch makes a secret itself, or takes --secret-file"});
   return section;
 }
 

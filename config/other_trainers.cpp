@@ -82,7 +82,7 @@ constexpr OtherKeys kKeys[] = {
      "kto_rejected_weight kto_undesirable_weight rl stage undesirable_weight"},
     {kNeedless,
      "Longshore shards the model over the ranks and offloads it by itself ([fsdp], [offload]); "
-     "`longshore plan` says what fits",
+     "the plan says what fits",
      "accelerator_config ddp_backend ddp_find_unused_parameters ddp_timeout deepspeed "
      "device_map fsdp fsdp_config fsdp_transformer_layer_cls_to_wrap fsdp_version "
      "gpu_memory_limit local_rank low_cpu_mem_usage max_memory"},

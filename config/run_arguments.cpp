@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/texts.h"
 
@@ -29,7 +30,7 @@ std::string why_no_directory(const std::string& path) {
   const std::string shown = printable(path, kMostShown);
   if (fs::exists(path + "/config.json", ignored)) {
     return shown + " is the directory of a model, not a run file; `longshore init --model " +
-           shown + " --data FILE` writes one, and --from " + shown +
+           shell_quoted(path) + " --data FILE` writes one, and --from " + shown +
            " gives a run's commands other weights";
   }
   return shown + " is a directory without config.toml, so no run has begun in it; name a run file";
@@ -85,13 +86,13 @@ std::string why_no_run_file(const std::string& path) {
                : "";
   }
   if (ends_with_one_of(path, {".yaml", ".yml"})) {
-    return shown + " is no run file (TOML); `longshore init --from " + shown +
+    return shown + " is no run file (TOML); `longshore init --from " + shell_quoted(path) +
            "` converts the file of another trainer";
   }
   if (ends_with_one_of(path, {".jsonl", ".json", ".parquet", ".csv", ".txt", ".gz", ".zst"})) {
     return shown +
            " is no run file (TOML); data is named in the run file or by --data.train=" + shown +
-           ", and `longshore init --model DIRECTORY --data " + shown + "` writes one";
+           ", and `longshore init --model DIRECTORY --data " + shell_quoted(path) + "` writes one";
   }
   return "";
 }

@@ -154,7 +154,7 @@ std::string better_text(const PlanScreen& screen) {
             difference("host", point.host - own->host) + "\n";
   }
   if (text.empty()) text = "  no single key makes a step shorter without changing results\n";
-  return "better\n" + text + "  `longshore plan --search` tries several keys together\n";
+  return "better\n" + text + "  the option --search tries several keys together\n";
 }
 
 // Returns whether a reader would take both plans for the same: a forecast errs by more.

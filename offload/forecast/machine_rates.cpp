@@ -368,7 +368,8 @@ std::string rates_text(const MachineRates& rates) {
 
 std::string machine_to_toml(const DescribedMachine& machine) {
   std::string text =
-      "# A machine, as `longshore plan --machine` reads it. Rates: GB/s (1e9 bytes), TFLOP/s.\n"
+      "# A machine, as `longshore plan --machine FILE` reads it. Rates: GB/s (1e9 bytes), "
+      "TFLOP/s.\n"
       "version = " +
       std::to_string(kVersion) + "\n";
   line(text, "name", machine.name);

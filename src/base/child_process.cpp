@@ -6,10 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 
 #include "base/errors.h"
 #include "base/file.h"
@@ -153,6 +156,17 @@ ChildEnd run_child(std::vector<std::string> arguments, std::optional<millisecond
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
   return end;
+}
+
+std::string shell_quoted(const std::string& argument) {
+  constexpr std::string_view kPlain = "-_./=,:+@%";
+  const bool plain = !argument.empty() && std::ranges::all_of(argument, [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || kPlain.find(c) != std::string_view::npos;
+  });
+  if (plain) return argument;
+  std::string quoted = "'";
+  for (const char c : argument) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
 }
 
 }  // namespace longshore

@@ -1,7 +1,7 @@
-// Runs another program to its end and keeps the end of its output. Any thread; the
-// caller blocks. The program leads its own process group; processes that it started in that group
-// end with it. The program ends when the calling thread ends, so Ctrl-C or a kill of this process
-// ends it too.
+// Runs another program to its end and keeps the end of its output, and quotes arguments for a
+// shell. Any thread; the caller blocks. The program leads its own process group; processes that it
+// started in that group end with it. The program ends when the calling thread ends, so Ctrl-C or a
+// kill of this process ends it too.
 #pragma once
 
 #include <chrono>
@@ -28,5 +28,8 @@ struct ChildEnd {
 // waits as long as the program runs. Throws IoError when no pipe can be made.
 ChildEnd run_child(std::vector<std::string> arguments,
                    std::optional<std::chrono::milliseconds> limit = std::nullopt);
+
+// Quotes one argument for a shell, where it needs quotes.
+std::string shell_quoted(const std::string& argument);
 
 }  // namespace longshore

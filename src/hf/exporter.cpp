@@ -298,7 +298,7 @@ class ExportJob {
       throw DataError("export: tensor '" + printable(name) + "' holds " +
                       std::to_string(values[i]) + " (element " +
                       std::to_string(begin + static_cast<int64_t>(i)) +
-                      "); `longshore export --allow-nonfinite` writes it anyway");
+                      "); longshore export with --allow-nonfinite writes it anyway");
     }
   }
 

@@ -124,7 +124,7 @@ TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
   for (const std::string& next :
        {"vllm serve " + path("mine/hf") + "\n",
         "convert_hf_to_gguf.py " + path("mine/hf") + " --outfile mine.gguf ",
-        "hf upload mine " + path("mine/hf") + "\n"}) {
+        "hf upload OWNER/mine " + path("mine/hf") + "\n"}) {
     EXPECT_TRUE(has(ended.err, next)) << next << " is not in " << ended.err;
   }
 }

@@ -129,7 +129,7 @@ TEST(OldCommands, DoTheSameAsTheNewOnesAndNameThem) {
       EXPECT_EQ(notices(now.err).size(), 0u) << now.err;
       const std::vector<std::string> said = notices(before.err);
       ASSERT_EQ(said.size(), 1u) << old.name << ": " << before.err;
-      EXPECT_TRUE(has(said[0], "`longshore " + std::string(old.words) + "`")) << said[0];
+      EXPECT_TRUE(has(said[0], "is now longshore " + std::string(old.words) + ";")) << said[0];
       EXPECT_EQ(before.err, said[0] + "\n" + now.err);
       const Ended quiet = run_command(joined({"-q"}, joined(words_of(old.name), more)));
       EXPECT_EQ(notices(quiet.err).size(), 0u) << quiet.err;

@@ -1,4 +1,5 @@
 #include "trainer/directory/run_directory.h"
+#include "base/child_process.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

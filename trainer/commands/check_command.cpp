@@ -292,7 +292,7 @@ DescribedMachine measure_machine(const CheckMachineOptions& options, const RunCo
   described.sources = {described.rates.source};
   described.program = build_id();
   known.keep(described);
-  log_info("saved in " + known.path() + "; `longshore plan` uses it");
+  log_info("saved in " + known.path() + "; plans use it from now on");
   return described;
 }
 
@@ -353,7 +353,7 @@ void add_check_machine(CommandArguments check, CommandLine& line) {
   command.add_flag("--json", options.json, "print the result as one JSON object");
   const CommandOption rates = command.add_flag(
       "--rates", options.rates,
-      "measure the speed of this machine in a minute or two, so that `longshore plan` can forecast "
+      "measure the speed of this machine in a minute or two, so that longshore plan can forecast "
       "the time of a run; with run files, also their drives and the units of their model");
   command
       .add_flag("--units", options.units,
@@ -367,7 +367,7 @@ void add_check_machine(CommandArguments check, CommandLine& line) {
       .needs(rates);
   command.add_option(
       "--save", options.save,
-      "write the description of this machine to a file for `longshore plan --machine`");
+      "write the description of this machine to a file for longshore plan --machine");
 }
 
 void add_check(CommandArguments command, CommandLine& line) {

@@ -237,8 +237,8 @@ int parse_and_run(std::vector<std::string> arguments) {
   const auto apply_log = [&log, old] {
     apply_log_options(log);
     if (old == nullptr) return;
-    log_info("`longshore " + std::string(old->name) + "` is now `longshore " +
-             std::string(old->words) + "`; the old name works for one more release");
+    log_info("longshore " + std::string(old->name) + " is now longshore " +
+             std::string(old->words) + "; the old name works for one more release");
   };
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
@@ -277,8 +277,8 @@ int run_command_line(const std::vector<std::string>& arguments) {
     return static_cast<int>(error.exit_code());
   } catch (const std::bad_alloc&) {
     log_error(
-        "host memory ran out; lower offload.host_memory or the sizes that `longshore plan` "
-        "lists under host");
+        "host memory ran out; lower offload.host_memory or the sizes that the plan lists under "
+        "host");
     return static_cast<int>(ExitCode::kOutOfMemory);
   } catch (const std::exception& error) {
     log_error(error.what());

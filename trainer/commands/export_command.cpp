@@ -1,7 +1,9 @@
 // The `export` command writes a run's weights as a Hugging Face directory.
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "config/run_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
@@ -27,6 +29,17 @@ void refuse_run_without_checkpoint(const RunArguments& run) {
   throw CheckpointError("run.dir = \"" + config.run.dir +
                         "\" has no checkpoint; --from model exports the model as it was before "
                         "training");
+}
+
+// Returns the quoted words that name the run and its weights in a command line: the run's
+// directory, where it holds a configuration, since that one has the keys given when the run
+// started.
+std::string words_of_run(const ExportCommandOptions& options, const std::string& run_directory) {
+  const bool recorded = run_file_at(run_directory) != run_directory;
+  std::string words =
+      recorded ? shell_quoted(run_directory) : joined(options.run.files, " ", shell_quoted);
+  if (options.source != "auto") words += " --from " + shell_quoted(options.source);
+  return words;
 }
 
 int run_export(const ExportCommandOptions& options) {
@@ -56,7 +69,8 @@ int run_export(const ExportCommandOptions& options) {
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
             static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
             run.origin.c_str());
-  log_info(next_commands(destination, *run.setup.source, options.choice));
+  log_info(next_commands(destination, *run.setup.source, options.choice,
+                         words_of_run(options, run.setup.config.run.dir)));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iostream>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -455,7 +456,7 @@ void add_init(CommandArguments command, CommandLine& line) {
           .excludes(recipe);
   const CommandOption machine =
       command.add_option("--machine", options.machine,
-                         "target machine, by name or file as in `longshore plan --machine`");
+                         "target machine, by name or file as in longshore plan --machine");
   command.add_option("--dir", options.run_directory,
                      "run.dir; default: runs/ and the name of the file");
   const CommandOption drives = command.add_option(

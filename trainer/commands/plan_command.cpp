@@ -51,7 +51,7 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     // `check run` and `train` report data errors; a plan does not need the data.
   }
   if (!lines.empty()) return lines;
-  return {"not prepared yet; `longshore prepare` counts its tokens"};
+  return {"not prepared yet: longshore prepare, or the start of the run, counts its tokens"};
 }
 
 void set_unless_given(std::vector<Override>& overrides, const std::string& key,
@@ -259,7 +259,7 @@ void add_plan(CommandArguments command, CommandLine& line) {
   command.add_option(
       "--machine", options.machine,
       "target machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists all names), or a file "
-      "written by `longshore check machine --save`");
+      "written by `longshore check machine --save FILE`");
   const CommandOption search = command.add_flag(
       "--search", options.search,
       "search the keys that do not change results: show the fastest plans that fit, and slower "

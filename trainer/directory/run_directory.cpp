@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -187,17 +188,6 @@ std::optional<RunStatus> RunDirectory::read_status(const std::string& path) {
   status.saved_step = step_member(object, "saved_step");
   status.committed_step = step_member(object, "committed_step");
   return status;
-}
-
-std::string shell_quoted(const std::string& argument) {
-  constexpr std::string_view kPlain = "-_./=,:+@%";
-  const bool plain = !argument.empty() && std::ranges::all_of(argument, [&](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || kPlain.find(c) != std::string_view::npos;
-  });
-  if (plain) return argument;
-  std::string quoted = "'";
-  for (const char c : argument) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 // ---- The resolved run file ----

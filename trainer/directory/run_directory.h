@@ -80,9 +80,6 @@ class RunDirectory {
   UniqueFd lock_;
 };
 
-// Quotes one argument for a shell.
-std::string shell_quoted(const std::string& argument);
-
 // The resolved run file: its values by key, and the differences between two such files. Pure
 // functions.
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "hf/adapter_directory.h"
@@ -286,7 +287,7 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
 }
 
 std::string next_commands(const std::string& directory, const ModelSource& source,
-                          const ExportChoice& choice) {
+                          const ExportChoice& choice, const std::string& run) {
   std::filesystem::path plain = std::filesystem::path(directory).lexically_normal();
   if (!plain.has_filename()) plain = plain.parent_path();
   std::string name = plain.filename().string();
@@ -295,16 +296,18 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
   }
   const std::string quoted = shell_quoted(plain.string());
   if (exports_adapter(source, choice)) {
+    const std::string merge = "  longshore export " + run + " --merged --to DIR";
     if (source.adapter_settings().dora) {
-      return "next: `longshore export --merged --to DIR` makes a model of its own; PEFT loads the "
-             "adapter itself, vLLM serves no adapters of DoRA";
+      return "next, for a model that holds the adapter (PEFT loads the adapter itself, vLLM serves "
+             "no adapters of DoRA):\n" +
+             merge;
     }
     return "next, where the program is installed and knows the architecture:\n"
            "  vllm serve " +
            shell_quoted(source.adapter_settings().base) + " --enable-lora --max-lora-rank " +
            std::to_string(source.adapter_settings().rank) + " --lora-modules " +
            shell_quoted(name + "=" + plain.string()) +
-           "\nor `longshore export --merged --to DIR` for a model of its own";
+           "\nor, for a model that holds the adapter:\n" + merge;
   }
   return "next, where the programs are installed and know the architecture:\n"
          "  vllm serve " +
@@ -314,7 +317,7 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
          quoted + " --outfile " + shell_quoted(name + ".gguf") +
          "   # of llama.cpp\n"
          "  hf upload " +
-         shell_quoted(name) + " " + quoted;
+         shell_quoted("OWNER/" + name) + " " + quoted;
 }
 
 void check_run_export(const RunConfig& config, const ModelSource& source) {

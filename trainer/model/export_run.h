@@ -30,9 +30,10 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
                         const ExportChoice& choice, const ExportTexts& texts,
                         const StartIdentity& start);
 
-// Returns example commands for the export in `directory`.
+// Returns example commands for the export in `directory`. `run` names the run in a command line:
+// the quoted words behind `longshore export`.
 std::string next_commands(const std::string& directory, const ModelSource& source,
-                          const ExportChoice& choice);
+                          const ExportChoice& choice, const std::string& run);
 
 // ConfigError if the run exports at its end and its directory is, or is inside, the model's. A link
 // to the model inside it is allowed, because the export is then written beside the link.

@@ -368,8 +368,7 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
     notes.push_back("this machine has no GPU: the bytes of the device are estimates");
   }
   if (!run.source->has_weights()) {
-    notes.push_back(run.source->directory().path() +
-                    ": has no weights yet; `longshore train` needs them");
+    notes.push_back(run.source->directory().path() + ": has no weights yet; training needs them");
   }
   const ArchSpec& arch = run.source->arch();
   if (run.config.data.max_tokens > arch.max_positions) {

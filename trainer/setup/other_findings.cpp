@@ -142,7 +142,7 @@ class DataSetReader {
       }
       left(place + "." + name,
            "the usual names of members and roles are known, the model's own template is used, and "
-           "the assistant's messages are trained; `longshore check data` shows the rows");
+           "the assistant's messages are trained; check data shows the rows");
     }
   }
 
@@ -161,11 +161,11 @@ class DataSetReader {
     if (name.find('.') != std::string::npos) {
       return left(place + ".type = " + printable(name, 40),
                   "the form of the rows is told by their members, and the model's own chat "
-                  "template writes their messages; `longshore check data` shows the rows");
+                  "template writes their messages; check data shows the rows");
     }
     left(place + ".type = " + printable(name, 40),
-         "the form of the rows is told by their members (data.format = \"auto\"); `longshore check "
-         "data` shows what is trained");
+         "the form of the rows is told by their members (data.format = \"auto\"); check data "
+         "shows what is trained");
   }
 
   // Axolotl's own form of prompts: names of the members, and a text with {instruction}, {input}.
@@ -229,8 +229,7 @@ class DataSetReader {
     if (set.contains("num_samples")) left(place + " num_samples", "all rows are read");
     if (set.contains("tags")) {
       left(place + " tags",
-           "the usual names of members and roles are known; `longshore check data` "
-           "shows the rows");
+           "the usual names of members and roles are known; check data shows the rows");
     }
     const bool conversations = member_text(set, "formatting") == "sharegpt";
     const bool named = file_.contains("template");  // the converter asks for the chat template

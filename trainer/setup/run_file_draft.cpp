@@ -147,7 +147,7 @@ std::vector<Override> RunFileDraft::overrides() const {
 }
 
 std::string RunFileDraft::toml(const std::string& made_of) const {
-  std::string text = "# Made by `longshore init`" + (made_of.empty() ? "" : " of " + made_of) +
+  std::string text = "# Made by longshore init" + (made_of.empty() ? "" : " of " + made_of) +
                      ". Every key: longshore config keys, or docs/run_file.md.\n";
   std::string section;
   for (const DraftKey& key : keys_) {

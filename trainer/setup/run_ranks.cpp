@@ -26,7 +26,7 @@ void read_secret(const DistSection& dist, RankInfo& ranks) {
   if (ranks.launcher == "launch") {
     if (!has_file) return;
     throw ConfigError(
-        "dist.secret_file is set, but `longshore launch` was not given it; start all nodes with "
+        "dist.secret_file is set, but longshore launch was not given it; start all nodes with "
         "launch --secret-file " +
         dist.secret_file);
   }
