@@ -112,7 +112,7 @@ class Rules {
     if (!usable({rate, "adapter.kind", "optimizer.overlap", "offload.optimizer"})) return;
     if (config_.train.router_correction_rate == 0.0) return;
     report_if(config_.adapter.on(), rate, "adapter.kind", "does not go with",
-              ": an adapter has no corrections; leave it out");
+              ": it has no effect on an adapter; remove it");
     report_if(backward_updates() && state_on_drives(), rate, "optimizer.overlap",
               "does not go with", " and state on drives: set optimizer.overlap = \"forward\"");
   }
@@ -204,7 +204,7 @@ class Rules {
     if (!usable({"optimizer.groups", "optimizer.lr"}) || config_.optimizer.lr > 0) return;
     const auto has_rate = [](const ParameterGroup& group) { return group.lr.has_value(); };
     report_if(std::ranges::any_of(config_.optimizer.groups, has_rate), "optimizer.groups",
-              "optimizer.lr", "has an lr of its own, which is relative to", "");
+              "optimizer.lr", "sets lr for a group; group rates are relative to", "");
   }
 
   // A key that would be ignored is an error, because the run would not be what its file says.

@@ -45,7 +45,7 @@ double number_of(const TomlValue& found) {
 
 ReadValue read_real(const Key& key, const TomlValue& found) {
   if (!is_number(found)) {
-    return expected(key, key.allows_auto ? "a real or \"auto\"" : "a real", found);
+    return expected(key, key.allows_auto ? "a number or \"auto\"" : "a number", found);
   }
   const double number = number_of(found);
   if (!std::isfinite(number)) return expected(key, "a finite real", found);
@@ -289,7 +289,7 @@ const std::vector<std::string> kNames = {"parameters", "lr", "weight_decay"};
 std::string read_number(const std::string& name, const TomlValue& found,
                         std::optional<double>& number) {
   if (found.kind != Kind::kInteger && found.kind != Kind::kReal) {
-    return name + ": expected a real, found " + describe(found);
+    return name + ": expected a number, found " + describe(found);
   }
   number = found.kind == Kind::kInteger ? static_cast<double>(found.integer) : found.real;
   const bool usable = std::isfinite(*number) && *number >= 0.0;

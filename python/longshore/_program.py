@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class LibTorchError(Exception):
-    """The torch that the program needs is not there."""
+    """The program, or the torch that it needs, is not there."""
 
 
 def _torch_directory() -> pathlib.Path:
@@ -39,8 +39,13 @@ def _torch_directory() -> pathlib.Path:
 
 def program() -> list[str]:
     """The command line of the program; LibTorchError where it could not start."""
+    found = HERE / "bin/longshore"
+    if not found.exists():
+        raise LibTorchError(f"there is no program in {found.parent}: this is the source tree, not "
+                            "an installed wheel; build one with scripts/build && scripts/wheel, "
+                            "and install build/longshore-*.whl")
     _torch_directory()
-    return [str(HERE / "bin/longshore")]
+    return [str(found)]
 
 
 def environment() -> dict[str, str]:

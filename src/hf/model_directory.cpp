@@ -89,9 +89,16 @@ ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
 void ModelDirectory::read_configs() {
   if (!entry_exists(fd_, kConfigName)) {
     if (entry_exists(fd_, std::string(kAdapterConfigName))) refuse_adapter(fd_);
-    const bool cache = is_directory_entry(fd_, "snapshots");
+    std::string instead;
+    if (is_directory_entry(fd_, "snapshots")) {
+      instead = "; name one of the directories in its snapshots/";
+    } else if (entry_exists(fd_, "hf/" + std::string(kConfigName))) {
+      instead = "; the run's model is " + path_of("hf");
+    } else if (entry_exists(fd_, "hf/" + std::string(kAdapterConfigName))) {
+      instead = "; the run's adapter is " + path_of("hf") + " (adapter.path continues it)";
+    }
     throw ConfigError(path() + ": no config.json, so it is no Hugging Face model directory" +
-                      (cache ? "; name one of the directories in its snapshots/" : ""));
+                      instead);
   }
   config_text_ = read_text(open_entry(fd_, kConfigName, Links::kAny), kConfigLimits.max_bytes);
   config_ = parse_object(config_text_, path_of(kConfigName));

@@ -31,7 +31,7 @@ TEST_F(ParameterGroups, SayWhatIsWrong) {
       {"groups = [{ parameters = [\"\"] }]", "expected a glob of names, found the string \"\""},
       {"groups = [{ parameters = [\"a\"] }]", "add an lr or a weight_decay of its own"},
       {"groups = [{ parameters = [\"a\"], lr = -1.0 }]", "lr: must be at least 0"},
-      {"groups = [{ parameters = [\"a\"], lr = \"1\" }]", "lr: expected a real"},
+      {"groups = [{ parameters = [\"a\"], lr = \"1\" }]", "lr: expected a number"},
       {"groups = [{ parameters = [\"a\"], weigth_decay = 0.0 }]", "did you mean 'weight_decay'?"},
       {"lr = 0.0\ngroups = [{ parameters = [\"a\"], lr = 1.0 }]", "is relative to optimizer.lr"},
   };

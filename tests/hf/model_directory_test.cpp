@@ -141,6 +141,13 @@ TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
   expect_parts(open_error(directory.path()), {directory.path(), "no config.json"});
   std::filesystem::create_directories(directory / "snapshots/abc");
   expect_parts(open_error(directory.path()), {"one of the directories in its snapshots/"});
+  // The directory of a run is named in place of its model.
+  std::filesystem::create_directories(directory / "run/hf");
+  write_text(directory / "run/hf/adapter_config.json", "{}");
+  expect_parts(open_error(directory / "run"),
+               {"the run's adapter is " + (directory / "run/hf"), "adapter.path continues it"});
+  write_text(directory / "run/hf/config.json", "{}");
+  expect_parts(open_error(directory / "run"), {"the run's model is " + (directory / "run/hf")});
   write_text(directory / "adapter_config.json", R"({"base_model_name_or_path": "Owner/Name"})");
   expect_parts(open_error(directory.path()),
                {directory.path(), "an adapter", "(Owner/Name)", "adapter.path"});

@@ -2,6 +2,7 @@
 """What scripts say of themselves, and what they refuse before anything is fetched or built."""
 import pathlib
 import subprocess
+import sys
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
@@ -66,6 +67,16 @@ class TestScriptTest(unittest.TestCase):
             self.assertIn(said, done.stderr)
             self.assertIn("--help", done.stderr)
             self.assertEqual(done.stdout, "")
+
+
+class SourceTreeTest(unittest.TestCase):
+    def test_the_package_of_the_source_tree_says_how_to_get_the_program(self):
+        done = subprocess.run([sys.executable, "-c", "import longshore; longshore.plan('run.toml')"],
+                              capture_output=True, text=True, check=False, timeout=300,
+                              cwd=SCRIPTS.parent / "python")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("LibTorchError: there is no program in", done.stderr)
+        self.assertIn("scripts/build && scripts/wheel", done.stderr)
 
 
 if __name__ == "__main__":

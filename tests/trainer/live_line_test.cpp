@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 
 #include "base/texts.h"
 
@@ -64,6 +65,35 @@ TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
   EXPECT_NE(line.find("  aux 2.0651  experts up to 3.4x, 2 idle, entropy 1.72  "),
             std::string::npos)
       << line;
+}
+
+// Goal: KTO's steps have the margin, where they know it, and the kl; a step over pairs has the
+// share of pairs that are in order.
+TEST(LiveLine, ShowsTheMarginAndTheKlOfPreferences) {
+  const double none = std::nan("");
+  StepRecord step = kStep;
+  step.preference = {.margin = 0.25, .accuracy = none, .kl = 0.0125};
+  EXPECT_NE(format_live_line(step, kRun, 0, false).find("  margin 0.2500  kl 0.0125  "),
+            std::string::npos);
+  step.preference = {.margin = none, .accuracy = none, .kl = 0.0125};
+  const std::string alone = format_live_line(step, kRun, 0, false);
+  EXPECT_NE(alone.find("  kl 0.0125  "), std::string::npos) << alone;
+  EXPECT_EQ(alone.find("margin"), std::string::npos) << alone;
+  step.preference = {.margin = 0.25, .accuracy = 0.75, .kl = none};
+  const std::string pairs = format_live_line(step, kRun, 0, false);
+  EXPECT_NE(pairs.find("  margin 0.2500, 75 % right  "), std::string::npos) << pairs;
+  EXPECT_EQ(pairs.find("kl"), std::string::npos) << pairs;
+}
+
+// Goal: a small loss is not shown as zero.
+TEST(LiveLine, ShowsTheDigitsOfSmallLosses) {
+  StepRecord step = kStep;
+  step.loss = 3.214e-5;
+  EXPECT_NE(format_live_line(step, kRun, 0, false).find("loss 3.21e-05  mean 1.8502"),
+            std::string::npos);
+  EXPECT_EQ(format_loss(-0.00052), "-0.00052");
+  EXPECT_EQ(format_loss(0.0), "0.0000");
+  EXPECT_EQ(format_loss(0.00123), "0.0012");
 }
 
 // A line is never wider than its columns.
@@ -179,14 +209,22 @@ TEST(LiveLine, ClearsItselfForAMessage) {
   EXPECT_TRUE(pipe.text().ends_with("\r\x1b[K"));
 }
 
-// Goal: what a signal's handler printed below the display stays whole, with the display above it.
-TEST(LiveDisplay, LeavesItselfWhereSomethingWasPrintedBelow) {
+// Goal: where a signal's handler printed below the display, the old display goes, the words stay
+// whole, and the new display stands below them. Nothing is erased where no display was drawn.
+TEST(LiveDisplay, GoesWhereSomethingWasPrintedBelow) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 24});
+  line.make_room_for("\nstopping\n");
   line.show(kStep, kRun);
-  line.leave();
+  const std::string words(70, 'x');  // two rows of the terminal
+  line.make_room_for("\nstopping\n" + words + "\n");
   line.show(kStep, kRun);
-  EXPECT_EQ(pipe.text().find("\x1b[3A"), std::string::npos) << "no line is erased";
+  const std::string text = pipe.text();
+  // Three rows up in the display, one for its end of line, one for the first words, two for the
+  // others.
+  const size_t erased = text.find("\x1b[7A\r\x1b[Jstopping\n" + words + "\n\r\x1b[K");
+  ASSERT_NE(erased, std::string::npos) << text;
+  EXPECT_EQ(text.find("\x1b["), text.find("\x1b[K")) << text;
 }
 
 // Without a terminal a plain line is written every N steps.

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -118,6 +120,45 @@ TEST_F(RunReport, SaysHowARunWent) {
   expect_lacks(page, {"waits for update", "nan", "http", "src=", "<script", "@import", "url("});
 }
 
+// Goal: the report of a run of DPO shows chosen and rejected beside each other, the margin of each
+// evaluation, the loss function, the adapter and the lowest evaluation.
+TEST_F(RunReport, ShowsChosenAndRejectedOfPreferences) {
+  const PreferenceMeans means = {.chosen_reward = -0.5,
+                                 .rejected_reward = -0.75,
+                                 .margin = 0.25,
+                                 .accuracy = 0.875,
+                                 .chosen_logp = -12.5,
+                                 .rejected_logp = -16.0,
+                                 .kl = std::nan("")};
+  MetricsFile file = MetricsFile::begin(run_.path() + "/metrics.jsonl");
+  for (int step = 1; step <= 3; ++step) {
+    file.write(StepRecord{.step = Step(step), .loss = 0.6, .preference = means});
+    file.write(EvalRecord{.step = Step(step), .loss = 0.0625 * step, .preference = means});
+  }
+  run_.put("config.toml",
+           "[train]\nloss = \"dpo\"\n[adapter]\nkind = \"lora\"\nr = 8\nbase = \"nf4\"\n");
+  const std::string page = run_.page();
+  expect_has(page, {"rewards: chosen, and rejected dashed</figcaption>",
+                    "log-probabilities: chosen, and rejected dashed</figcaption>",
+                    "mine: -0.5\nmine, rejected: -0.75</title>",
+                    "mine: -12.5\nmine, rejected: -16</title>", "<th>margin</th>",
+                    "<td>0.2500</td>", "<td>0.875</td>", "<dd>dpo</dd>",
+                    "<dd>lora, r 8, base nf4</dd>", "evaluation loss, lowest", "<dd>0.0625</dd>"});
+  expect_lacks(page, {"least", "nan"});
+}
+
+// Goal: evaluations of a run of SFT have their token accuracy.
+TEST_F(RunReport, ShowsTheTokenAccuracyOfEvaluations) {
+  run_.steps(2);
+  MetricsFile file = MetricsFile::resume(run_.path() + "/metrics.jsonl", Step(2));
+  file.write(EvalRecord{.step = Step(1), .loss = 2.5, .perplexity = 12.18});
+  file.write(
+      EvalRecord{.step = Step(2), .loss = 2.125, .perplexity = 8.37, .token_accuracy = 0.40625});
+  const std::string page = run_.page();
+  expect_has(page, {"<th>token accuracy</th>", "<td>8.37</td><td>0.4062</td>"});
+  EXPECT_NE(page.find("<td>12.18</td><td></td>"), std::string::npos) << "no value of another step";
+}
+
 // Goal: the page of an unfinished or killed run shows the data that exists.
 TEST_F(RunReport, TakesRunsThatAreNotWhole) {
   run_.steps(3).put("metrics.jsonl", R"({"kind":"step","step":4,"loss":9.75,"ti)");
@@ -224,6 +265,23 @@ TEST_F(RunReport, LongRunsAreThinnedButKeepTheirExtremes) {
   EXPECT_NE(svg.find(" 17.2L"), std::string::npos) << svg.substr(0, 3000);
 }
 
+// Goal: no two ticks of an axis have one label, however near each other the values are.
+TEST(LineChart, LabelsTellTicksApart) {
+  for (const auto& [low, high] : std::vector<std::pair<double, double>>{
+           {11.3288, 11.3475}, {1.0, 1.00002}, {123456.0, 123457.0}, {-0.5, 0.5}, {1e-9, 3e-9}}) {
+    const std::string svg =
+        draw_chart({.title = "t", .lines = {{.name = "a", .points = {{1, low}, {12345, high}}}}});
+    std::vector<std::string> labels;
+    for (size_t at = 0; (at = svg.find("text-anchor='end'>", at)) != std::string::npos;) {
+      at += std::string("text-anchor='end'>").size();
+      labels.push_back(svg.substr(at, svg.find('<', at) - at));
+    }
+    EXPECT_GE(labels.size(), 3u) << svg;
+    std::ranges::sort(labels);
+    EXPECT_EQ(std::ranges::adjacent_find(labels), labels.end()) << low << ": " << svg;
+  }
+}
+
 // The chart draws gaps, single points and constant values.
 TEST(LineChart, DrawsGapsSinglePointsAndLevels) {
   const double gap = std::numeric_limits<double>::quiet_NaN();
@@ -316,21 +374,23 @@ TEST_F(RunReport, SaysWhichPartOfTheFilesWasEvaluated) {
                   "tokens": 444, "trained_tokens": 109}}})");
   const CardBase base{.family = "llama", .use = {"Texts end with <|end|>."}};
   const std::string card = model_card(read_run_record(run_.path()), base, Step(8));
-  expect_has(card, {"Trained on, without what eval.split = 0.02 held out: 470 documents, 18 500 "
-                    "tokens, 5 199 trained tokens:",
-                    "Evaluated on what eval.split = 0.02 held out of these files and was never "
-                    "trained: 10 documents, 444 tokens, 109 trained tokens.",
-                    "| `eval.split` | `0.02` |", "| `eval.sequences` | `9` |",
-                    "| `data.chat_template` | `\"t.jinja\"` |",
-                    "## Use\n\n- Texts end with \\<\\|end\\|\\>."});
+  expect_has(
+      card,
+      {"Trained on, without the rows held out by eval.split = 0.02: 470 documents, 18 500 "
+       "tokens, 5 199 trained tokens:",
+       "Evaluated on rows of these files that were held out by eval.split = 0.02 and "
+       "never trained: 10 documents, 444 tokens, 109 trained tokens.",
+       "| `eval.split` | `0.02` |", "| `eval.sequences` | `9` |",
+       "| `data.chat_template` | `\"t.jinja\"` |", "## Use\n\n- Texts end with \\<\\|end\\|\\>."});
   expect_lacks(card, {"/home/me"});
   EXPECT_EQ(card.find("18 944"), card.rfind("18 944"))
       << "whole files once, where they are trained";
   EXPECT_EQ(run_command_line({"report", run_.path()}), 0);
   std::ifstream page_file(run_.path() + "/report.html");
   const std::string page{std::istreambuf_iterator<char>(page_file), {}};
-  expect_has(page, {"held out of these files and was never trained: 10 documents",
-                    "without what eval.split = 0.02 held out: 470 documents", "tokens seen"});
+  expect_has(page,
+             {"held out by eval.split = 0.02 and never trained: 10 documents",
+              "without the rows held out by eval.split = 0.02: 470 documents", "tokens seen"});
   EXPECT_EQ(page.find("18 944"), page.rfind("18 944"));
 }
 

@@ -14,6 +14,7 @@
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/report/metrics.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/terminal_plot.h"
 
@@ -72,7 +73,8 @@ void draw_losses(const std::string& directory, const std::string& title) {
   const auto first = std::ranges::find_if(losses, finite);
   if (first != losses.end()) {
     const auto last = std::find_if(losses.rbegin(), losses.rend(), finite);
-    print_out("loss: first %.4f, last %.4f, %zu steps\n", *first, *last, losses.size());
+    print_out("loss: first %s, last %s, %zu steps\n", format_loss(*first).c_str(),
+              format_loss(*last).c_str(), losses.size());
   }
   print_out("%s", nonfinite_text(losses).c_str());
 }

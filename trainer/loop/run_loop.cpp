@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/measurement.h"
@@ -15,6 +16,7 @@
 #include "trainer/data/run_data.h"
 #include "trainer/loop/lr_schedule.h"
 #include "trainer/model/export_run.h"
+#include "trainer/report/metrics.h"
 #include "trainer/report/model_card.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/use/evaluator.h"
@@ -87,7 +89,7 @@ StepOutcome RunLoop::run_step() {
   progress.skipped_total += outcome.skipped ? 1 : 0;
   // The signal's handler has printed below the display, which would be redrawn at a wrong place.
   if (run_.signals.stop_requested() && !std::exchange(stop_seen_, true)) {
-    run_.reporter.leave_display();
+    run_.reporter.make_room_for(SignalFlag::announcement());
   }
   run_.reporter.add({.step = progress.step,
                      .lr = lr,
@@ -99,6 +101,7 @@ StepOutcome RunLoop::run_step() {
                      .skipped_total = progress.skipped_total},
                     outcome, total_steps);
   count_skipped(outcome);
+  note_zero_gradient(outcome);
   ++steps_run_;
   last_loss_ = outcome.loss;
   return outcome;
@@ -137,6 +140,20 @@ void RunLoop::count_skipped(const StepOutcome& outcome) {
                          " steps in a row with a loss or gradient that is not finite" + first +
                          "; lower optimizer.lr or check the data (train.max_nonfinite_steps)");
   }
+}
+
+// Says once that nothing is learned, although nothing else looks wrong.
+void RunLoop::note_zero_gradient(const StepOutcome& outcome) {
+  if (outcome.skipped || outcome.norm.norm != 0.0 || outcome.loss == 0.0) return;
+  if (std::exchange(zero_gradient_seen_, true)) return;
+  const std::string text =
+      "step " + std::to_string(step().value) +
+      ": the gradient is exactly 0, so the model does not learn: its weights may be ruined (lower "
+      "optimizer.lr and start again), or no trained parameter reaches the loss";
+  run_.reporter.clear_display();
+  if (run_.ranks().first()) log_warning(text);
+  run_.reporter.write(
+      EventRecord{.level = "warning", .code = "zero_gradient", .rank = 0, .text = text});
 }
 
 void RunLoop::after_step(const StepOutcome& outcome) {
@@ -198,13 +215,14 @@ void RunLoop::evaluate_now() {
     // The last step stays on the terminal.
     if (out_of_patience()) reporter.finish_display();
     reporter.clear_display();
-    const std::string text = formatted("step %lld  eval loss %.4f  ",
-                                       static_cast<long long>(step().value), result.loss) +
-                             describe_quality(result) + (best ? "  the best so far" : "");
+    const std::string text =
+        formatted("step %lld  eval loss ", static_cast<long long>(step().value)) +
+        format_loss(result.loss) + "  " + describe_quality(result) +
+        (best ? "  the best so far" : "");
     if (first) log_info(text);
     for (const auto& [name, set] : results.named) {
       const std::string line =
-          "  " + name + formatted("  loss %.4f  ", set.loss) + describe_quality(set);
+          "  " + name + "  loss " + format_loss(set.loss) + "  " + describe_quality(set);
       if (first) log_info(line);
     }
     if (run_.prompts) show_samples();
@@ -316,9 +334,10 @@ int RunLoop::finish() {
 }
 
 std::string RunLoop::trained_text() const {
-  return formatted("trained %lld steps in %s; the last loss is %.4f",
+  return formatted("trained %lld steps in %s; the last loss is ",
                    static_cast<long long>(steps_run_),
-                   format_duration(seconds_since(begun_)).c_str(), last_loss_);
+                   format_duration(seconds_since(begun_)).c_str()) +
+         format_loss(last_loss_);
 }
 
 // Exports the last step's checkpoint, which holds all ranks' parts, without communication.
@@ -335,7 +354,7 @@ void RunLoop::export_model() {
   run_.reporter.clear_display();
   log_info("exported " + std::to_string(result.tensors) + " tensors, " +
            format_bytes(result.bytes) + ", to " + destination);
-  log_info(next_commands(destination, source, choice));
+  log_info(next_commands(destination, source, choice, shell_quoted(config_.run.dir)));
 }
 
 // A record that cannot be written stops the run. The reason counts from the first time on, because

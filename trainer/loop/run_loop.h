@@ -31,6 +31,7 @@ class RunLoop {
   // Returns the payload of the tier's commit: the run's progress after the present step.
   DurableStep record_after(bool skipped) const;
   void count_skipped(const StepOutcome& outcome);
+  void note_zero_gradient(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
   void give_back_heap();
   void evaluate_now();
@@ -55,6 +56,7 @@ class RunLoop {
   double last_loss_ = 0.0;  // of the newest step
   bool passed_ = false;     // this process has run a train pass
   bool stop_seen_ = false;  // a stop signal has come
+  bool zero_gradient_seen_ = false;
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
   std::string stop_cause_;  // the first failure of the record or the drives that stops the run
   std::string failure_;

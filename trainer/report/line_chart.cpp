@@ -138,24 +138,39 @@ std::string path_of(const ChartLine& line, const Axes& axes) {
          path + "'/>" + dots;
 }
 
-// Returns a short axis label: "128 MiB".
-std::string label_of(double value, Chart::Unit unit) {
-  std::string text = text_of(value, unit);
-  const size_t zero = text.find(".0 ");
-  return zero == std::string::npos ? text : text.erase(zero, 2);
+// Returns short axis labels, "128 MiB", with as many digits as tell the ticks apart.
+std::vector<std::string> labels_of(const std::vector<double>& ticks, Chart::Unit unit) {
+  constexpr int kMostDigits = 15;
+  for (int digits = 3;; ++digits) {
+    std::vector<std::string> labels;
+    for (const double tick : ticks) {
+      std::string text =
+          unit == Chart::Unit::kBytes ? text_of(tick, unit) : short_number(tick, digits);
+      const size_t zero = text.find(".0 ");
+      labels.push_back(zero == std::string::npos ? text : text.erase(zero, 2));
+    }
+    const bool equal = std::ranges::adjacent_find(labels) != labels.end();
+    if (!equal || unit == Chart::Unit::kBytes || digits == kMostDigits) return labels;
+  }
 }
 
 std::string grid_of(const Axes& axes, Chart::Unit unit) {
   std::string svg = "<g class='grid'>";
-  for (const double y : ticks_of(axes.y, tick_step(axes.y.size(), 4.0, unit))) {
+  const std::vector<double> ticks = ticks_of(axes.y, tick_step(axes.y.size(), 4.0, unit));
+  const std::vector<std::string> labels = labels_of(ticks, unit);
+  for (size_t i = 0; i < ticks.size(); ++i) {
+    const double y = ticks[i];
     svg += formatted("<path d='M%.0f %.1fH%.0f'/><text x='%.0f' y='%.1f' text-anchor='end'>", kLeft,
                      axes.to_y(y), kWidth - kRight, kLeft - 6.0, axes.to_y(y) + 4.0) +
-           label_of(y, unit) + "</text>";
+           labels[i] + "</text>";
   }
   const double x_step = std::max(1.0, tick_step(axes.x.size(), 5.0, Chart::Unit::kNumber));
-  for (const double x : ticks_of(axes.x, x_step)) {
-    svg += formatted("<text x='%.1f' y='%.0f' text-anchor='middle'>", axes.to_x(x), kHeight - 8.0) +
-           short_number(x) + "</text>";
+  const std::vector<double> steps = ticks_of(axes.x, x_step);
+  const std::vector<std::string> names = labels_of(steps, Chart::Unit::kNumber);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    svg += formatted("<text x='%.1f' y='%.0f' text-anchor='middle'>", axes.to_x(steps[i]),
+                     kHeight - 8.0) +
+           names[i] + "</text>";
   }
   // The axis' name begins its row of labels; the first label is centred at kLeft.
   return svg + formatted("<text x='%.0f' y='%.0f' text-anchor='end'>step</text></g>", kLeft - 24.0,

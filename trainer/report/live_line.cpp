@@ -45,18 +45,22 @@ Field step_field(const StepRecord& step, const LiveRun& run) {
 
 std::vector<Field> number_fields(const StepRecord& step, const LiveRun& run) {
   std::vector<Field> fields;
-  fields.push_back({formatted("loss %.4f", step.loss), 1, kBold});
-  if (run.mean_loss) fields.push_back({formatted("mean %.4f", *run.mean_loss), 7});
+  fields.push_back({"loss " + format_loss(step.loss), 1, kBold});
+  if (run.mean_loss) fields.push_back({"mean " + format_loss(*run.mean_loss), 7});
   if (step.skipped) fields.push_back({"skipped", 1, kYellow});
   fields.push_back({formatted("lr %.2g", step.lr), 4});
   fields.push_back({formatted("grad norm %.3g", step.grad_norm), 5});
   fields.push_back({format_count(std::llround(step.tokens_per_second)) + " tok/s", 3});
-  if (step.preference && !std::isnan(step.preference->accuracy)) {
-    fields.push_back({formatted("margin %.4f, %.0f %% right", step.preference->margin,
-                                step.preference->accuracy * 100),
-                      2});
+  if (const auto& judged = step.preference) {
+    if (!std::isnan(judged->margin)) {
+      fields.push_back({"margin " + format_loss(judged->margin), 2});
+      if (!std::isnan(judged->accuracy)) {
+        fields.back().text += formatted(", %.0f %% right", judged->accuracy * 100);
+      }
+    }
+    if (!std::isnan(judged->kl)) fields.push_back({"kl " + format_loss(judged->kl), 3});
   }
-  if (step.aux_loss) fields.push_back({formatted("aux %.4f", *step.aux_loss), 4});
+  if (step.aux_loss) fields.push_back({"aux " + format_loss(*step.aux_loss), 4});
   if (step.router) {
     fields.push_back({formatted("experts up to %.1fx, %lld idle, entropy %.2f", step.router->most,
                                 static_cast<long long>(step.router->idle), step.router->entropy),
@@ -235,6 +239,25 @@ void LiveLine::show(const StepRecord& step, const LiveRun& run) {
 
 void LiveLine::clear() {
   if (drawn_ > 0) write(back_to_its_begin());
+  drawn_ = 0;
+}
+
+void LiveLine::make_room_for(std::string_view text) {
+  if (drawn_ == 0) return;
+  const auto columns = static_cast<size_t>(std::max(size_now().columns, 1));
+  size_t rows = drawn_ - 1;  // from the display's first line to the cursor
+  size_t filled = 0;
+  for (const char c : text) {
+    if (c == '\n') {
+      ++rows;
+      filled = 0;
+    } else if (++filled > columns) {
+      ++rows;
+      filled = 1;
+    }
+  }
+  while (text.starts_with('\n')) text.remove_prefix(1);
+  write("\x1b[" + std::to_string(rows) + "A" + kEraseBelow + std::string(text));
   drawn_ = 0;
 }
 

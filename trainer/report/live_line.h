@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -59,8 +60,9 @@ class LiveLine {
   void clear();
   // Leaves the last display on the terminal and moves the cursor to a new line.
   void finish();
-  // Leaves the display where something else was printed below it and ended its line.
-  void leave() { drawn_ = 0; }
+  // Removes the display, and prints `text` anew that something else printed below it: an end of
+  // line and lines of its own. `show` draws the display below it.
+  void make_room_for(std::string_view text);
 
  private:
   TerminalSize size_now() const;

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/texts.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
 
@@ -25,6 +27,12 @@ void cut_file(const UniqueFd& fd, Bytes bytes) {
 }
 
 }  // namespace
+
+std::string format_loss(double value) {
+  constexpr double kSmall = 1e-3;
+  const bool small = value != 0.0 && std::abs(value) < kSmall;
+  return formatted(small ? "%.3g" : "%.4f", value);
+}
 
 template <typename Record>
 Json to_json(const Record& record, double time) {

@@ -26,6 +26,10 @@
 
 namespace longshore {
 
+// Formats a loss or a margin for people: four decimals, "1.8342"; three digits where these would
+// hide a small value, "3.21e-05".
+std::string format_loss(double value);
+
 struct StartRecord {
   std::string plan = {};  // the plan's fingerprint or its text
   std::string config_hash = {};

@@ -16,6 +16,7 @@
 #include "base/texts.h"
 #include "model/adapter.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/report/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {
@@ -64,6 +65,10 @@ std::string number(const char* pattern, double value) {
   return formatted(pattern, value);
 }
 
+std::string loss_text(double value) {
+  return std::isfinite(value) ? format_loss(value) : "";
+}
+
 // Returns the base card's front matter lines that also hold for the new model; simple values only.
 std::string inherited(const std::string& card) {
   constexpr std::array<std::string_view, 4> kKeys = {
@@ -102,8 +107,8 @@ std::string figures(const RunRecord& run, Step step) {
   const size_t last = std::min(losses.size(), kLastSteps);
   losses.erase(losses.begin(), losses.end() - static_cast<std::ptrdiff_t>(last));
   add("training loss, median of the last " + std::to_string(last) + " steps",
-      number("%.4f", median_of(losses)));
-  add("evaluation loss", number("%.4f", last_of(of("eval/loss"))));
+      loss_text(median_of(losses)));
+  add("evaluation loss", loss_text(last_of(of("eval/loss"))));
   add("evaluation perplexity", number("%.2f", last_of(of("eval/perplexity"))));
   add("evaluation token accuracy", number("%.4f", last_of(of("eval/token_accuracy"))));
   add("tokens per second, median", number("%.0f", median_of(of("tokens_per_second"))));

@@ -93,7 +93,7 @@ std::string percent(double share) {
   return formatted("%.1f %%", 100.0 * share);
 }
 
-std::string short_number(double number) {
+std::string short_number(double number, int digits) {
   constexpr std::array<const char*, 4> kUnits = {"", "k", "M", "G"};
   const double size = std::abs(number);
   size_t unit = 0;
@@ -102,7 +102,8 @@ std::string short_number(double number) {
     scaled /= 1000.0;
     ++unit;
   }
-  return formatted(size >= 1000.0 && unit == 0 ? "%.0f%s" : "%.3g%s", scaled, kUnits.at(unit));
+  if (size >= 1000.0 && unit == 0) digits = std::max(digits, 4);
+  return formatted("%.*g%s", digits, scaled, kUnits.at(unit));
 }
 
 }  // namespace longshore

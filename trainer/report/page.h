@@ -29,7 +29,7 @@ std::string table_of(const std::vector<std::string>& head,
 
 // Formats a share between 0 and 1: "12.5 %".
 std::string percent(double share);
-// Formats about three digits: "1.5k", "0.25", "3e-05".
-std::string short_number(double number);
+// Formats about three digits, or as many as asked for: "1.5k", "0.25", "3e-05".
+std::string short_number(double number, int digits = 3);
 
 }  // namespace longshore

@@ -173,7 +173,7 @@ RunRecord read_run_record(const std::string& directory) {
   return record;
 }
 
-double least_of(const std::vector<ChartPoint>& points) {
+double lowest_of(const std::vector<ChartPoint>& points) {
   const std::vector<double> values = values_of(points);
   return values.empty() ? kNone : *std::ranges::min_element(values);
 }
@@ -205,8 +205,8 @@ RecordedPart part_of_files(const Json& set) {
     };
     const std::string split = "eval.split = " + part->at("eval_split").dump();
     found.words = found.held_out
-                      ? "what " + split + " held out of these files and was never trained"
-                      : "without what " + split + " held out";
+                      ? "rows of these files that were held out by " + split + " and never trained"
+                      : "without the rows held out by " + split;
     found.words += ": " + count("documents") + " documents, " + count("tokens") + " tokens, " +
                    count("trained_tokens") + " trained tokens";
   } catch (const Json::exception&) {

@@ -45,7 +45,7 @@ struct RunRecord {
   int64_t last_step() const;
 };
 
-// Describes which part of its files a set of data.json uses: "without what eval.split = 0.02 held
+// Describes which part of its files a set of data.json uses: "without the rows held out by
 // out: 470 documents, ..."; empty if it uses all of them.
 struct RecordedPart {
   bool held_out = false;
@@ -57,7 +57,7 @@ RecordedPart part_of_files(const Json& set);
 RunRecord read_run_record(const std::string& directory);
 
 // These return NaN if no point has a value.
-double least_of(const std::vector<ChartPoint>& points);
+double lowest_of(const std::vector<ChartPoint>& points);
 double median_of(const std::vector<ChartPoint>& points);
 double last_of(const std::vector<ChartPoint>& points);
 double sum_of(const std::vector<ChartPoint>& points);

@@ -15,6 +15,7 @@
 #include "base/texts.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/report/line_chart.h"
+#include "trainer/report/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {
@@ -82,13 +83,24 @@ std::string time_text(double seconds) {
   return {text.data(), bytes};
 }
 
-std::string model_of(const RunRecord& run) {
+// Returns the value of a key of the run file, without quotes; empty if the run has none.
+std::string key_of(const RunRecord& run, const char* key) {
   const std::map<std::string, std::string> values = config_values(run.config);
-  const auto found = values.find("model.path");
+  const auto found = values.find(key);
   if (found == values.end()) return "";
   const std::string& written = found->second;  // as in the run file: a text is in quotes
   const bool quoted = written.size() >= 2 && written.front() == '"' && written.back() == '"';
   return quoted ? written.substr(1, written.size() - 2) : written;
+}
+
+// Returns "lora, r 8, over nf4"; empty for a run in full.
+std::string adapter_of(const RunRecord& run) {
+  const std::string kind = key_of(run, "adapter.kind"), path = key_of(run, "adapter.path");
+  const bool goes_on = !path.empty() && path != "none";
+  if (!goes_on && (kind.empty() || kind == "none")) return "";
+  const std::string base = key_of(run, "adapter.base");
+  const std::string over = base.empty() ? "" : ", base " + base;
+  return goes_on ? "continues " + path + over : kind + ", r " + key_of(run, "adapter.r") + over;
 }
 
 double member(const Json& object, const char* group, const char* key) {
@@ -143,7 +155,9 @@ std::string section(const std::vector<RunRecord>& runs, const char* title,
 std::string summary(const std::vector<RunRecord>& runs) {
   return facts_of(
       runs,
-      {{"model", model_of},
+      {{"model", [](const RunRecord& run) { return key_of(run, "model.path"); }},
+       {"loss function", [](const RunRecord& run) { return key_of(run, "train.loss"); }},
+       {"adapter", adapter_of},
        {"parameters",
         [](const RunRecord& run) {
           const bool known = run.plan.is_object() && run.plan.contains("parameters") &&
@@ -161,12 +175,13 @@ std::string summary(const std::vector<RunRecord>& runs) {
        {"steps", [](const RunRecord& run) { return format_count(run.last_step()); }},
        {"starts", [](const RunRecord& run) { return std::to_string(run.starts); }},
        {"loss, first",
-        [](const RunRecord& run) { return number(first_of(run.of("loss")), "%.4f"); }},
-       {"loss, last", [](const RunRecord& run) { return number(last_of(run.of("loss")), "%.4f"); }},
-       {"evaluation loss, least",
-        [](const RunRecord& run) { return number(least_of(run.of("eval/loss")), "%.4f"); }},
-       {"perplexity, least",
-        [](const RunRecord& run) { return number(least_of(run.of("eval/perplexity")), "%.2f"); }},
+        [](const RunRecord& run) { return or_dash(first_of(run.of("loss")), format_loss); }},
+       {"loss, last",
+        [](const RunRecord& run) { return or_dash(last_of(run.of("loss")), format_loss); }},
+       {"evaluation loss, lowest",
+        [](const RunRecord& run) { return or_dash(lowest_of(run.of("eval/loss")), format_loss); }},
+       {"perplexity, lowest",
+        [](const RunRecord& run) { return number(lowest_of(run.of("eval/perplexity")), "%.2f"); }},
        {"token accuracy, last",
         [](const RunRecord& run) {
           return number(last_of(run.of("eval/token_accuracy")), "%.4f");
@@ -207,7 +222,7 @@ struct Curve {
   std::string key, title;
   Chart::Unit unit = Chart::Unit::kNumber;
   bool from_zero = false, smooth = false;
-  std::string bound = {};  // the key of a planned value, drawn dashed
+  std::string other = {}, other_name = {};  // a second key, drawn dashed, and its name
 };
 
 std::string draw_curve(const std::vector<RunRecord>& runs, const Curve& curve) {
@@ -225,11 +240,12 @@ std::string draw_curve(const std::vector<RunRecord>& runs, const Curve& curve) {
       line.points = smoothed(points);
     }
     chart.lines.push_back(std::move(line));
-    if (curve.bound.empty()) continue;
-    chart.lines.push_back({.name = name_of(runs[i]) + ", plan",
-                           .colour = i % kChartColours,
-                           .style = ChartLine::Style::kDashed,
-                           .points = runs[i].of(curve.bound)});
+    if (curve.other.empty()) continue;
+    chart.lines.push_back(
+        {.name = name_of(runs[i]) + ", " + curve.other_name,
+         .colour = i % kChartColours,
+         .style = ChartLine::Style::kDashed,
+         .points = smooth ? smoothed(runs[i].of(curve.other)) : runs[i].of(curve.other)});
   }
   return draw_chart(chart);
 }
@@ -240,6 +256,16 @@ std::string curves(const std::vector<RunRecord>& runs) {
       {.key = "loss", .title = "loss", .smooth = true},
       {.key = "eval/loss", .title = "evaluation loss"},
       {.key = "eval/token_accuracy", .title = "evaluation token accuracy", .from_zero = true},
+      {.key = "rewards/chosen",
+       .title = "rewards: chosen, and rejected dashed",
+       .smooth = true,
+       .other = "rewards/rejected",
+       .other_name = "rejected"},
+      {.key = "logps/chosen",
+       .title = "log-probabilities: chosen, and rejected dashed",
+       .smooth = true,
+       .other = "logps/rejected",
+       .other_name = "rejected"},
       {.key = "rewards/margins", .title = "margin of rewards", .smooth = true},
       {.key = "rewards/accuracies",
        .title = "share of pairs with the higher reward for the chosen answer",
@@ -256,7 +282,8 @@ std::string curves(const std::vector<RunRecord>& runs) {
        .title = "device memory: peak, and the plan dashed",
        .unit = bytes,
        .from_zero = true,
-       .bound = "memory_bytes/device_plan"},
+       .other = "memory_bytes/device_plan",
+       .other_name = "plan"},
       {.key = "memory_bytes/host_rss",
        .title = "host memory: resident",
        .unit = bytes,
@@ -387,27 +414,37 @@ std::string memory(const std::vector<RunRecord>& runs) {
 
 std::string evaluations(const RunRecord& run) {
   const Points& losses = run.of("eval/loss");
-  // A preference loss has a share of pairs or a kl instead of a perplexity.
-  struct Other {
-    const char *key, *title, *format;
-  };
-  Other other = {"eval/perplexity", "perplexity", "%.2f"};
-  for (const Other& candidate :
-       {Other{"eval/rewards/accuracies", "accuracy", "%.3f"}, Other{"eval/kl", "kl", "%.4f"},
-        Other{"eval/policy/ratio", "ratio", "%.4f"}, Other{"eval/distill/kl", "kl", "%.4f"}}) {
-    if (!run.of(candidate.key).empty()) other = candidate;
-  }
-  const Points& others = run.of(other.key);
   if (losses.empty() && run.samples.empty()) return "";
+  struct Column {
+    const char *key, *title, *format;  // null: format_loss
+  };
+  constexpr std::array kColumns = {Column{"eval/loss", "loss", nullptr},
+                                   Column{"eval/perplexity", "perplexity", "%.2f"},
+                                   Column{"eval/token_accuracy", "token accuracy", nullptr},
+                                   Column{"eval/rewards/accuracies", "accuracy", "%.3f"},
+                                   Column{"eval/rewards/margins", "margin", nullptr},
+                                   Column{"eval/kl", "kl", nullptr},
+                                   Column{"eval/policy/ratio", "ratio", nullptr},
+                                   Column{"eval/distill/kl", "kl", nullptr}};
   std::string html;
+  std::vector<std::string> head = {""};
   std::vector<std::vector<std::string>> rows;
-  for (size_t i = losses.size() - std::min(losses.size(), kMostEvaluations); i < losses.size();
-       ++i) {
-    rows.push_back({"step " + format_count(static_cast<int64_t>(losses[i].x)),
-                    number(losses[i].y, "%.4f"),
-                    i < others.size() ? number(others[i].y, other.format) : ""});
+  const size_t begin = losses.size() - std::min(losses.size(), kMostEvaluations);
+  for (size_t i = begin; i < losses.size(); ++i) {
+    rows.push_back({"step " + format_count(static_cast<int64_t>(losses[i].x))});
   }
-  if (!rows.empty()) html += table_of({"", "loss", other.title}, rows);
+  for (const Column& column : kColumns) {
+    const Points& points = run.of(column.key);
+    if (points.empty()) continue;
+    head.emplace_back(column.title);
+    for (size_t i = begin; i < losses.size(); ++i) {
+      const auto at = std::ranges::find(points, losses[i].x, &ChartPoint::x);
+      rows[i - begin].push_back(at == points.end()         ? ""
+                                : column.format != nullptr ? number(at->y, column.format)
+                                                           : or_dash(at->y, format_loss));
+    }
+  }
+  if (!rows.empty()) html += table_of(head, rows);
   if (losses.size() > rows.size()) {
     html += "<p class='note'>the last " + std::to_string(rows.size()) + " of " +
             std::to_string(losses.size()) + "</p>";

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "offload/engine/engine.h"
@@ -49,7 +50,7 @@ class StepReporter {
   // Removes the display so that a message can be printed. The next step draws it again.
   void clear_display() { live_line_.clear(); }
   void finish_display() { live_line_.finish(); }
-  void leave_display() { live_line_.leave(); }
+  void make_room_for(std::string_view text) { live_line_.make_room_for(text); }
 
  private:
   void take_outcome(StepRecord& record, const StepOutcome& outcome) const;

@@ -27,8 +27,8 @@ std::atomic<bool> g_save_requested{false};
 std::atomic<bool> g_installed{false};
 std::atomic<bool> g_announces{false};
 constexpr const char* kStepAnnouncement =
-    "\nstopping: the step is finished, then the run is saved (a second Ctrl-C ends it at once, "
-    "without a save)\n";
+    "\nstopping: this step is finished, then the run is saved\n"
+    "(a second Ctrl-C ends it at once, without a save)\n";
 std::atomic<const char*> g_announcement{kStepAnnouncement};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<const char*>::is_always_lock_free);
@@ -97,6 +97,10 @@ OtherAnnouncement::OtherAnnouncement(const char* text) : former_(g_announcement.
 
 OtherAnnouncement::~OtherAnnouncement() {
   g_announcement = former_;
+}
+
+std::string_view SignalFlag::announcement() {
+  return g_announcement.load();
 }
 
 SignalFlag::SignalFlag(std::string save_file, Announce announce)

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,9 @@ class SignalFlag {
   bool stop_requested() const { return stop_signal() != 0; }
   // Returns the exit code of a run that saved and stopped for the signal.
   int stop_exit_code() const { return 128 + stop_signal(); }
+
+  // Returns what a stop signal prints now.
+  static std::string_view announcement();
 
   // Returns the signal's name, such as "SIGTERM"; empty before any.
   std::string stop_name() const;

@@ -13,6 +13,7 @@
 #include "offload/engine/step_totals.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/report/metrics.h"
 
 namespace longshore {
 
@@ -144,18 +145,20 @@ std::optional<double> token_accuracy(const Evaluation& evaluation) {
 std::string describe_quality(const Evaluation& evaluation) {
   const EvalRecord record = record_of(evaluation);
   if (const std::optional<PolicyMeans>& policy = record.policy) {
-    return formatted("ratio %.4f  clipped %.1f %%", policy->ratio, 100.0 * policy->clip_fraction);
+    return "ratio " + format_loss(policy->ratio) +
+           formatted("  clipped %.1f %%", 100.0 * policy->clip_fraction);
   }
   const std::optional<double>& accuracy = record.token_accuracy;
   const std::string hits = accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "";
-  if (record.distill_kl) return formatted("kl %.4f", *record.distill_kl) + hits;
+  if (record.distill_kl) return "kl " + format_loss(*record.distill_kl) + hits;
   const std::optional<PreferenceMeans>& means = record.preference;
   if (!means) return formatted("perplexity %.2f", evaluation.perplexity) + hits;
   if (evaluation.sums.preference.pairs == 0) {
-    const std::string kl = formatted("kl %.4f", means->kl);
-    return std::isnan(means->margin) ? kl : formatted("margin %.4f  ", means->margin) + kl;
+    const std::string kl = "kl " + format_loss(means->kl);
+    return std::isnan(means->margin) ? kl : "margin " + format_loss(means->margin) + "  " + kl;
   }
-  return formatted("margin %.4f  accuracy %.1f %%", means->margin, 100.0 * means->accuracy);
+  return "margin " + format_loss(means->margin) +
+         formatted("  accuracy %.1f %%", 100.0 * means->accuracy);
 }
 
 bool EvalTracker::record(double loss) {

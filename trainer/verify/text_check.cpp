@@ -52,7 +52,8 @@ void check_round_trips(const Tokenizer& tokenizer, Findings& findings) {
                  "comes back as \"" + back + "\"");
   }
   findings.add(Verdict::kOk, "tokenizer", "texts",
-               percent_of(same, static_cast<int64_t>(kTexts.size())) + " come back as they were");
+               percent_of(same, static_cast<int64_t>(kTexts.size())) +
+                   " texts are the same after encoding and decoding");
 }
 
 void check_ids(const Tokenizer& tokenizer, const ArchSpec& arch, Findings& findings) {
