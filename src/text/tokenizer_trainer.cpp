@@ -43,7 +43,7 @@ TokenizerTrainer::~TokenizerTrainer() = default;
 
 TokenizerTrainer::TokenizerTrainer(TokenizerRecipe recipe) : recipe_(std::move(recipe)) {
   if (recipe_.vocabulary_size < 0 || recipe_.min_frequency < 0) {
-    throw ConfigError("tokenizer: vocabulary size and least frequency must not be negative");
+    throw ConfigError("tokenizer: vocabulary size and lowest frequency must not be negative");
   }
   if (recipe_.bos_starts_text && recipe_.bos_token.empty()) {
     throw ConfigError("tokenizer: a text can start with bos only where there is a bos token");

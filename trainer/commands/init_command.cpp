@@ -276,7 +276,7 @@ FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitP
   if (!point) throw DoesNotFitError("init: no plan of the search fits");
   const bool fast = facts.goal != DraftGoal::kSmallest;
   for (const KeyChange& change : point->changes) {
-    set_change(fitted.draft, change, fast ? "found by a search: fastest" : "takes least");
+    set_change(fitted.draft, change, fast ? "found by a search: fastest" : "takes the lowest memory");
     fitted.words += ", " + change.key + " = " + change.value;
   }
   setup = set_up(fitted.draft, place);
@@ -440,7 +440,7 @@ void add_init(CommandArguments command, CommandLine& line) {
           .add_option(
               "--goal", options.goal,
               "goal of the run file: balanced, exact (fp32 moments) or small (8-bit moments); with "
-              "a search of plans: fastest, longest (sequences), or smallest (8-bit moments, least "
+              "a search of plans: fastest, longest (sequences), or smallest (8-bit moments, lowest "
               "memory)")
           .one_of(goals)
           .show_default();
