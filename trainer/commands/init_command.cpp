@@ -276,7 +276,8 @@ FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitP
   if (!point) throw DoesNotFitError("init: no plan of the search fits");
   const bool fast = facts.goal != DraftGoal::kSmallest;
   for (const KeyChange& change : point->changes) {
-    set_change(fitted.draft, change, fast ? "found by a search: fastest" : "takes the lowest memory");
+    set_change(fitted.draft, change,
+               fast ? "found by a search: fastest" : "takes the lowest memory");
     fitted.words += ", " + change.key + " = " + change.value;
   }
   setup = set_up(fitted.draft, place);
