@@ -1,8 +1,16 @@
 #include "comm/ranks/launcher.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "comm/ranks/rank_info.h"
 #include "tests/comm/rank_process.h"
 
@@ -25,6 +33,42 @@ TEST(Launcher, StartsRanksThatMeet) {
 TEST(Launcher, GivesTheFirstFailure) {
   EXPECT_EQ(launch_ranks(three_ranks("die")), 128 + 9);
   EXPECT_EQ(launch_ranks(three_ranks("fail-1")), 5);
+}
+
+// Returns the processes of ranks that started and have not met, which write their numbers there.
+std::vector<pid_t> unmet_ranks(const std::string& directory, int32_t ranks) {
+  std::vector<pid_t> processes;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    const std::string path = directory + "/" + std::to_string(rank);
+    for (int look = 0; look < 3000 && !std::filesystem::exists(path); ++look) ::usleep(10'000);
+    processes.push_back(std::stoi(read_whole_file(path, kKiB)));
+  }
+  return processes;
+}
+
+// Goal: ranks end with a launcher that is killed, also before they have reached its store.
+TEST(Launcher, TakesItsRanksAlongWhenItIsKilled) {
+  // Orphans become children of this process, so that their ends can be waited for.
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  std::string directory = (std::filesystem::temp_directory_path() / "longshore-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  LaunchOptions options = three_ranks(kUnmet);
+  options.command.push_back(directory);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    launch_ranks(options);
+    ::_exit(0);
+  }
+  const std::vector<pid_t> ranks = unmet_ranks(directory, options.ranks);
+  ::kill(launcher, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(launcher, &status, 0), launcher);
+  for (const pid_t rank : ranks) {
+    ASSERT_EQ(::waitpid(rank, &status, 0), rank);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  remove_tree(directory);
 }
 
 // Goal: each rank sees one GPU, in the order that the user gave. If GPUs are missing, none is

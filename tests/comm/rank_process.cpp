@@ -6,11 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "comm/world/world.h"
 
@@ -69,6 +71,12 @@ int run_caught(const RankInfo& info, std::chrono::milliseconds timeout,
 int run_as_launched(const std::vector<std::string>& arguments) {
   signal(SIGPIPE, SIG_IGN);
   const RankInfo info = discover_ranks();
+  if (arguments.at(1) == kUnmet) {
+    write_file_durably(arguments.at(2) + "/" + std::to_string(info.rank),
+                       std::to_string(::getpid()));
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+    return 0;
+  }
   log_info(info.text());
   return run_caught(info, std::chrono::seconds(60), arguments.at(1));
 }

@@ -28,6 +28,8 @@ struct RankProcessOptions {
 
 // A rank started in this mode finds its number in the launcher's variables.
 inline constexpr const char* kLaunchedMode = "--as-launched";
+// This behaviour writes the process's number to DIRECTORY/RANK, and never reaches the store.
+inline constexpr const char* kUnmet = "unmet";
 int run_as_launched(const std::vector<std::string>& arguments);
 
 // Runs the rank in its process with the arguments that spawn() gives; returns its exit code.

@@ -1,6 +1,6 @@
 #include "comm/ranks/launcher.h"
 
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 // Ranks normally notice a failure and exit by themselves; these limits are for ranks that do not.
 constexpr std::chrono::seconds kOwnTime(12);
 constexpr std::chrono::seconds kTerminateTime(5);
+constexpr int kNotStarted = 127;  // the exit code of a program that cannot be executed
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
@@ -150,23 +151,30 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Each rank gets its own process group, so that Ctrl-C reaches it only once, through the launcher.
-pid_t spawn(const std::vector<std::string>& command, std::vector<std::string> environment,
-            const sigset_t& mask) {
-  std::vector<std::string> arguments = {"longshore"};
-  arguments.insert(arguments.end(), command.begin(), command.end());
-  posix_spawnattr_t attributes;
-  int failed = ::posix_spawnattr_init(&attributes);
-  if (failed != 0) throw IoError("start", "a rank", failed);
-  const std::unique_ptr<posix_spawnattr_t, int (*)(posix_spawnattr_t*)> owned(
-      &attributes, ::posix_spawnattr_destroy);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  ::posix_spawnattr_setsigmask(&attributes, &mask);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  pid_t pid = 0;
-  failed = ::posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes,
-                         pointers_to(arguments).data(), pointers_to(environment).data());
-  if (failed != 0) throw IoError("start", "a rank", failed);
+// Runs in the child: becomes the rank. It makes system calls only, because other threads of the
+// launcher may have held locks at the fork.
+[[noreturn]] void become(char* const* arguments, char* const* environment, const sigset_t& mask,
+                         pid_t launcher) {
+  // Ctrl-C reaches each rank only once, through the launcher.
+  ::setpgid(0, 0);
+  // This signal ends a rank with its launcher, also before it has reached the launcher's store. A
+  // launcher that ended before this line is no longer the parent.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  if (::getppid() == launcher) ::execve("/proc/self/exe", arguments, environment);
+  ::_exit(kNotStarted);
+}
+
+// The calling thread must live as long as the ranks.
+pid_t start_rank(const std::vector<std::string>& command, std::vector<std::string> environment,
+                 const sigset_t& mask) {
+  std::vector<std::string> texts = {"longshore"};
+  texts.insert(texts.end(), command.begin(), command.end());
+  const std::vector<char*> arguments = pointers_to(texts), variables = pointers_to(environment);
+  const pid_t launcher = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) become(arguments.data(), variables.data(), mask, launcher);
+  if (pid < 0) throw IoError("start", "a rank", errno);
   return pid;
 }
 
@@ -287,8 +295,8 @@ int launch_ranks(const LaunchOptions& options) {
   const size_t gpus = cuda_devices().size();
   Ranks ranks(first);
   for (int32_t local = 0; local < options.ranks; ++local) {
-    ranks.add(spawn(options.command, environment_of(options, store, secret, gpus, local),
-                    signals.former()));
+    ranks.add(start_rank(options.command, environment_of(options, store, secret, gpus, local),
+                         signals.former()));
   }
   while (ranks.running()) {
     const int signal = signals.wait_for_signal();
