@@ -49,6 +49,13 @@ std::optional<std::vector<std::string>> noted_names(const std::string& directory
   }
 }
 
+// Removes temporary files of the list, which a process leaves that is killed while it writes it.
+void remove_temporaries(const std::string& directory) {
+  for (const std::string& name : list_entries(open_directory(directory))) {
+    if (is_temporary_of(name, kExportListName)) ::unlink((directory + "/" + name).c_str());
+  }
+}
+
 // Removes the files of an export in progress. Returns whether the directory is gone.
 bool remove_written(const std::string& directory, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -65,6 +72,7 @@ bool remove_written(const std::string& directory, const std::vector<std::string>
 
 // Removes the remains of a killed export: a partial one, or the replaced older one.
 bool remove_leftover(const std::string& directory, const std::string& destination) {
+  remove_temporaries(directory);
   if (const auto names = noted_names(directory)) return remove_written(directory, *names);
   const ExportContents contents = read_export_contents(directory);
   if (contents.own.empty() && !contents.foreign.empty()) return false;

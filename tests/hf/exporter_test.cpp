@@ -381,6 +381,24 @@ TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
+// Goal: a kill while the first list or the last one was written leaves nothing behind the next
+// export.
+TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledInItsFirstWrite) {
+  const ModelDirectory source = open_source();
+  const std::string partial = target() + ".longshore-partial";
+  const std::string temporary = partial + "/.longshore-export.json.tmp.0123456789abcdef";
+  write_text(temporary, R"({"writ)");
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  write_text(temporary, R"({"writ)");
+  write_text(partial + "/.longshore-export.json", R"({"writing": ["model-1.safetensors"]})");
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  write_text(partial + "/.longshore-export.json.tmp.mine", "beside");
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(read_file(partial + "/.longshore-export.json.tmp.mine"), "beside");
+}
+
 // A kill after the exchange of directories leaves the older export as partial; it is removed.
 TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
   const ModelDirectory source = open_source();
