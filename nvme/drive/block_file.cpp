@@ -90,6 +90,13 @@ void DirectFile::open(const std::string& path, bool may_create) {
   }
   if (fd < 0) throw IoError("open", path, errno);
   fd_ = UniqueFd(fd, path);
+  struct stat status{};
+  if (fstat(fd, &status) != 0) throw IoError("stat", path, errno);
+  if (status.st_nlink > 1) {
+    throw IoError("open " + path +
+                  ": the file has another name too (a hard link), and is not written to through "
+                  "this one; remove it");
+  }
 }
 
 void DirectFile::lock(std::chrono::milliseconds wait) {

@@ -11,6 +11,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "device/host_mapping.h"
 #include "nvme/drive/drive.h"
@@ -62,6 +64,20 @@ struct Fixture {
             .memory = {window.bytes()}};
   }
 };
+
+// Goal: a file that has a name elsewhere too is not written to, nor one behind a link.
+TEST(RealFile, IsNotWrittenUnderAnotherName) {
+  const Fixture fixture;
+  const std::string state = fixture.directory.file("state");
+  write_file_durably(fixture.directory.file("victim"), "precious");
+  const DirectFileOptions options{.path = state, .size_bytes = kMiB};
+  std::filesystem::create_hard_link(fixture.directory.file("victim"), state);
+  EXPECT_THROW(DirectFile{options}, IoError);
+  std::filesystem::remove(state);
+  std::filesystem::create_symlink(fixture.directory.file("victim"), state);
+  EXPECT_THROW(DirectFile{options}, IoError);
+  EXPECT_EQ(read_whole_file(fixture.directory.file("victim"), kKiB), "precious");
+}
 
 // io_uring and threads move the same bytes.
 TEST(RealFile, RingAndThreadsMoveTheSameBytes) {

@@ -1,6 +1,7 @@
 #include "trainer/run/signal_flag.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,9 +52,10 @@ void exit_at_once() {
   say("\ninterrupted twice: ending at once, nothing more is saved\n");
   const size_t bytes = g_last_words_bytes;
   const int fd =
-      bytes == 0 ? -1
-                 : ::open(g_last_words_path.data(), O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd >= 0) put(fd, g_last_words.data(), bytes);
+      bytes == 0 ? -1 : ::open(g_last_words_path.data(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
+  struct stat status{};
+  const bool own = fd >= 0 && ::fstat(fd, &status) == 0 && status.st_nlink == 1;
+  if (own && ::ftruncate(fd, 0) == 0) put(fd, g_last_words.data(), bytes);
   ::_exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
