@@ -58,5 +58,20 @@ TEST(EvalTracker, ReadsItsStateFromTheMetricsOfARun) {
   EXPECT_EQ(tracker.without_gain(), 2);
 }
 
+// Goal: losses of other evaluation data are not compared with those of before.
+TEST(EvalTracker, BeginsAnewWhereTheEvaluationDataChanged) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("metrics.jsonl");
+  std::ofstream(path) << "{\"kind\":\"eval\",\"step\":1,\"loss\":1.0}\n"
+                         "{\"kind\":\"event\",\"code\":\"other_evaluation_data\"}\n"
+                         "{\"kind\":\"eval\",\"step\":2,\"loss\":2.0}\n"
+                         "{\"kind\":\"event\",\"code\":\"sample\"}\n"
+                         "{\"kind\":\"event\",\"code\":7}\n"
+                         "{\"kind\":\"eval\",\"step\":3,\"loss\":3.0}\n";
+  const EvalTracker tracker = EvalTracker::of_metrics(path);
+  EXPECT_EQ(tracker.best_loss(), 2.0);
+  EXPECT_EQ(tracker.without_gain(), 1);
+}
+
 }  // namespace
 }  // namespace longshore

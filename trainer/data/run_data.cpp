@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "base/bytes.h"
 #include "base/errors.h"
@@ -14,6 +15,8 @@
 namespace longshore {
 
 namespace {
+
+constexpr size_t kLongestSetName = 200;
 
 DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   DataPart part{.held_out = held_out, .fraction = fraction, .documents = data.document_count()};
@@ -120,6 +123,11 @@ std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& 
       set.data.eval.push_back(file.get<std::string>());
     }
     if (set.data.eval.empty()) throw ConfigError("eval.sets: " + name + ": names no file");
+    if (name.size() > kLongestSetName) {
+      throw ConfigError("eval.sets: " + name + ": the name has " + std::to_string(name.size()) +
+                        " bytes; files are named after it, so give it " +
+                        std::to_string(kLongestSetName) + " at most");
+    }
   }
   return sets;
 }
@@ -156,6 +164,8 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   data.report = std::move(prepared.report);
   if (split) data.part = part_of(*data.dataset, !training, config.eval.split);
   const PrepareOptions used = preparation.options(paths);
+  if (used.tokenizer != nullptr) data.tokenizer = used.tokenizer->fingerprint();
+  if (used.chat != nullptr) data.chat = used.chat->fingerprint();
   const std::vector<FileReport>& reports = data.report.files;
   data.conversations = std::ranges::any_of(reports, [&](const FileReport& file) {
     return file.chat_prompts > 0 || holds_conversations(file.format, config.data);
@@ -203,7 +213,11 @@ Json to_json(const SequenceData& data) {
     file.update(to_json(report));
     files.push_back(std::move(file));
   }
-  Json json = {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
+  Json json = {{"sequences", data.table.sequence_count()},
+               {"tokens", hash_text(data.dataset->fingerprint())},
+               {"tokenizer", hash_text(data.tokenizer)},
+               {"chat_template", hash_text(data.chat)},
+               {"files", std::move(files)}};
   if (data.part) {
     json["part"] = {{"held_out", data.part->held_out},
                     {"eval_split", data.part->fraction},
@@ -213,6 +227,49 @@ Json to_json(const SequenceData& data) {
   }
   if (data.ends.documents > 0) json["ends"] = to_json(data.ends);
   return json;
+}
+
+namespace {
+
+// Returns the member of a set of data.json; null if it is missing.
+Json member_of_set(const Json& sets, const std::string& set, const char* key) {
+  const Json& found = sets.is_object() && sets.contains(set) ? sets[set] : Json();
+  return found.is_object() && found.contains(key) ? found[key] : Json();
+}
+
+std::map<std::string, Json> evaluation_tokens(const Json& sets) {
+  std::map<std::string, Json> tokens;
+  if (!sets.is_object()) return tokens;
+  for (const auto& [name, set] : sets.items()) {
+    const Json found = member_of_set(sets, name, "tokens");
+    if (name != "train" && !found.is_null()) tokens[name] = found;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+InputChanges changed_inputs(const Json& before, const Json& now) {
+  InputChanges changes;
+  const auto compare = [&](const char* key, const char* what) {
+    const Json former = member_of_set(before, "train", key);
+    if (former.is_null() || former == member_of_set(now, "train", key)) return;
+    changes.warnings.push_back(
+        std::string(what) +
+        " is not the one that an earlier start of this run read (data.json); the training data "
+        "has the same tokens with both, so the run goes on, and its exports have the one of now");
+  };
+  compare("tokenizer", "the tokenizer");
+  compare("chat_template", "the chat template");
+  const std::map<std::string, Json> former = evaluation_tokens(before);
+  changes.evaluation = !former.empty() && former != evaluation_tokens(now);
+  if (changes.evaluation) {
+    changes.warnings.push_back(
+        "the evaluation data is not what an earlier start of this run read (data.json): losses of "
+        "before and after this start cannot be compared, and the search for the lowest one "
+        "(eval.patience, eval.keep_best) begins anew");
+  }
+  return changes;
 }
 
 TrainingData::TrainingData(const RunConfig& config, SequenceData data)

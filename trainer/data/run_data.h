@@ -42,10 +42,11 @@ struct SequenceData {
   std::unique_ptr<Dataset> dataset;
   std::unique_ptr<Dataset> mismatched;  // the same rows with other answers; null but for KTO
   SequenceTable table;
-  DataReport report;             // covers whole files
-  std::optional<DataPart> part;  // empty: all of the files
-  TextEnds ends;                 // ends of training documents; needs a tokenizer
-  std::string chat_template;     // exported after training on conversations; empty: none
+  DataReport report;                 // covers whole files
+  std::optional<DataPart> part;      // empty: all of the files
+  TextEnds ends;                     // ends of training documents; needs a tokenizer
+  std::string chat_template;         // exported after training on conversations; empty: none
+  uint64_t tokenizer = 0, chat = 0;  // fingerprints of what wrote the tokens; 0: there is none
   bool conversations = false;
   bool dropout = false;  // the steps' batches have keys of dropout
 };
@@ -53,6 +54,15 @@ struct SequenceData {
 // Returns the entry of <run.dir>/data.json: the number of sequences, a report per file, and the
 // part of the files in use.
 Json to_json(const SequenceData& data);
+
+// InputChanges: what a start reads that an earlier start of the run read otherwise, though it may
+// go on. Plain value.
+struct InputChanges {
+  std::vector<std::string> warnings;
+  bool evaluation = false;  // the losses of before are those of other data
+};
+// Compares two contents of data.json; a member that one of them lacks is not compared.
+InputChanges changed_inputs(const Json& before, const Json& now);
 
 // Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };

@@ -27,6 +27,7 @@ namespace longshore {
 namespace {
 
 constexpr double kStatusSeconds = 1.0;
+constexpr Bytes kMostRecordBytes = 64 * kMiB;
 
 // Returns what one rank says of the data: less if the run goes on from an earlier start.
 Say said_of_data(const MeasuredRun& setup, const RunDirectory& directory) {
@@ -367,10 +368,21 @@ void resume_from_checkpoint(StartedRun& run) {
   run.ledger.note_saved(path);
 }
 
-// Updates the run's directory after all ranks have passed every check. Collective.
-void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
+// Returns data.json as an earlier start wrote it; null if it is missing or damaged.
+Json recorded_data(const RunDirectory& directory) {
+  try {
+    const std::string path = directory.file("data.json");
+    return parse_json(read_own_file(path, kMostRecordBytes), {}, path);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Updates the run's directory after all ranks have passed every check, and returns what this start
+// reads otherwise than the one before. Collective.
+InputChanges begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   run.ranks().world().exchange("the start of the run", "");
-  if (!run.ranks().first()) return;
+  if (!run.ranks().first()) return {};
   const Step step = run.ledger.progress.step;
   begin(step);
   run.start_check.begin_record(run.ledger.progress.start);
@@ -383,8 +395,12 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   for (const EvaluationSet& set : run.eval_sets) {
     files[set.name.empty() ? "eval" : "eval/" + set.name] = to_json(set.data);
   }
+  InputChanges changes;
+  if (step.value > 0) changes = changed_inputs(recorded_data(run.directory), files);
+  for (const std::string& warning : changes.warnings) log_warning(warning);
   run.directory.write("data.json", json_text(files, 2) + "\n");
   run.directory.write_chat_template(run.data.data().chat_template);
+  return changes;
 }
 
 // Commits the state that a run begins with, if the tier commits.
@@ -395,7 +411,7 @@ void commit_start(StartedRun& run) {
 }
 
 // Opens the metrics, cut after the step that the run resumes from. Collective.
-void open_metrics(StartedRun& run) {
+void open_metrics(StartedRun& run, const InputChanges& changes) {
   std::string evaluated;
   if (run.ranks().first()) {
     const Step step = run.ledger.progress.step;
@@ -413,6 +429,12 @@ void open_metrics(StartedRun& run) {
       metrics.copy_to_events(run.directory.file("tensorboard"), Step(step.value + 1));
     }
     run.reporter.open(std::move(metrics));
+    if (changes.evaluation) {
+      run.reporter.write(EventRecord{.level = "warning",
+                                     .code = kOtherEvaluationData,
+                                     .rank = 0,
+                                     .text = changes.warnings.back()});
+    }
     evaluated = EvalTracker::of_metrics(path).text();
   }
   run.evaluations =
@@ -554,7 +576,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
   check_other_reference(*this);
   check_schedule(setup.config.schedule, data.total_steps(), ranks().first());
   say_last_step(*this);
-  begin_record(*this, begin);
+  const InputChanges changes = begin_record(*this, begin);
   if (kept) {
     ledger.note_committed(progress.step);
   } else {
@@ -564,7 +586,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
   if (progress.step.value == 0 && setup.source->random() && ranks().first()) {
     log_warning(setup.source->random_weights_text());
   }
-  open_metrics(*this);
+  open_metrics(*this, changes);
   reporter.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
                                      format_bytes(plan.host.total),
                              .config_hash = hash_text(hash64(progress.config_text)),

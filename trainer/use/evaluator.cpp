@@ -173,8 +173,12 @@ bool EvalTracker::record(double loss) {
 
 EvalTracker EvalTracker::of_metrics(const std::string& path) {
   EvalTracker tracker;
-  read_metrics(path, {"eval"}, [&tracker](const MetricsLine& line) {
-    tracker.record(line.number("loss").value_or(std::nan("")));
+  read_metrics(path, {"eval", "event"}, [&tracker](const MetricsLine& line) {
+    if (line.kind == "eval") {
+      tracker.record(line.number("loss").value_or(std::nan("")));
+    } else if (line.object.contains("code") && line.object["code"] == kOtherEvaluationData) {
+      tracker = {};
+    }
     return true;
   });
   return tracker;

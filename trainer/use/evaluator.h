@@ -57,6 +57,9 @@ struct Evaluations {
 Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets,
                           int64_t max_sequences, int64_t micro_batch, const StopCheck& stop);
 
+// The code of the event that says that a run is evaluated on other data from there on.
+inline constexpr const char* kOtherEvaluationData = "other_evaluation_data";
+
 // The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run
 // restores it from metrics.jsonl, which is cut at the step that the run resumes from.
 class EvalTracker {
@@ -67,7 +70,8 @@ class EvalTracker {
   // Returns the number of evaluations since the lowest loss.
   int64_t without_gain() const { return without_gain_; }
 
-  // Reads the evaluations of a metrics file; a missing file has none.
+  // Reads the evaluations of a metrics file since the last event of the code kOtherEvaluationData;
+  // a missing file has none.
   static EvalTracker of_metrics(const std::string& path);
   // Convert to text for other ranks, and back.
   std::string text() const;
