@@ -138,6 +138,10 @@ class Rules {
     report_if(preference.label_smoothing != 0.0 && smooths_none, "train.loss",
               "preference.label_smoothing", "knows no smoothing of labels, but",
               ": set preference.label_smoothing = 0");
+    // The loss and its gradient are divided by 1 - 2 e, which is nearly 0 here.
+    report_if(preference.label_smoothing > 0.49 && loss == LossKind::kDpoRobust, "train.loss",
+              "preference.label_smoothing", "divides by 1 - 2 preference.label_smoothing, and",
+              ": set it to 0.49 at most");
   }
 
   void check_length() {

@@ -317,6 +317,9 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[data]\nweights = [1, 2]",
        "run.toml:2:11: data.weights = [1.0, 2.0] needs one number for each file, but data.train = "
        "[\"t\"] (needed.toml:3:14)"},
+      {"[preference]\nlabel_smoothing = 0.4999\n[train]\nloss = \"dpo-robust\"",
+       "run.toml:4:8: train.loss = \"dpo-robust\" divides by 1 - 2 preference.label_smoothing, and "
+       "preference.label_smoothing = 0.4999 (run.toml:2:19): set it to 0.49 at most"},
   });
 }
 

@@ -127,6 +127,17 @@ TEST_F(ChatModel, TakesLinesAsOneConversation) {
   EXPECT_EQ(ended.out, "def\xC3\xA9gh\nijkl\ndef\xC3\xA9gh\n");
 }
 
+// Goal: a line that cannot be answered is named, costs the conversation nothing, and shows in the
+// exit code.
+TEST_F(ChatModel, GoesOnBehindALineThatIsNoText) {
+  const Typed typed("abc\n\xFF\xFE\n" + std::string(4000, 'a') + "\nand\n");
+  const Ended ended = chat({});
+  EXPECT_EQ(ended.exit_code, 2) << ended.err;
+  EXPECT_EQ(ended.out, "def\xC3\xA9gh\nijkl\n");
+  EXPECT_NE(ended.err.find("it is not UTF-8; the conversation goes on"), std::string::npos)
+      << ended.err;
+}
+
 // Goal: the end of standard input ends the chat, and --system stays after /reset.
 TEST_F(ChatModel, EndsWithItsInput) {
   const Typed typed("/reset\nabc");

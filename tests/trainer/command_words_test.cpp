@@ -181,6 +181,15 @@ TEST(OtherPrograms, TheirWordsAreAnswered) {
   }
 }
 
+// Goal: an error of the C++ library's file functions is said in our words.
+TEST(CommandWords, FileErrorsAreNotTheLibrarysWords) {
+  const std::string name(300, 'a');
+  const Ended ended = run_command({"report", name});
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_TRUE(has(ended.err, name + ": File name too long")) << ended.err;
+  EXPECT_FALSE(has(ended.err, "filesystem error")) << ended.err;
+}
+
 // Goal: commands read run.toml if no run file is named, and say so where there is none; `report`
 // takes a run file, too.
 TEST(RunFiles, RunTomlIsTheUsualOne) {

@@ -39,6 +39,16 @@ TEST_F(RunDirectoryTest, RefusesASecondRunAndNamesTheProcess) {
   }
 }
 
+// Goal: a run does not fill the root of the file system, under whatever name.
+TEST_F(RunDirectoryTest, RefusesTheRoot) {
+  const std::string link = directory_.file("link");
+  std::filesystem::create_directory_symlink("/", link);
+  for (const std::string& path :
+       {std::string("/"), std::string("//"), std::string("/tmp/.."), link}) {
+    EXPECT_THROW(RunDirectory::open(path), ConfigError) << path;
+  }
+}
+
 // A directory can be used again when its run ends.
 TEST_F(RunDirectoryTest, IsFreeAgainWhenTheRunEnds) {
   {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <filesystem>
 #include <iterator>
 #include <new>
 #include <sstream>
@@ -280,6 +281,12 @@ int run_command_line(const std::vector<std::string>& arguments) {
         "host memory ran out; lower offload.host_memory or the sizes that the plan lists under "
         "host");
     return static_cast<int>(ExitCode::kOutOfMemory);
+  } catch (const std::filesystem::filesystem_error& error) {
+    // The library's own text names its function and puts the paths into brackets.
+    log_error(error.path1().string() +
+              (error.path2().empty() ? "" : ", " + error.path2().string()) + ": " +
+              error.code().message());
+    return static_cast<int>(ExitCode::kFailure);
   } catch (const std::exception& error) {
     log_error(error.what());
     return static_cast<int>(ExitCode::kFailure);

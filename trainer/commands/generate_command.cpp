@@ -84,8 +84,10 @@ class Speaker {
     for (const std::string& prompt : options_->prompts) answer(asking(opening(), prompt));
   }
 
-  // Answers lines of standard input as one conversation until the input ends.
-  void converse() const {
+  // Answers lines of standard input as one conversation until the input ends. Returns the exit
+  // code: that of a line that could not be answered, unless someone at a terminal saw it.
+  int converse() const {
+    int code = 0;
     const bool terminal = ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
     log_info("weights of " + describe_origin(*run_, options_->source));
     if (terminal) log_info("/reset begins a new conversation; /exit or the end of input ends");
@@ -100,10 +102,12 @@ class Speaker {
         asked.push_back({{"role", "assistant"}, {"content", text}});
         messages = std::move(asked);
       } catch (const ConfigError& error) {
-        if (!terminal) throw;
-        log_error(std::string(error.what()) + "; /reset begins a new conversation");
+        log_error(std::string(error.what()) +
+                  "; the conversation goes on without this line (/reset begins a new one)");
+        if (!terminal) code = static_cast<int>(error.exit_code());
       }
     }
+    return code;
   }
 
  private:
@@ -177,7 +181,7 @@ int run_generate(const GenerateOptions& options) {
   if (!options.chat) {
     speaker.continue_prompts();
   } else if (options.prompts.empty()) {
-    speaker.converse();
+    return speaker.converse();
   } else {
     speaker.answer_prompts();
   }

@@ -102,6 +102,14 @@ std::string_view name_of(RunStatus::State state) {
 
 RunDirectory RunDirectory::open(const std::string& path) {
   make_directories(path);
+  std::error_code ignored;
+  const std::filesystem::path whole = std::filesystem::canonical(path, ignored);
+  if (!whole.empty() && !whole.has_relative_path()) {
+    throw ConfigError(
+        "run.dir = \"" + path +
+        "\" is the root of the file system, which a run does not fill with its files; "
+        "choose a directory of its own, such as \"runs/first\"");
+  }
   refuse_links(path);
   RunDirectory directory(path, take_lock(path));
   remove_temporaries(path);
