@@ -6,13 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
-#include "base/texts.h"
 #include "device/device_kind.h"
 #include "offload/plan/machine.h"
 #include "shard/policy.h"
@@ -80,7 +78,7 @@ struct ComputeRates {
 };
 
 struct MachineRates {
-  std::string source;  // "measured by longshore", "config/machines/x.toml"; empty: no rates
+  std::string source;  // "measured by longshore", "estimated from data sheets"; empty: no rates
   LinkRates link;
   double dram = 0.0;                             // read and written by a pass that only moves bytes
   double copy = 0.0;                             // by one thread in memory: the CPU device's link
@@ -169,8 +167,7 @@ inline constexpr std::array kCollectiveFields = {
 
 // machine_file: a machine as TOML text: cores, memory, GPUs, drives, rates, and the sources of the
 // numbers. `check machine --save` writes it, `plan --machine` reads it, and commands keep rates in
-// it. Rates are in GB/s (1e9 bytes) and TFLOP/s. Pure functions. The machines of config/machines
-// are embedded as such texts.
+// it. Rates are in GB/s (1e9 bytes) and TFLOP/s. Pure functions.
 
 struct DescribedMachine {
   std::string name;
@@ -184,8 +181,5 @@ struct DescribedMachine {
 std::string machine_to_toml(const DescribedMachine& machine);
 // Parses a text; throws ConfigError with every problem and its position.
 DescribedMachine parse_machine(const std::string& text, const std::string& origin);
-
-// Returns the machines of config/machines by name ("rtx-4090"), as texts for parse_machine.
-std::span<const NamedText> common_machines();
 
 }  // namespace longshore

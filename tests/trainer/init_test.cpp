@@ -16,7 +16,6 @@
 #include "model/model_spec.h"
 #include "model/random_init.h"
 #include "tests/fakes/command_run.h"
-#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/run_file_draft.h"
 
@@ -249,10 +248,7 @@ TEST_F(Init, TakesARecipe) {
   EXPECT_TRUE(has(ended.out, "fits with the recipe's keys")) << ended.out;
   EXPECT_TRUE(has(ended.out, "longshore launch --nproc 2 -- train " + file_)) << ended.out;
   EXPECT_TRUE(has(read(file_), "init` of recipe qwen3-8b_2x-rtx-4090")) << read(file_);
-  EXPECT_EQ(run_command({"plan", "--ranks", "2", "--ranks-per-node", "2", "--machine",
-                         "2x-rtx-4090", file_})
-                .exit_code,
-            0);
+  EXPECT_EQ(run_command({"plan", "--machine", "2x-rtx-4090", file_}).exit_code, 0);
   // Without --machine it is for this machine, or for the recipe's if this one has no GPU.
   const Ended json =
       run_command({"init", directory_.file("json.toml"), "--recipe", "qwen3-4b_rtx-5090", "--model",
@@ -330,7 +326,7 @@ TEST_F(Init, AsksAgainForAPathThatIsWrong) {
 
 // Goal: the plan that init finds for a goal agrees with `plan`, on a described machine.
 TEST_F(Init, SearchesForWhatTheGoalAsks) {
-  const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
+  const std::string machine = "rtx-4090";
   const auto planned = [&](const std::string& goal) {
     const std::string file = directory_.file(goal + ".toml");
     const Ended ended = run_command(

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/fakes/command_run.h"
-#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_flops.h"
@@ -66,7 +65,7 @@ class AutoMicroBatch : public testing::Test {
   void measured(double of_one, double of_four) {
     const MeasuredRun run = set_up("1");
     const KnownRates known = known_rates(run);
-    known.keep(read_machine(test_data() + "/../config/machines/cpu-desktop-ddr5.toml"));
+    known.keep(read_machine("cpu-desktop-ddr5"));
     for (const UnitSpec& unit : run.source->spec().units) {
       known.keep_unit(text_of_unit(run, unit.id),
                       {{32, {of_one, 3.0 * of_one}}, {128, {of_four, 3.0 * of_four}}});

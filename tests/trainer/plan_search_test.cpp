@@ -1,5 +1,5 @@
 // plan --search against random plans. Goal: it finds a plan at least as fast as the best of 300
-// that fit, for models of published sizes on machines of config/machines.
+// that fit, for models of published sizes on known machines.
 #include "offload/forecast/plan_search.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/plan_forecast.h"
 
@@ -65,8 +64,7 @@ struct Compared {
 class Searching : public testing::Test {
  protected:
   Compared compare(const Pair& pair, uint32_t seed) {
-    const std::string machine = test_data() + "/../config/machines/" + pair.machine + ".toml";
-    const DescribedMachine described = read_machine(machine);
+    const DescribedMachine described = read_machine(pair.machine);
     const std::string model = directory_.file(pair.sizes.name);
     make_directories(model);
     std::ofstream(model + "/config.json") << config_of(pair.sizes);
@@ -79,10 +77,8 @@ class Searching : public testing::Test {
                                        {"train.sequences_per_step", "16"},
                                        {"fsdp.units", "auto"}};
     overrides.insert(overrides.end(), pair.overrides.begin(), pair.overrides.end());
-    const auto gpus = std::max<int32_t>(1, static_cast<int32_t>(described.machine.gpus.size()));
-    const MeasuredRun setup(
-        OpenedRun(read_run({.files = {}, .overrides = overrides},
-                           {.ranks = gpus, .per_node = gpus, .machine = described.machine})));
+    const MeasuredRun setup(OpenedRun(
+        read_run({.files = {}, .overrides = overrides}, {.machine = described.machine})));
     PlanForecast forecast(&setup, described);
     Compared compared;
     const auto begin = std::chrono::steady_clock::now();

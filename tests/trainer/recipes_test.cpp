@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 // Plans the coarsest cut that fits, as a run does.
 MeasuredRun measured(const std::string& recipe, const std::string& model,
                      const DescribedMachine& machine, const TemporaryDirectory& directory) {
-  const auto ranks = static_cast<int32_t>(std::max<size_t>(1, machine.machine.gpus.size()));
   return MeasuredRun(OpenedRun(read_run(
       {.files = {recipe},
        .overrides = {{"model.path", model},
@@ -28,7 +27,7 @@ MeasuredRun measured(const std::string& recipe, const std::string& model,
                      {"run.dir", directory.file("run")},
                      {"data.cache", directory.file("cache")},
                      {"data.train", "[\"rows.jsonl\"]"}}},
-      {.ranks = ranks, .per_node = ranks, .machine = machine.machine, .probe_memory = 0})));
+      {.machine = machine.machine, .probe_memory = 0})));
 }
 
 // Each recipe fits its machine and has a forecast.
@@ -41,8 +40,7 @@ TEST(Recipes, FitTheMachinesOfTheirNames) {
     const std::string name = entry.path().stem();
     SCOPED_TRACE(name);
     const size_t border = name.find('_');
-    const DescribedMachine machine =
-        read_machine(config / "machines" / (name.substr(border + 1) + ".toml"));
+    const DescribedMachine machine = read_machine(name.substr(border + 1));
     const MeasuredRun run = measured(
         entry.path(), config / "recipes/models" / name.substr(0, border), machine, directory);
     const TierPlan plan = draft_tier_plan(run.inputs, run.machine);

@@ -6,8 +6,9 @@
 #include <span>
 #include <sstream>
 
+#include "base/texts.h"
 #include "model/random_init.h"
-#include "offload/forecast/machine_rates.h"
+#include "offload/forecast/common_machines.h"
 #include "trainer/commands/command_list.h"
 #include "trainer/setup/run_file_draft.h"
 
@@ -62,7 +63,7 @@ std::vector<std::string> names_of_texts(std::span<const NamedText> texts) {
 // program, where a file may be named too.
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string name = option.get_single_name();
-  if (name == "machine") return names_of_texts(common_machines());
+  if (name == "machine") return common_machine_names();
   if (name == "recipe") return names_of_texts(common_recipes());
   std::vector<std::string> values;
   if (name == "preset") {

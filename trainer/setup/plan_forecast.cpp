@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/texts.h"
 #include "offload/forecast/machine_rates.h"
 #include "trainer/data/run_data.h"
 #include "trainer/setup/run_flops.h"
@@ -81,16 +82,19 @@ bool fits_somehow(PlanInputs inputs, const Machine& machine) {
 
 }  // namespace
 
-DescribedMachine read_machine(const std::string& named) {
-  if (const NamedText* machine = find_text(common_machines(), named)) {
-    return parse_machine(std::string(machine->text), named);
-  }
+DescribedMachine read_machine(const std::string& named, const MachineChanges& changes) {
   std::error_code ignored;
-  if (!std::filesystem::exists(named, ignored)) {
-    throw ConfigError("--machine " + named +
-                      ": neither a file nor a known machine:" + names_of(common_machines()));
+  const std::filesystem::path path(named);
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_directory(path, ignored)) {
+    DescribedMachine described = parse_machine(read_input(named, kMostMachineBytes), named);
+    change_machine(described, changes);
+    return described;
   }
-  return parse_machine(read_input(named, kMostMachineBytes), named);
+  if (std::optional<DescribedMachine> known = common_machine(named, changes)) return *known;
+  const std::string nearest = nearest_machine(named);
+  throw ConfigError("--machine " + named + ": neither a file nor a known machine" +
+                    (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
+                    "\nknown machines: " + joined(common_machine_names(), ", "));
 }
 
 PlanForecast::PlanForecast(const MeasuredRun* setup, std::optional<DescribedMachine> described)

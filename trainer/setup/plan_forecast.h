@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "offload/forecast/common_machines.h"
 #include "offload/forecast/forecast_text.h"
 #include "offload/forecast/step_forecast.h"
 #include "trainer/setup/known_rates.h"
@@ -13,9 +14,9 @@
 
 namespace longshore {
 
-// Returns the machine of that name (machine_rates.h) or of a description file. Throws IoError, or
-// ConfigError if `named` is neither or the description has mistakes.
-DescribedMachine read_machine(const std::string& named);
+// Returns the machine of that name (common_machines.h) or of a description file, changed. Throws
+// IoError, or ConfigError if `named` is neither or the description has mistakes.
+DescribedMachine read_machine(const std::string& named, const MachineChanges& changes = {});
 
 class PlanForecast {
  public:
