@@ -374,6 +374,44 @@ TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
   EXPECT_TRUE(reader.differences(3).empty()) << "nothing may be applied";
 }
 
+// Goal: adapters of another rank are one line with both ranks, not a line for each matrix.
+TEST_F(CheckpointTest, NamesBothRanksOfAdapters) {
+  const auto adapted = [](int64_t rank) {
+    ModelSpec spec = three_unit_spec();
+    for (UnitSpec& unit : spec.units) {
+      for (ParamSpec& parameter : unit.parameters) parameter.frozen = true;
+      unit.parameters.push_back(parameter(unit.name + ".up_proj.lora_A.weight", {rank, 24}));
+      unit.parameters.back().adapter = true;
+      unit.parameters.push_back(parameter(unit.name + ".up_proj.lora_B.weight", {40, rank}));
+      unit.parameters.back().adapter = true;
+    }
+    return spec;
+  };
+  save_ranks(adapted(16), 1, 1);
+  EXPECT_EQ(found().mismatches(adapted(16)), std::vector<std::string>());
+  EXPECT_EQ(found().mismatches(adapted(8)),
+            std::vector<std::string>{"adapter.r is 8, the checkpoint has 16"});
+}
+
+// Goal: of many differences three are named, and the others are counted.
+TEST_F(CheckpointTest, NamesThreeOfManyDifferences) {
+  save_ranks(three_unit_spec(), 1, 1);
+  ModelSpec other = three_unit_spec();
+  for (int i = 0; i < 7; ++i) {
+    other.units[0].parameters.push_back(parameter("new." + std::to_string(i), {4}));
+  }
+  RankState reader(other, kSplit);
+  try {
+    found().restore(reader.model(), reader.sweep());
+    FAIL();
+  } catch (const CheckpointError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'new.2' is trained now"), std::string::npos) << text;
+    EXPECT_EQ(text.find("'new.3'"), std::string::npos) << text;
+    EXPECT_NE(text.find("and 4 more"), std::string::npos) << text;
+  }
+}
+
 // A checkpoint replaces one of the same step.
 TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   RankState state(three_unit_spec(), kSplit);

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <span>
 
 #include "base/errors.h"
 #include "base/file.h"
@@ -202,12 +204,32 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
   if (whole.digest() != file.hash) fail(file.name, "the header does not match its checksum");
 }
 
+namespace {
+
+// The ranks of an adapter's matrix, now and stored.
+struct Ranks {
+  int64_t now = 0, stored = 0;
+};
+
+// Returns the ranks if the matrix differs from the stored one in nothing else.
+std::optional<Ranks> differ_in_rank(const ParamSpec& parameter, std::vector<int64_t> stored) {
+  if (!parameter.adapter || stored.size() < 2 || stored.size() != parameter.shape.size()) return {};
+  const bool is_a = parameter.name.ends_with(".lora_A.weight");
+  const size_t rank = stored.size() - (is_a ? 2 : 1);
+  const Ranks ranks{parameter.shape[rank], stored[rank]};
+  stored[rank] = ranks.now;
+  return stored == parameter.shape ? std::optional(ranks) : std::nullopt;
+}
+
+}  // namespace
+
 std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
   std::map<std::string, std::vector<int64_t>> stored;
   for (const CheckpointParameter& parameter : manifest_.parameters) {
     stored[parameter.name] = parameter.shape;
   }
   std::vector<std::string> lines;
+  std::optional<Ranks> ranks;  // all matrices of adapters have the same
   for (const ParamSpec& parameter : spec.whole_parameters()) {
     if (parameter.frozen) continue;
     const auto found = stored.find(parameter.name);
@@ -215,7 +237,10 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
       lines.push_back("'" + parameter.name + "' is trained now and not in the checkpoint");
       continue;
     }
-    if (found->second != parameter.shape) {
+    const auto other = differ_in_rank(parameter, found->second);
+    if (found->second != parameter.shape && other) {
+      ranks = other;
+    } else if (found->second != parameter.shape) {
       lines.push_back("'" + parameter.name + "' has shape " + format_shape(parameter.shape) +
                       ", in the checkpoint " + format_shape(found->second));
     }
@@ -224,14 +249,22 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
   for (const auto& [name, shape] : stored) {
     lines.push_back("'" + name + "' is in the checkpoint and not trained now");
   }
+  if (ranks) {
+    lines.insert(lines.begin(), "adapter.r is " + std::to_string(ranks->now) +
+                                    ", the checkpoint has " + std::to_string(ranks->stored));
+  }
   return lines;
 }
 
 void Checkpoint::restore(const ShardedModel& model, const StateSweep& sweep) const {
   const std::vector<std::string> problems = mismatches(model.spec);
   if (!problems.empty()) {
+    constexpr size_t kShown = 3;
+    const size_t shown = std::min(kShown, problems.size());
+    const size_t more = problems.size() - shown;
     throw CheckpointError(path_ + ": the checkpoint is not of this model:\n  " +
-                          joined(problems, "\n  "));
+                          joined(std::span(problems).first(shown), "\n  ") +
+                          (more > 0 ? "\n  and " + std::to_string(more) + " more" : ""));
   }
   Progress progress("restoring the checkpoint", model.fp32_bytes(false));
   sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
