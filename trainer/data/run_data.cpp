@@ -1,6 +1,7 @@
 #include "trainer/data/run_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -189,10 +190,25 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
     log_info(lines_of(data.report.sum()).front());
   } else {
     for (const std::string& line : data.report.lines()) log_info(line);
+    const std::string packed = packed_rows_text(config, data);
+    if (use == SequenceUse::kTrain && !packed.empty()) log_info(packed);
   }
   for (const std::string& warning : data.report.warnings()) log_warning(warning);
   if (training && config.train.loss == LossKind::kKto) warn_of_one_label(config, *data.dataset);
   return data;
+}
+
+std::string packed_rows_text(const RunConfig& config, const SequenceData& data) {
+  const int64_t sequences = data.table.sequence_count(), step = config.train.sequences_per_step;
+  if (!config.data.packing || sequences == 0) return "";
+  const auto rows = static_cast<double>(data.dataset->document_count() /
+                                        answers_of(config.train.loss));
+  const int64_t packed =
+      std::llround(rows * static_cast<double>(step) / static_cast<double>(sequences));
+  if (packed <= step) return "";
+  return "a step has about " + format_count(packed) +
+         (is_paired(config.train.loss) ? " pairs" : " documents") + ": data.packing puts them into " +
+         format_count(step) + (step == 1 ? " sequence" : " sequences");
 }
 
 std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,

@@ -64,6 +64,9 @@ struct InputChanges {
 // Compares two contents of data.json; a member that one of them lacks is not compared.
 InputChanges changed_inputs(const Json& before, const Json& now);
 
+// Returns how many rows a step has where packing puts more than one into a sequence; else empty.
+std::string packed_rows_text(const RunConfig& config, const SequenceData& data);
+
 // Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 

@@ -477,7 +477,10 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
 }  // namespace
 
 bool goes_on(const RunConfig& config, const RunDirectory& directory) {
-  return config.checkpoint.resume != "never" && directory.read_config() == to_toml(config);
+  if (config.checkpoint.resume == "never") return false;
+  if (directory.read_config() == to_toml(config)) return true;
+  const std::optional<RunStatus> before = RunDirectory::read_status(directory.path());
+  return before && before->saved_step && before->saved_step->value > 0;
 }
 
 StopCheck stop_check_of(const SignalFlag& signals) {
