@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""Which model trains on which card with how much memory, and how fast, by plans alone.
+"""Which model trains on which card, how much memory that takes, and how fast, by plans alone: in
+full, with LoRA, and with LoRA over a base in nf4.
 
     bench/models_by_cards.py LONGSHORE FOLDER [--models NAME ...] [--cards NAME ...]
 
-For each model, card of config/machines and free memory of the host: the fastest plan that
-`plan --search` finds among those that fit, with bf16 computation, `split-bf16` states, 16
-sequences of 2,048 tokens a step, and a drive that state and parameters may go to. Nothing is run
-but the units that say what memory they take. Prints JSON.
+For each model, card that `plan --machine` knows and way to train: the fastest plan that
+`plan --search` finds among those that fit, with the least of some sizes of host memory, bf16
+computation, `split-bf16` states, 16 sequences of 2,048 tokens a step, and a drive that state and
+parameters may go to. Nothing is run but the units that say what memory they take. Prints JSON.
 """
 import argparse
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOKENS = 2048
-MEMORY = [256, 128, 64, 32]  # GiB, descending
-CARDS = ["rtx-4060-ti-16gb", "rtx-3090", "rtx-4090", "rtx-5090", "a100-80gb",
-         "h100-sxm", "2x-rtx-4090"]
+MEMORY = [64, 128, 256]  # GiB that are installed, ascending
+CARDS = ["rtx-3060", "rtx-4060-ti-16gb", "rtx-3090", "rtx-4090", "rtx-5090", "h100-sxm"]
+LORA = ["--adapter.kind=lora", "--adapter.r=16"]
+WAYS = {"full": ["--offload.optimizer=nvme"], "LoRA": LORA,
+        "nf4": [*LORA, "--adapter.base=nf4"]}
 # Each row: family, vocabulary, hidden, intermediate, layers, heads, kv heads, head_dim, tied.
 MODELS = {
-    "Qwen3 0.6B": ("qwen3", 151936, 1024, 3072, 28, 16, 8, 128, True),
     "Llama 3.2 1B": ("llama", 128256, 2048, 8192, 16, 32, 8, 64, True),
     "Llama 3.2 3B": ("llama", 128256, 3072, 8192, 28, 24, 8, 128, True),
     "Llama 3.1 8B": ("llama", 128256, 4096, 14336, 32, 32, 8, 128, False),
@@ -39,23 +39,13 @@ def config_of(model):
     return {**dict(zip(names, MODELS[model])), "max_position_embeddings": 131072}
 
 
-def with_memory(card, gib, folder):
-    text = (ROOT / f"config/machines/{card}.toml").read_text()
-    text = re.sub(r'(\[host\][^\[]*?memory = )"[^"]*"', rf'\1"{gib}GiB"', text, count=1)
-    text = re.sub(r"^free = .*\n", "", text, flags=re.M)  # the size is what is free
-    path = folder / f"{card}-{gib}.toml"
-    path.write_text(text)
-    cards = sum(int(count) for count in re.findall(r"\[\[gpu\]\][^\[]*?count = (\d+)", text))
-    return path, max(cards, text.count("[[gpu]]"))
-
-
-def fastest(binary, model, machine, ranks, folder):
+def fastest(binary, model, card, gib, way, folder):
     """The fastest point of a search, or None where nothing fits."""
-    command = [binary, "plan", str(folder / model / "config.json"), "--machine", str(machine),
-               "--search", "--json", "--ranks", str(ranks), "--ranks-per-node", str(ranks),
+    command = [binary, "plan", str(folder / model / "config.json"), "--machine", card,
+               "--ram", f"{gib}GiB", "--search", "--json",
                f"--data.cache={folder / 'cache'}", f"--data.max_tokens={TOKENS}",
-               "--train.sequences_per_step=16", "--fsdp.units=auto", "--offload.optimizer=nvme",
-               '--offload.nvme=["/drive"]']
+               "--train.sequences_per_step=16", "--fsdp.units=auto",
+               '--offload.nvme=["/drive"]', *WAYS[way]]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return json.loads(done.stdout)[0]
@@ -80,19 +70,18 @@ def main():
         for model in options.models:
             (folder / model).mkdir()
             (folder / model / "config.json").write_text(json.dumps(config_of(model)))
-            for card in options.cards:
-                point = None
-                for gib in MEMORY:
+            for way in WAYS:
+                for card in options.cards:
                     begun = time.monotonic()
-                    machine, ranks = with_memory(card, gib, folder)
-                    # A plan that needs less than this memory is still the fastest.
-                    room = gib * 2**30 / ranks
-                    if gib == MEMORY[0] or (point and point["host_bytes"] > 0.9 * room):
-                        point = fastest(binary, model, machine, ranks, folder)
-                    cells.append({"model": model, "card": card, "memory_gib": gib, "point": point})
-                    print(f"{model}, {card}, {gib} GiB: {time.monotonic() - begun:.1f} s",
+                    for gib in MEMORY:
+                        point = fastest(binary, model, card, gib, way, folder)
+                        if point is not None:
+                            break
+                    cells.append({"model": model, "card": card, "way": way, "memory_gib": gib,
+                                  "point": point})
+                    print(f"{model}, {way}, {card}: {time.monotonic() - begun:.1f} s",
                           file=sys.stderr, flush=True)
-    print(json.dumps({"tokens_per_step": 16 * TOKENS, "cells": cells}, indent=1))
+    print(json.dumps({"memory_gib": MEMORY, "cells": cells}, indent=1))
 
 
 if __name__ == "__main__":
