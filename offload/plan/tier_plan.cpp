@@ -1,5 +1,7 @@
 #include "offload/plan/tier_plan.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "offload/plan/host_plan.h"
 
@@ -7,7 +9,7 @@ namespace longshore {
 namespace {
 
 // Counts the fp32 master, and moments in the state's format.
-Bytes checkpoint_bytes(const ParamSpec& parameter, const StateOptions& state) {
+Bytes bytes_of(const ParamSpec& parameter, const StateOptions& state) {
   if (parameter.frozen) return 0;
   Bytes sum = plan_product({parameter.elements(), width_of(DType::kF32)});
   for (Region region :
@@ -15,6 +17,12 @@ Bytes checkpoint_bytes(const ParamSpec& parameter, const StateOptions& state) {
     sum += region_bytes(state, segment_of(parameter), region, parameter.elements());
   }
   return sum;
+}
+
+bool has_adapter(const ModelSpec& model) {
+  return std::ranges::any_of(model.units, [](const UnitSpec& unit) {
+    return std::ranges::any_of(unit.parameters, &ParamSpec::adapter);
+  });
 }
 
 TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
@@ -34,22 +42,34 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   plan.trainable = model.trainable_elements();
   plan.state = inputs.state;
   plan.topology = inputs.topology;
+  plan.ranks_per_node = inputs.ranks_per_node;
   plan.reduce = inputs.reduce;
   plan.gather = inputs.gather;
   plan.frozen_in_files = inputs.frozen_files != nullptr;
   plan.compute_threads = inputs.compute_threads;
   plan.optimizer_threads = inputs.optimizer_threads;
   plan.steps = inputs.steps;
-  for (const UnitSpec& unit : model.units) {
-    for (const ParamSpec& parameter : unit.parameters) {
-      plan.checkpoint_bytes += checkpoint_bytes(parameter, inputs.state);
-      plan.adapter = plan.adapter || parameter.adapter;
-    }
-  }
+  plan.adapter = has_adapter(model);
+  plan.checkpoint_bytes = checkpoint_bytes(model, inputs.state);
+  plan.export_bytes = export_bytes(model, /*whole=*/false);
   return plan;
 }
 
 }  // namespace
+
+Bytes checkpoint_bytes(const ModelSpec& model, const StateOptions& state) {
+  Bytes sum = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) sum += bytes_of(parameter, state);
+  }
+  return sum;
+}
+
+Bytes export_bytes(const ModelSpec& model, bool whole) {
+  return has_adapter(model) && !whole
+             ? plan_product({model.trainable_elements(), width_of(DType::kF32)})
+             : plan_product({model.parameter_elements(), width_of(DType::kBF16)});
+}
 
 std::string why_not_on_host(const PlanInputs& inputs) {
   if (inputs.topology.shard_ranks == 1) return "a rank holds whole units";

@@ -35,20 +35,29 @@ struct TierPlan {
   bool adapter = false;  // adapters are trained, so the export holds the trained parameters alone
   StateOptions state;
   ShardTopology topology;
+  int32_t ranks_per_node = 1;  // ranks that share a machine's memory
   DType reduce = DType::kF32;
   GatherMode gather = GatherMode::kCollective;
   bool frozen_in_files = false;  // frozen parameters are read from the model's files
   int compute_threads = 1;
   int optimizer_threads = 1;
   int64_t steps = 0;                         // of the run; 0: unknown
-  Bytes checkpoint_bytes = 0;                // written by all ranks together, without headers
+  Bytes checkpoint_bytes = 0;
+  Bytes export_bytes = 0;  // without merging adapters
   std::vector<UnitsDifference> other_units;  // filled in by compare_units
 
+  int32_t machines() const { return (topology.ranks + ranks_per_node - 1) / ranks_per_node; }
   bool fits() const {
     return device.within_limit() && device.limit_is_there() && host.within_limit() &&
            host.limit_is_there() && drives.missing == 0;
   }
 };
+
+// Returns the bytes of a checkpoint, written by all ranks together, without headers.
+Bytes checkpoint_bytes(const ModelSpec& model, const StateOptions& state);
+// Returns the bytes of an export: the adapters' parameters in fp32, or with `whole` and without
+// adapters the model in bf16.
+Bytes export_bytes(const ModelSpec& model, bool whole);
 
 // Returns the plan, whether it fits or not. Throws DoesNotFitError only on overflow.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);

@@ -190,7 +190,7 @@ class Faults(unittest.TestCase):
     def check_failure(self, result, run, reason="No space left on device"):
         """One error that says why, with its exit code; run.json says the same if it could."""
         said = result.stderr
-        self.assertIn(result.returncode, (1, 6), said)
+        self.assertIn(result.returncode, (1, 3, 6), said)
         last = [line for line in said.splitlines() if line.startswith("error: ")]
         self.assertEqual(len(last), 1, said)
         self.assertTrue(reason in last[0] or " free" in last[0], said)
@@ -265,6 +265,27 @@ class Faults(unittest.TestCase):
                 failed += self.full_at(size, more, done)
         # At the last of the sizes everything that a run needs may have fitted.
         self.assertGreaterEqual(failed, PLACES - 2)
+
+    def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_run(self):
+        """At the start, by `check run` and by `plan`, and warned of where `keep` does not fit."""
+        with Disk(self.disk_path) as disk:
+            self.trained()
+            one = sum(path.stat().st_size
+                      for path in sorted((disk.run / "checkpoints").iterdir())[0].iterdir())
+        commands = (("check", "run"), ("plan",), ("train",))
+        with Disk(self.disk_path, one // 2):
+            for command in commands:
+                with self.subTest(command=command):
+                    result = self.longshore(*command, self.file)
+                    self.assertEqual(result.returncode, 3, result.stderr)
+                    self.assertIn("run.dir: a checkpoint takes ", result.stderr)
+                    self.assertNotIn("step 1/", result.stderr)
+        with Disk(self.disk_path, 2 * one):
+            for command in commands[:2]:
+                with self.subTest(command=command):
+                    result = self.longshore(*command, self.file)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    self.assertIn("(checkpoint.keep)", result.stderr)
 
     def interrupted(self, disk, deed, *keys):
         """A run that something happens to behind its third step. What it prints goes into a pipe

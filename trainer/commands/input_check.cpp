@@ -15,6 +15,7 @@
 #include "trainer/model/trained_text.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/setup/run_space.h"
 #include "trainer/use/reference_model.h"
 
 namespace longshore {
@@ -31,7 +32,28 @@ class InputCheck {
 
   CheckedInputs run() {
     check_model();
-    check_preparation();
+    check_data(checked_.source.get());
+    if (checked_.source && ends_) {
+      checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
+    }
+    if (checked_.source && !checked_.source->adapter_note().empty()) {
+      checked_.notes.push_back(checked_.source->adapter_note());
+    }
+    check_rate();
+    check_directories();
+    check_space();
+    return std::move(checked_);
+  }
+
+  std::vector<InputProblem> run_data(const ModelSource& source) {
+    check_data(&source);
+    return std::move(checked_.problems);
+  }
+
+ private:
+  // `source` is null if the model is unusable.
+  void check_data(const ModelSource* source) {
+    check_preparation(source);
     DataSection named = config_.data;
     attempt([&] { named = with_data_files(config_.data); });
     if (preparation_ && preparation_->options({}).tokenizer != nullptr) {
@@ -46,18 +68,8 @@ class InputCheck {
         for (const std::string& path : files.eval) check_file(path, /*trained=*/false);
       }
     });
-    if (checked_.source && ends_) {
-      checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
-    }
-    if (checked_.source && !checked_.source->adapter_note().empty()) {
-      checked_.notes.push_back(checked_.source->adapter_note());
-    }
-    check_rate();
-    check_directories();
-    return std::move(checked_);
   }
 
- private:
   void add(ExitCode code, const std::string& text) { checked_.problems.push_back({code, text}); }
 
   // Runs `work` and records its error. Returns true if it did not throw.
@@ -94,10 +106,9 @@ class InputCheck {
     attempt([&] { other_reference_config(config_, *checked_.source); });
   }
 
-  void check_preparation() {
+  void check_preparation(const ModelSource* source) {
     std::error_code ignored;
-    const std::string model =
-        checked_.source ? checked_.source->directory().path() : config_.model.path;
+    const std::string model = source != nullptr ? source->directory().path() : config_.model.path;
     const std::string directory = tokenizer_directory(config_, model);
     // A missing model directory is already reported.
     if (directory.empty() ||
@@ -105,7 +116,7 @@ class InputCheck {
       return;
     }
     const int64_t vocabulary =
-        checked_.source ? checked_.source->arch().vocabulary : std::numeric_limits<int32_t>::max();
+        source != nullptr ? source->arch().vocabulary : std::numeric_limits<int32_t>::max();
     attempt([&] { preparation_.emplace(config_, model, vocabulary); });
   }
 
@@ -167,6 +178,15 @@ class InputCheck {
     if (checked_.source) attempt([&] { check_run_export(config_, *checked_.source); });
   }
 
+  void check_space() {
+    if (!checked_.source || config_.run.dir.empty()) return;
+    const std::optional<RunSpace> space = read_run_space(config_, checked_.source->spec());
+    if (!space) return;
+    const std::string refusal = space_refusal(*space), warning = space_warning(*space);
+    if (!refusal.empty()) add(ExitCode::kDoesNotFit, refusal);
+    if (refusal.empty() && !warning.empty()) checked_.notes.push_back(warning);
+  }
+
   // Checks the directory, or its nearest existing parent.
   void check_writable(const std::string& key, const std::string& directory) {
     std::error_code ignored;
@@ -194,6 +214,10 @@ class InputCheck {
 
 CheckedInputs check_inputs(const RunConfig& config) {
   return InputCheck(config).run();
+}
+
+std::vector<InputProblem> check_data_files(const RunConfig& config, const ModelSource& source) {
+  return InputCheck(config).run_data(source);
 }
 
 }  // namespace longshore

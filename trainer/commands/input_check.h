@@ -27,4 +27,8 @@ struct CheckedInputs {
 // Skips keys that are not set, because the parser of the run file reports missing keys.
 CheckedInputs check_inputs(const RunConfig& config);
 
+// Checks the tokenizer, the chat template and the first rows of every data file alone, before
+// anything that takes long.
+std::vector<InputProblem> check_data_files(const RunConfig& config, const ModelSource& source);
+
 }  // namespace longshore

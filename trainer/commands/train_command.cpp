@@ -4,9 +4,11 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/texts.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/input_check.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/loop/run_loop.h"
@@ -14,6 +16,7 @@
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/setup/run_space.h"
 
 namespace longshore {
 namespace {
@@ -93,9 +96,33 @@ void say_changes(const std::string& before, const RunConfig& config) {
   }
 }
 
+// Throws on all ranks if the first one found a problem. Collective.
+void refuse_start(const RunRanks& ranks, const std::vector<InputProblem>& problems) {
+  std::string mine;
+  if (!problems.empty()) {
+    mine = std::to_string(static_cast<int>(problems.front().code)) + "\n" +
+           joined(problems, "\n", [](const InputProblem& problem) { return problem.text; });
+  }
+  const std::string found = ranks.world().exchange("what the run reads", mine).front();
+  const size_t code = found.find('\n');
+  if (code == std::string::npos) return;
+  throw Error(static_cast<ExitCode>(std::stoi(found)), found.substr(code + 1));
+}
+
+// Returns what stands against the start once the files of the plan on drives are known.
+std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPlan& plan) {
+  if (!setup.ranks->first()) return {};
+  const auto space = read_run_space(setup.config, setup.source->spec(), &plan.drives,
+                                    setup.inputs.ranks_per_node);
+  const std::string refusal = space ? space_refusal(*space) : "";
+  if (refusal.empty()) return {};
+  return {{ExitCode::kDoesNotFit, refusal}};
+}
+
 int train(const MeasuredRun& setup, const std::vector<std::string>& command,
           const std::string& trace_path) {
   const TierPlan plan = setup.plan();
+  refuse_start(*setup.ranks, space_problems(setup, plan));
   PlanForecast forecast(&setup);
   const bool first = setup.ranks->first();
   const std::string& path = setup.config.run.dir;
@@ -151,13 +178,27 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
   }
 }
 
+// Looks at the data and at the space for checkpoints before units are measured.
+std::vector<InputProblem> problems_of_start(const OpenedRun& run) {
+  if (!run.ranks->first()) return {};
+  std::vector<InputProblem> problems = check_data_files(run.config, *run.source);
+  if (const auto space = read_run_space(run.config, run.source->spec())) {
+    const std::string refusal = space_refusal(*space);
+    if (!refusal.empty()) problems.push_back({ExitCode::kDoesNotFit, refusal});
+  }
+  return problems;
+}
+
 int run_train(const TrainOptions& options) {
-  const MeasuredRun setup = join_run(options.run);
+  OpenedRun opened = join_run(options.run);
+  const std::shared_ptr<RunRanks> ranks = opened.ranks;
   try {
+    refuse_start(*ranks, problems_of_start(opened));
+    const MeasuredRun setup(std::move(opened));
     return train(setup, options.command, options.trace);
   } catch (const std::exception& error) {
     // Other ranks receive the failure reason before this rank exits.
-    setup.ranks->world().report_failure(error.what());
+    ranks->world().report_failure(error.what());
     throw;
   }
 }

@@ -20,6 +20,7 @@
 #include "trainer/setup/micro_batch_choice.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/setup/run_space.h"
 
 namespace longshore {
 namespace {
@@ -392,6 +393,12 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
     notes.push_back("offload.nvme: " + plan.drives.tier.directories[i] +
                     " is in memory (tmpfs): its files are lost with the machine, and they use host "
                     "memory");
+  }
+  if (!run.elsewhere) {
+    const auto space = read_run_space(run.config, run.source->spec(), &plan.drives,
+                                      run.inputs.ranks_per_node);
+    const std::string warning = space ? space_warning(*space) : "";
+    if (!warning.empty()) notes.push_back(warning);
   }
   return notes;
 }

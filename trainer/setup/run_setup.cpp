@@ -134,14 +134,34 @@ void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t
   prepare_cuda(gpu);
 }
 
-// Sets the run's machines, and divides the target machine's cores among its ranks.
-void take_machine(ReadRun& run, int32_t ranks_per_node, const std::optional<Machine>& elsewhere) {
-  run.ranks_per_node = ranks_per_node;
+// Sets the run's machines.
+void take_machine(ReadRun& run, const std::optional<Machine>& elsewhere) {
   run.here = probe_machine();
   run.machine = elsewhere.value_or(run.here);
   run.elsewhere = elsewhere.has_value();
+}
+
+// Divides the target machine's cores among its ranks.
+void divide_cores(ReadRun& run, int32_t ranks_per_node) {
+  run.ranks_per_node = ranks_per_node;
   run.machine.physical_cores = std::max(1, run.machine.physical_cores / ranks_per_node);
   run.machine.logical_cores = std::max(1, run.machine.logical_cores / ranks_per_node);
+}
+
+// Gives every GPU of the target machine a rank, unless the numbers are given.
+void take_assumed(ReadRun& run, const AssumedRanks& assumed) {
+  const bool cuda = device_kind(run.config) == DeviceKind::kCuda;
+  const auto gpus = static_cast<int32_t>(cuda ? run.machine.gpus.size() : 0);
+  const int32_t places = std::max(1, gpus);
+  const int32_t ranks = assumed.ranks > 0 ? assumed.ranks : run.elsewhere ? places : 1;
+  const int32_t per_node = assumed.per_node > 0 ? assumed.per_node : std::min(ranks, places);
+  if (run.elsewhere && gpus > 0 && per_node > gpus) {
+    throw ConfigError("--ranks-per-node " + std::to_string(per_node) + ": the machine has " +
+                      std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") +
+                      ", and each rank needs one; --gpus plans for a machine with more");
+  }
+  run.topology = topology_of(run.config.fsdp, ranks, per_node);
+  divide_cores(run, per_node);
 }
 
 }  // namespace
@@ -169,10 +189,10 @@ ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, Set
   } else if (device_kind(run.config) == DeviceKind::kCuda && !found.usable.empty()) {
     prepare_cuda(0);  // for measuring units
   }
-  run.topology = topology_of(run.config.fsdp, assumed.ranks, assumed.per_node);
   run.weights = assumed.weights;
   run.probe_memory = assumed.probe_memory;
-  take_machine(run, assumed.per_node, assumed.machine);
+  take_machine(run, assumed.machine);
+  take_assumed(run, assumed);
   return run;
 }
 
@@ -215,7 +235,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.nvme.seconds_per_step = measured_step_seconds(config.run.dir + "/metrics.jsonl");
 }
 
-MeasuredRun join_run(const RunArguments& arguments) {
+OpenedRun join_run(const RunArguments& arguments) {
   ReadRun run;
   run.config = load_run_config(arguments.files, arguments.overrides);
   with_data_files(run.config.data);  // throws before anything is created
@@ -228,12 +248,13 @@ MeasuredRun join_run(const RunArguments& arguments) {
     agree_on_gpus(ranks->world(), run.config, found, gpu);
     ready_gpu(run.config, found, gpu, gpu + 1);
     run.topology = ranks->topology();
-    take_machine(run, ranks->info().local_size, std::nullopt);
+    take_machine(run, std::nullopt);
+    divide_cores(run, ranks->info().local_size);
     OpenedRun opened(std::move(run));
     check_run_export(opened.config, *opened.source);
     agree_on_run(opened);
     if (opened.source->arch().moe.balance != 0.0) ranks->add_routers();
-    return MeasuredRun(std::move(opened));
+    return opened;
   } catch (const std::exception& error) {
     ranks->world().report_failure(error.what());
     throw;

@@ -25,8 +25,8 @@ struct RunArguments {
 
 // Simulated ranks, machine and weights: a plan may be made without them.
 struct AssumedRanks {
-  int32_t ranks = 1;
-  int32_t per_node = 1;
+  int32_t ranks = 0;     // 0: one for each GPU of `machine`; one on the local machine
+  int32_t per_node = 0;  // 0: one for each GPU of the machine, at most `ranks`
   std::optional<Machine> machine = {};  // empty: the local machine
   // kOptional: the model's directory may have no weights yet.
   ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired;
@@ -36,8 +36,8 @@ struct AssumedRanks {
 
 struct ReadRun {
   RunConfig config;
-  // Null if the command joins no other ranks. Shared, because join_run reports a later stage's
-  // failure to the other ranks after that stage's object is destroyed.
+  // Null if the command joins no other ranks. Shared, because a later stage's failure is reported
+  // to the other ranks after that stage's object is destroyed.
   std::shared_ptr<RunRanks> ranks;
   ShardTopology topology;
   int32_t ranks_per_node = 1;
@@ -80,9 +80,9 @@ enum class SetupFor : uint8_t { kPlanning, kComputing };
 ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed = {},
                  SetupFor purpose = SetupFor::kPlanning);
 
-// Runs all stages for a rank that a launcher started. On return all ranks have the same model and
-// run file. Throws CommError too.
-MeasuredRun join_run(const RunArguments& arguments);
+// Runs the stages up to the opened model for a rank that a launcher started. On return all ranks
+// have the same model and run file. Throws CommError too.
+OpenedRun join_run(const RunArguments& arguments);
 
 // Returns a line for each setting that is valid but may be unintended, for the plan's output.
 std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan);
