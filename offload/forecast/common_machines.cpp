@@ -38,8 +38,8 @@ constexpr HostSheet kEpyc9554 = {"AMD EPYC 9554", 64, SimdLevel::kAvx512, 460.8,
 // Intel: 8 channels DDR5-4800.
 constexpr HostSheet kXeon = {"Intel Xeon Platinum 8480+", 56, SimdLevel::kAvx512, 307.2, 80, 400.0};
 // A board for eight GPUs, whose switches give each of them 16 lanes.
-constexpr HostSheet kXeonBoard = {"Intel Xeon Platinum 8480+", 56, SimdLevel::kAvx512, 307.2, 128,
-                                  1500.0};
+constexpr HostSheet kXeonBoard = {
+    "Intel Xeon Platinum 8480+", 56, SimdLevel::kAvx512, 307.2, 128, 1500.0};
 
 // A host and its installed memory.
 struct Place {
@@ -54,24 +54,24 @@ constexpr double kPcie4x8 = 15.75, kPcie4x16 = 31.5, kPcie5x16 = 63.0;
 
 // A GPU by its data sheet. Products are dense, with sums in fp32.
 struct GpuSheet {
-  const char* name;      // "rtx-4090"
-  const char* spelled;   // as the driver spells it
-  const char* also;      // other spellings, as compact() writes them, between spaces
+  const char* name;     // "rtx-4090"
+  const char* spelled;  // as the driver spells it
+  const char* also;     // other spellings, as compact() writes them, between spaces
   int64_t gib;
-  double bf16, fp32;     // TFLOP/s
+  double bf16, fp32;  // TFLOP/s
   double memory_gbs;
   double pcie_gbs;
   int lanes;
   double watts;
-  Place one;             // the host of one GPU
-  Place several;         // the host of "2x" and more
+  Place one;                // the host of one GPU
+  Place several;            // the host of "2x" and more
   double nvlink_gbs = 0.0;  // in one direction; 0: GPUs exchange through the host
 };
 
-// Sources: NVIDIA's whitepapers of Ampere GA102, Ada and RTX Blackwell, the product pages of GeForce
-// GPUs (bf16 is twice fp32 there, as in the whitepapers), the data sheets of A100, RTX A6000, L40S,
-// H100 and H200 (dense is half of the figures with sparsity). The RTX 4060 of laptops is counted at
-// its highest clock and 115 W.
+// Sources: NVIDIA's whitepapers of Ampere GA102, Ada and RTX Blackwell, the product pages of
+// GeForce GPUs (bf16 is twice fp32 there, as in the whitepapers), the data sheets of A100, RTX
+// A6000, L40S, H100 and H200 (dense is half of the figures with sparsity). The RTX 4060 of laptops
+// is counted at its highest clock and 115 W.
 constexpr std::array kGpus = {
     GpuSheet{"rtx-3060", "NVIDIA GeForce RTX 3060", "3060", 12, 25.4, 12.7, 360, kPcie4x16, 16, 170,
              kOldDesktop, kServer},
@@ -81,8 +81,18 @@ constexpr std::array kGpus = {
              kOldDesktop, kServer},
     GpuSheet{"rtx-3090", "NVIDIA GeForce RTX 3090", "3090", 24, 71.0, 35.6, 936, kPcie4x16, 16, 350,
              kOldDesktop, kServer},
-    GpuSheet{"rtx-4060-laptop", "NVIDIA GeForce RTX 4060 Laptop GPU", "4060laptop rtx4060mobile 4060mobile", 8, 29.2, 14.6,
-             256, kPcie4x8, 8, 115, {&kLaptop, 32}, kServer},
+    GpuSheet{"rtx-4060-laptop",
+             "NVIDIA GeForce RTX 4060 Laptop GPU",
+             "4060laptop rtx4060mobile 4060mobile",
+             8,
+             29.2,
+             14.6,
+             256,
+             kPcie4x8,
+             8,
+             115,
+             {&kLaptop, 32},
+             kServer},
     GpuSheet{"rtx-4060", "NVIDIA GeForce RTX 4060", "4060", 8, 30.2, 15.1, 272, kPcie4x8, 8, 115,
              kDesktop, kServer},
     GpuSheet{"rtx-4060-ti-8gb", "NVIDIA GeForce RTX 4060 Ti", "rtx4060ti 4060ti", 8, 44.1, 22.06,
@@ -105,18 +115,80 @@ constexpr std::array kGpus = {
              360, kDesktop, kServer},
     GpuSheet{"rtx-5090", "NVIDIA GeForce RTX 5090", "5090", 32, 209.5, 104.8, 1792, kPcie5x16, 16,
              575, kDesktop, kServer},
-    GpuSheet{"rtx-a6000", "NVIDIA RTX A6000", "a6000", 48, 154.8, 38.7, 768, kPcie4x16, 16, 300,
-             {&kEpyc7763, 256}, {&kEpyc7763, 512}},
-    GpuSheet{"l40s", "NVIDIA L40S", "", 48, 362.05, 91.6, 864, kPcie4x16, 16, 350,
-             {&kEpyc9554, 256}, kServer},
-    GpuSheet{"a100-40gb", "NVIDIA A100-PCIE-40GB", "a100 a100pcie", 40, 312.0, 19.5, 1555,
-             kPcie4x16, 16, 250, {&kEpyc7763, 256}, {&kEpyc7763, 1024}},
-    GpuSheet{"a100-80gb", "NVIDIA A100 80GB PCIe", "a100 a100pcie", 80, 312.0, 19.5, 1935,
-             kPcie4x16, 16, 300, {&kEpyc7763, 256}, {&kEpyc7763, 1024}},
-    GpuSheet{"h100-sxm", "NVIDIA H100 SXM", "h100 h100hbm3 h100sxm5", 80, 989.4, 67.0, 3350,
-             kPcie5x16, 16, 700, {&kXeon, 512}, {&kXeonBoard, 2048}, 450.0},
-    GpuSheet{"h200-sxm", "NVIDIA H200 SXM", "h200 h200sxm5", 140, 989.4, 67.0, 4800, kPcie5x16, 16,
-             700, {&kXeon, 512}, {&kXeonBoard, 2048}, 450.0},
+    GpuSheet{"rtx-a6000",
+             "NVIDIA RTX A6000",
+             "a6000",
+             48,
+             154.8,
+             38.7,
+             768,
+             kPcie4x16,
+             16,
+             300,
+             {&kEpyc7763, 256},
+             {&kEpyc7763, 512}},
+    GpuSheet{"l40s",
+             "NVIDIA L40S",
+             "",
+             48,
+             362.05,
+             91.6,
+             864,
+             kPcie4x16,
+             16,
+             350,
+             {&kEpyc9554, 256},
+             kServer},
+    GpuSheet{"a100-40gb",
+             "NVIDIA A100-PCIE-40GB",
+             "a100 a100pcie",
+             40,
+             312.0,
+             19.5,
+             1555,
+             kPcie4x16,
+             16,
+             250,
+             {&kEpyc7763, 256},
+             {&kEpyc7763, 1024}},
+    GpuSheet{"a100-80gb",
+             "NVIDIA A100 80GB PCIe",
+             "a100 a100pcie",
+             80,
+             312.0,
+             19.5,
+             1935,
+             kPcie4x16,
+             16,
+             300,
+             {&kEpyc7763, 256},
+             {&kEpyc7763, 1024}},
+    GpuSheet{"h100-sxm",
+             "NVIDIA H100 SXM",
+             "h100 h100hbm3 h100sxm5",
+             80,
+             989.4,
+             67.0,
+             3350,
+             kPcie5x16,
+             16,
+             700,
+             {&kXeon, 512},
+             {&kXeonBoard, 2048},
+             450.0},
+    GpuSheet{"h200-sxm",
+             "NVIDIA H200 SXM",
+             "h200 h200sxm5",
+             140,
+             989.4,
+             67.0,
+             4800,
+             kPcie5x16,
+             16,
+             700,
+             {&kXeon, 512},
+             {&kXeonBoard, 2048},
+             450.0},
 };
 
 // Machines with names of their own.
@@ -208,20 +280,19 @@ void add_gpus(const GpuSheet& gpu, const HostSheet& host, int32_t count, Machine
                 giga(kBothLinksShare * pcie)};
   const double collective =
       gpu.nvlink_gbs > 0.0 ? gpu.nvlink_gbs * kNvlinkCollectives : pcie * kHostCollectives;
-  for (int32_t ranks = 2; ranks <= count; ranks = ranks < count ? std::min(2 * ranks, count)
-                                                               : count + 1) {
+  for (int32_t ranks = 2; ranks <= count;
+       ranks = ranks < count ? std::min(2 * ranks, count) : count + 1) {
     const CollectiveRate whole = {.bytes = giga(collective)};
     const CollectiveRate half = {.bytes = giga(collective / 2.0)};
     rates.groups.push_back({DeviceKind::kCuda, ranks, whole, whole, half});
   }
-  for (const auto& [dtype, peak] :
-       {std::pair(DType::kBF16, gpu.bf16), {DType::kF32, gpu.fp32}}) {
-    rates.compute.push_back({.device = DeviceKind::kCuda,
-                             .dtype = dtype,
-                             .products = {{1024.0, tera(kNarrowProducts * peak)},
-                                          {4096.0, tera(kWideProducts * peak)}},
-                             .attention = tera(kAttention * peak),
-                             .adapters = std::round(kAdapters * gpu.memory_gbs) * kGiga});
+  for (const auto& [dtype, peak] : {std::pair(DType::kBF16, gpu.bf16), {DType::kF32, gpu.fp32}}) {
+    rates.compute.push_back(
+        {.device = DeviceKind::kCuda,
+         .dtype = dtype,
+         .products = {{1024.0, tera(kNarrowProducts * peak)}, {4096.0, tera(kWideProducts * peak)}},
+         .attention = tera(kAttention * peak),
+         .adapters = std::round(kAdapters * gpu.memory_gbs) * kGiga});
   }
 }
 
@@ -253,7 +324,8 @@ DescribedMachine estimated(const GpuSheet* gpu, int32_t count, const Place& plac
   rates.copy = giga(std::min(kCopyGbs, kCopyShare * host.memory_gbs));
   rates.pin = giga(kPinGbs);
   for (const StateFormatTraits& traits : kStateFormats) {
-    rates.updates.push_back({.format = traits.format, .bytes = giga(kUpdateShare * host.memory_gbs)});
+    rates.updates.push_back(
+        {.format = traits.format, .bytes = giga(kUpdateShare * host.memory_gbs)});
   }
   rates.drives = {drive_of(kDriveRead, kDriveWritten)};
   rates.files_read = rates.drives.front().read;

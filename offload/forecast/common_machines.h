@@ -16,10 +16,10 @@ namespace longshore {
 
 // The parts of a machine that are not those of its description.
 struct MachineChanges {
-  int32_t gpus = 0;           // 0: as described
-  Bytes memory = 0;           // of the host, installed; 0: as described
-  double drive_read = 0.0;    // bytes per second by a data sheet; 0: as described
-  double drive_written = 0.0; // 0: in the proportion of the known drive
+  int32_t gpus = 0;            // 0: as described
+  Bytes memory = 0;            // of the host, installed; 0: as described
+  double drive_read = 0.0;     // bytes per second by a data sheet; 0: as described
+  double drive_written = 0.0;  // 0: in the proportion of the known drive
 
   bool any() const { return gpus > 0 || memory > 0 || drive_read > 0.0; }
 };

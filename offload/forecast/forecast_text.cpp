@@ -118,7 +118,7 @@ std::string time_text(const PlanScreen& screen) {
     text += "\n";
   }
   if (run.watt_hours) text += "  energy: about " + number(*run.watt_hours, "%.3g") + " Wh\n";
-  return text + "  (rates: " + screen.source + ")\n";
+  return text;
 }
 
 std::string wall_text(const TierPlan& plan, const PlanScreen& screen) {
@@ -188,6 +188,22 @@ std::set<size_t> shown_points(const std::vector<PlanPoint>& points) {
   return shown;
 }
 
+// Says how long a drive lasts under a plan's writes; empty if it writes little.
+std::string wear_line(const std::string& number, const PlanPoint& point,
+                      std::optional<Bytes> rated_writes) {
+  constexpr Bytes kMuch = 1'000'000'000;                 // written by a step
+  constexpr Bytes kUsualRating = 1'200'000'000'000'000;  // of a drive of 2 TB for workstations
+  if (point.drives < kMuch) return "";
+  const double step = static_cast<double>(point.drives);
+  const double rated = static_cast<double>(rated_writes.value_or(kUsualRating));
+  return "plan " + number + " writes " + formatted("%.3g", step * 1e-9) +
+         " TB to drives in 1000 steps; " +
+         (rated_writes ? "its rated " : std::string("a drive rated for ")) +
+         formatted("%.4g", rated * 1e-12) + (rated_writes ? " TB last " : " TB lasts ") +
+         format_count(std::llround(rated / step)) + " steps, " +
+         rounded_seconds(rated / step * point.seconds) + "\n";
+}
+
 std::string memory_line(const std::string& name, const std::vector<PlanLine>& lines) {
   std::vector<PlanLine> sorted = lines;
   std::ranges::stable_sort(sorted, std::greater<>(), &PlanLine::bytes);
@@ -206,15 +222,17 @@ std::string head_text(const TierPlan& plan, const Machine& machine, const PlanSc
                      " parameters, " + count_text(static_cast<double>(plan.trainable)) +
                      " trained; " + std::to_string(screen.sequences_per_step) + " sequences a step";
   if (plan.topology.ranks > 1) {
-    text += " on " + std::to_string(plan.topology.ranks) + " ranks (" +
-            std::string(name_of(plan.topology.strategy)) + "; bytes are of one rank)";
+    text += " on all ranks (" + std::string(name_of(plan.topology.strategy)) +
+            "; bytes below are of one rank)";
   }
   const bool gpu = plan.device.kind == DeviceKind::kCuda && !machine.gpus.empty();
   text += "\nmachine: " + machine.cpu_model + ", " + std::to_string(machine.physical_cores) +
-          " cores, " + format_bytes(machine.ram_total) + " of memory";
+          " cores" + (plan.ranks_per_node > 1 ? " for each rank, " : ", ") +
+          format_bytes(machine.ram_total) + " of memory";
   if (gpu) {
     text += ", " + std::to_string(machine.gpus.size()) + " x " + machine.gpus.front().name;
   }
+  if (!screen.source.empty()) text += "\nspeeds: " + screen.source;
   return text + "\n\n";
 }
 
@@ -299,8 +317,12 @@ Json to_json(const CollectiveRate& rate) {
 std::string rounded_seconds(double seconds) {
   if (seconds < 1.0) return number(seconds * 1e3, "%.3g ms");
   if (seconds < 99.5) return number(seconds, "%.3g s");
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) {
+    const std::string minutes = std::to_string(whole / 60) + " min";
+    return whole % 60 == 0 ? minutes : minutes + " " + std::to_string(whole % 60) + " s";
+  }
   const auto minutes = static_cast<int64_t>(std::llround(seconds / 60.0));
-  if (minutes < 60) return std::to_string(minutes) + " min";
   if (minutes < 48 * 60) {
     return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
   }
@@ -334,19 +356,25 @@ std::string change_text(const std::vector<KeyChange>& changes) {
   return joined(parts);
 }
 
-std::string format_points(const std::vector<PlanPoint>& points) {
-  std::string text = "        step        device          host    drives, a step   keys\n";
+std::string format_points(const std::vector<PlanPoint>& points, std::optional<Bytes> rated_writes) {
+  std::string text =
+      "    tokens/s          step        device          host   drives: read       written   keys, "
+      "of a step\n";
+  std::string wear;
   for (const size_t i : shown_points(points)) {
     const PlanPoint& point = points[i];
     const auto column = [](const std::string& value, size_t width) {
       return value.size() < width ? std::string(width - value.size(), ' ') + value : value;
     };
-    text += column(std::to_string(i + 1), 2) + column(rounded_seconds(point.seconds), 10) +
-            column(format_bytes(point.device), 14) + column(format_bytes(point.host), 14) +
-            column(format_bytes(point.drives), 18) + "   " +
+    const std::string number = std::to_string(i + 1);
+    text += column(number, 2) + column(format_count(std::llround(point.tokens_per_second)), 10) +
+            column(rounded_seconds(point.seconds), 14) + column(format_bytes(point.device), 14) +
+            column(format_bytes(point.host), 14) + column(format_bytes(point.read), 15) +
+            column(format_bytes(point.drives), 14) + "   " +
             (point.changes.empty() ? "as in the run file" : change_text(point.changes)) + "\n";
+    wear += wear_line(number, point, rated_writes);
   }
-  return text;
+  return text + wear;
 }
 
 Json forecast_to_json(const RunForecast& forecast, const std::string& source) {
@@ -383,9 +411,11 @@ Json points_to_json(const std::vector<PlanPoint>& points) {
   for (const PlanPoint& point : points) {
     Json keys = Json::object();
     for (const KeyChange& change : point.changes) keys[change.key] = change.value;
-    array.push_back({{"step_seconds", point.seconds},
+    array.push_back({{"tokens_per_second", point.tokens_per_second},
+                     {"step_seconds", point.seconds},
                      {"device_bytes", point.device},
                      {"host_bytes", point.host},
+                     {"drive_bytes_read", point.read},
                      {"drive_bytes_written", point.drives},
                      {"changes", keys}});
   }

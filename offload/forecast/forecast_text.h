@@ -5,6 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,13 +29,15 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
 // Returns the screen's first line, and its line about a step if the rates are known.
 std::string format_brief(const TierPlan& plan, const PlanScreen& screen);
 
-// Formats a duration such as "3 h 24 min", "12.3 s" or "81 ms".
+// Formats a duration such as "3 h 24 min", "3 min 29 s", "12.3 s" or "81 ms".
 std::string rounded_seconds(double seconds);
 // Formats changes such as "fsdp.prefetch = 2, train.micro_batch = 4".
 std::string change_text(const std::vector<KeyChange>& changes);
 // Lists points of a search by speed, with their numbers, costs and changed keys: of many only the
-// fastest that differ by more than a forecast errs, and those that take least of each memory.
-std::string format_points(const std::vector<PlanPoint>& points);
+// fastest that differ by more than a forecast errs, and those that take least of each memory. Says
+// how long drives with this rating last under plans that write much; empty: a usual rating.
+std::string format_points(const std::vector<PlanPoint>& points,
+                          std::optional<Bytes> rated_writes = std::nullopt);
 
 // Return JSON; unknown values are null.
 nlohmann::ordered_json forecast_to_json(const RunForecast& forecast, const std::string& source);

@@ -242,9 +242,11 @@ PlanDraft PlanSearch::draft(const std::vector<size_t>& choice) const {
     return {.point = PlanPoint{.choice = choice,
                                .changes = changes_of(choice),
                                .seconds = forecast.seconds,
+                               .tokens_per_second = forecast.tokens_per_second,
                                .device = plan.device.total,
                                .host = plan.host.total,
-                               .drives = plan.step.traffic.nvme_written}};
+                               .drives = plan.step.traffic.nvme_written,
+                               .read = plan.step.traffic.nvme_read + plan.step.traffic.files_read}};
   } catch (const DoesNotFitError&) {
     return impossible;
   }

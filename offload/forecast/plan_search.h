@@ -36,7 +36,9 @@ struct PlanPoint {
   std::vector<size_t> choice;      // by axis
   std::vector<KeyChange> changes;  // relative to the run's own values
   double seconds = 0.0;
+  double tokens_per_second = 0.0;          // of all ranks
   Bytes device = 0, host = 0, drives = 0;  // of one rank; drives: written by a step
+  Bytes read = 0;                          // from drives and from the model's files by a step
 };
 
 // A plan that was drafted: its point, or why it is none.

@@ -195,10 +195,15 @@ std::string describe_levers(const PlanInputs& inputs, const Machine& machine, co
 std::string explain_side(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
                          const Side& side) {
   const PlanAccount& account = side.of(plan);
-  const auto [needed, given] = format_bytes_apart(account.total, account.limit);
-  std::string text = std::string(side.what) + ": the plan needs " + needed + ", " +
+  // The ranks of a machine share its memory; a limit of the run file is that of one rank.
+  const bool shared = &account == &plan.host && account.limit_auto && plan.ranks_per_node > 1;
+  const int32_t ranks = shared ? plan.ranks_per_node : 1;
+  const auto [needed, given] = format_bytes_apart(account.total * ranks, account.limit * ranks);
+  std::string text = std::string(side.what) + ": the plan needs " + needed +
+                     (shared ? " for " + std::to_string(ranks) + " ranks, " : ", ") +
                      (account.limit_auto ? "the machine has " : std::string(side.key) + " is ") +
-                     given + ", " + format_bytes(missing(plan, side)) + " too little";
+                     given + ", " + format_bytes(missing(plan, side) * ranks) + " too little";
+  if (shared) text += "; of one rank:";
   text += describe_lines(account.lines);
   text += "\n  what would help:" + describe_levers(inputs, machine, plan, side);
   if (!account.limit_auto) {

@@ -178,10 +178,20 @@ std::string device_limit_name(const TierPlan& plan) {
 // Returns the device's part of the first line. Without a limit of the run file a CPU's is what the
 // plan needs, of which nothing is left by construction.
 std::string device_share(const TierPlan& plan) {
+  const char* name = plan.topology.ranks > 1 ? "each device" : "device";
   if (plan.device.limit_auto && plan.device.kind == DeviceKind::kCpu) {
-    return "device " + format_bytes(plan.device.total) + ", without a limit";
+    return std::string(name) + " " + format_bytes(plan.device.total) + ", without a limit";
   }
-  return share_text("device", plan.device.total, plan.device.limit);
+  return share_text(name, plan.device.total, plan.device.limit);
+}
+
+// Returns "" for one rank, else " on 2 GPUs of one machine".
+std::string place_text(const TierPlan& plan) {
+  const int32_t ranks = plan.topology.ranks, machines = plan.machines();
+  if (ranks == 1) return "";
+  return " on " + std::to_string(ranks) +
+         (plan.device.kind == DeviceKind::kCuda ? " GPUs of " : " ranks of ") +
+         (machines == 1 ? std::string("one machine") : std::to_string(machines) + " machines");
 }
 
 // Returns "" if the cap covers everything.
@@ -320,8 +330,10 @@ Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
   return array;
 }
 
-Json ranks_json(const ShardTopology& topology) {
+Json ranks_json(const TierPlan& plan) {
+  const ShardTopology& topology = plan.topology;
   return {{"ranks", topology.ranks},
+          {"ranks_per_node", plan.ranks_per_node},
           {"strategy", name_of(topology.strategy)},
           {"shard_ranks", topology.shard_ranks},
           {"replicas", topology.replicas()}};
@@ -391,10 +403,14 @@ std::string count_text(double count) {
 }
 
 std::string plan_verdict(const TierPlan& plan) {
-  std::string text = plan.fits() ? "fits: " : "does not fit: ";
-  text += device_share(plan) + "; " + share_text("host", plan.host.total, plan.host.limit);
+  // The ranks of a machine share its memory.
+  const int32_t sharing = plan.ranks_per_node;
+  const char* host = plan.machines() > 1 ? "each host" : "host";
+  std::string text = (plan.fits() ? "fits" : "does not fit") + place_text(plan) + ": ";
+  text += device_share(plan) + "; " +
+          share_text(host, plan.host.total * sharing, plan.host.limit * sharing);
   if (!plan.host.limit_is_there()) {
-    text += ", of which the machine has " + format_bytes(plan.host.machine);
+    text += ", of which the machine has " + format_bytes(plan.host.machine * sharing);
   }
   if (plan.drives.missing > 0)
     text += "; drives " + format_bytes(plan.drives.missing) + " too little";
@@ -403,14 +419,11 @@ std::string plan_verdict(const TierPlan& plan) {
 
 // The sizes are "about", because headers are not counted.
 std::string length_text(const TierPlan& plan) {
-  constexpr Bytes kBf16Bytes = 2, kFp32Bytes = 4;
   return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
                          : "  steps by train.epochs") +
          "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
-         (plan.adapter
-              ? ", an export about " + format_bytes(plan.trainable * kFp32Bytes)
-              : ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes)) +
-         "\n";
+         (plan.adapter ? ", an export about " : ", an export in bf16 about ") +
+         format_bytes(plan.export_bytes) + "\n";
 }
 
 // Returns "" without drives.
@@ -477,7 +490,7 @@ nlohmann::ordered_json plan_to_json(const TierPlan& plan, const Machine& machine
   const Json json = {{"fits", plan.fits()},
                      {"parameters", plan.parameters},
                      {"trainable", plan.trainable},
-                     {"ranks", ranks_json(plan.topology)},
+                     {"ranks", ranks_json(plan)},
                      {"device", device_json(plan)},
                      {"host", host_json(plan)},
                      {"nvme", nvme_json(plan)},

@@ -41,9 +41,9 @@ struct TierPlan {
   bool frozen_in_files = false;  // frozen parameters are read from the model's files
   int compute_threads = 1;
   int optimizer_threads = 1;
-  int64_t steps = 0;                         // of the run; 0: unknown
+  int64_t steps = 0;  // of the run; 0: unknown
   Bytes checkpoint_bytes = 0;
-  Bytes export_bytes = 0;  // without merging adapters
+  Bytes export_bytes = 0;                    // without merging adapters
   std::vector<UnitsDifference> other_units;  // filled in by compare_units
 
   int32_t machines() const { return (topology.ranks + ranks_per_node - 1) / ranks_per_node; }

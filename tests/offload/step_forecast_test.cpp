@@ -495,6 +495,33 @@ TEST(PlanSearch, ShowsPlansThatAreAlikeOnce) {
   EXPECT_NE(text.find("\n24 "), std::string::npos) << text;
 }
 
+// Goal: the table begins with tokens/s, shows what a step reads and writes, and says how long a
+// drive lasts under plans that write much.
+TEST(PlanSearch, ShowsSpeedReadsAndWear) {
+  const PlanPoint writes = {.choice = {},
+                            .changes = {},
+                            .seconds = 209.0,
+                            .tokens_per_second = 313.4,
+                            .device = 20 * kGiB,
+                            .host = 100 * kGiB,
+                            .drives = 600'000'000'000,
+                            .read = 700 * kGiB};
+  const std::string text = format_points({writes});
+  EXPECT_NE(text.find("\n 1       313    3 min 29 s "), std::string::npos) << text;
+  EXPECT_NE(text.find(" 700.0 GiB     558.8 GiB "), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("plan 1 writes 600 TB to drives in 1000 steps; a drive rated for 1200 TB lasts "
+                "2 000 steps, 4.8 days"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(
+      format_points({writes}, Bytes{300'000'000'000'000}).find("its rated 300 TB last 500 steps"),
+      std::string::npos);
+  PlanPoint little = writes;
+  little.drives = 1000;
+  EXPECT_EQ(std::ranges::count(format_points({little}), '\n'), 2);
+}
+
 // Goal: the plan's text answers a new user's questions.
 TEST(PlanScreen, AnswersTheQuestionsInWords) {
   const Case one;
@@ -527,6 +554,7 @@ TEST(PlanScreen, SecondsAreReadable) {
   EXPECT_EQ(rounded_seconds(0.0812), "81.2 ms");
   EXPECT_EQ(rounded_seconds(12.34), "12.3 s");
   EXPECT_EQ(rounded_seconds(600), "10 min");
+  EXPECT_EQ(rounded_seconds(209.2), "3 min 29 s");
   EXPECT_EQ(rounded_seconds(12240), "3 h 24 min");
   EXPECT_EQ(rounded_seconds(86400 * 3), "3.0 days");
 }

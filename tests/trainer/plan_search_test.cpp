@@ -77,8 +77,8 @@ class Searching : public testing::Test {
                                        {"train.sequences_per_step", "16"},
                                        {"fsdp.units", "auto"}};
     overrides.insert(overrides.end(), pair.overrides.begin(), pair.overrides.end());
-    const MeasuredRun setup(OpenedRun(
-        read_run({.files = {}, .overrides = overrides}, {.machine = described.machine})));
+    const MeasuredRun setup(
+        OpenedRun(read_run({.files = {}, .overrides = overrides}, {.machine = described.machine})));
     PlanForecast forecast(&setup, described);
     Compared compared;
     const auto begin = std::chrono::steady_clock::now();

@@ -20,14 +20,13 @@ namespace fs = std::filesystem;
 // Plans the coarsest cut that fits, as a run does.
 MeasuredRun measured(const std::string& recipe, const std::string& model,
                      const DescribedMachine& machine, const TemporaryDirectory& directory) {
-  return MeasuredRun(OpenedRun(read_run(
-      {.files = {recipe},
-       .overrides = {{"model.path", model},
-                     {"model.init", "random"},
-                     {"run.dir", directory.file("run")},
-                     {"data.cache", directory.file("cache")},
-                     {"data.train", "[\"rows.jsonl\"]"}}},
-      {.machine = machine.machine, .probe_memory = 0})));
+  return MeasuredRun(OpenedRun(read_run({.files = {recipe},
+                                         .overrides = {{"model.path", model},
+                                                       {"model.init", "random"},
+                                                       {"run.dir", directory.file("run")},
+                                                       {"data.cache", directory.file("cache")},
+                                                       {"data.train", "[\"rows.jsonl\"]"}}},
+                                        {.machine = machine.machine, .probe_memory = 0})));
 }
 
 // Each recipe fits its machine and has a forecast.

@@ -93,16 +93,23 @@ struct InitPlace {
   int32_t ranks = 1;                        // ranks on that machine
 };
 
-// A recipe's name ends with its machine and it uses one rank per GPU. Without a local GPU, that
-// machine is the target.
+int32_t ranks_of(const DescribedMachine& described) {
+  return static_cast<int32_t>(std::max<size_t>(1, described.machine.gpus.size()));
+}
+
+// A machine has a rank for each of its GPUs. A recipe's name ends with its machine. Without a local
+// GPU, that machine is the target.
 InitPlace place_of(const InitOptions& options, const NamedText* recipe) {
   InitPlace place;
-  if (!options.machine.empty()) place.machine = read_machine(options.machine);
-  if (recipe == nullptr) return place;
+  if (!options.machine.empty()) {
+    place.machine = read_machine(options.machine);
+    place.ranks = ranks_of(*place.machine);
+  }
+  if (recipe == nullptr || place.machine) return place;
   const std::string name(recipe->name);
   DescribedMachine own = read_machine(name.substr(name.rfind('_') + 1));
-  place.ranks = static_cast<int32_t>(std::max<size_t>(1, own.machine.gpus.size()));
-  if (!place.machine && find_gpus().usable.empty()) place.machine = std::move(own);
+  place.ranks = ranks_of(own);
+  if (find_gpus().usable.empty()) place.machine = std::move(own);
   return place;
 }
 

@@ -10,10 +10,12 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/input_check.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
+#include "trainer/setup/run_space.h"
 #include "trainer/use/reference_model.h"
 
 namespace longshore {
@@ -27,6 +29,8 @@ struct PlanOptions {
   bool schedule = false;  // print a training step's operations instead
   std::string svg;        // output file for a drawing of the schedule; empty: none
   std::string machine;    // description of a target machine; empty: the local one
+  MachineChanges changes;
+  std::string memory, drive;  // of changes, as given
   bool search = false;
   SearchScope scope;
   std::string save;  // output directory for the search's run files; empty: none
@@ -40,9 +44,12 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     const std::vector<std::string> files = with_data_files(config.data).train;
     const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
     lines = preparation.known(files);
-    if (!lines.empty() && config.train.steps == 0 && config.train.epochs > 0.0) {
+    if (!lines.empty()) {
       const TrainingData data(
           config, load_sequences(config, source, SequenceUse::kTrain, [] {}, Say::kNone));
+      const std::string packed = packed_rows_text(config, data.data());
+      if (!packed.empty()) lines.push_back(packed);
+      if (config.train.steps > 0 || config.train.epochs == 0.0) return lines;
       lines.push_back(formatted("train.epochs = %g: %lld steps of %lld sequences",
                                 config.train.epochs, static_cast<long long>(data.total_steps()),
                                 static_cast<long long>(config.train.sequences_per_step)));
@@ -195,7 +202,7 @@ int run_search(const PlanOptions& options, const MeasuredRun& setup,
   } else if (!points.empty()) {
     print_out(
         "%s%s%zu plans were compared; of %zu no other is better in every column (--save, --json)\n",
-        format_points(points).c_str(),
+        format_points(points, setup.config.offload.nvme_tbw).c_str(),
         on_drive ? "offload.nvme: put the directory on a fast drive of the machine\n" : "",
         search.plans_drafted(), points.size());
   }
@@ -220,6 +227,22 @@ int print_schedules(const PlanOptions& options, const MeasuredRun& setup, const 
   return 0;
 }
 
+// Returns the target machine with the changes of the command line; empty: the local one.
+std::optional<DescribedMachine> described_machine(const PlanOptions& options) {
+  if (options.machine.empty()) return std::nullopt;
+  MachineChanges changes = options.changes;
+  if (!options.memory.empty()) {
+    const std::optional<Bytes> memory = parse_bytes(options.memory);
+    if (!memory || *memory < kGiB) {
+      throw ConfigError("--ram " + options.memory +
+                        ": expected the installed memory, for example 128GiB");
+    }
+    changes.memory = *memory;
+  }
+  if (!options.drive.empty()) parse_drive_rates(options.drive, changes);
+  return read_machine(options.machine, changes);
+}
+
 int run_plan(const PlanOptions& given) {
   PlanOptions options = given;
   options.run = with_models(given.run);
@@ -227,12 +250,17 @@ int run_plan(const PlanOptions& given) {
   if (model_alone || !options.machine.empty()) {
     options.assumed.weights = ModelDirectory::Weights::kOptional;
   }
-  std::optional<DescribedMachine> described;
-  if (!options.machine.empty()) {
-    described = read_machine(options.machine);
-    options.assumed.machine = described->machine;
+  const std::optional<DescribedMachine> described = described_machine(options);
+  if (described) options.assumed.machine = described->machine;
+  OpenedRun opened(read_run(options.run, options.assumed));
+  // The data and the directories of another machine are not looked at.
+  const bool starts_here = !described && !model_alone;
+  if (starts_here) {
+    for (const InputProblem& problem : check_data_files(opened.config, *opened.source)) {
+      log_warning(problem.text + "; `longshore train` refuses it");
+    }
   }
-  const MeasuredRun setup(OpenedRun(read_run(options.run, options.assumed)));
+  const MeasuredRun setup(std::move(opened));
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
   if (options.search) return run_search(options, setup, described, forecast);
@@ -242,8 +270,13 @@ int run_plan(const PlanOptions& given) {
   if (options.bytes || options.json) compare_units(plan, setup.inputs, setup.machine);
   print_screen(options, setup, plan, forecast);
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
-  if (plan.fits()) return 0;
-  throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
+  if (!plan.fits()) throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
+  if (!starts_here) return 0;
+  const auto space =
+      read_run_space(setup.config, setup.source->spec(), &plan.drives, setup.inputs.ranks_per_node);
+  const std::string refusal = space ? space_refusal(*space) : "";
+  if (!refusal.empty()) throw DoesNotFitError(refusal);
+  return 0;
 }
 
 void add_plan(CommandArguments command, CommandLine& line) {
@@ -256,10 +289,19 @@ void add_plan(CommandArguments command, CommandLine& line) {
       .add_flag("--schedule", options.schedule, "print the operations of a training step instead")
       .excludes(json);
   command.add_option("--schedule-svg", options.svg, "draw the schedule to this SVG file");
-  command.add_option(
+  const CommandOption machine = command.add_option(
       "--machine", options.machine,
-      "target machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists all names), or a file "
-      "written by `longshore check machine --save FILE`");
+      "target machine: \"RTX 4090\", 2x-rtx-3090 and so on (a wrong name lists all names), or a "
+      "file written by `longshore check machine --save FILE`");
+  command.add_number("--gpus", options.changes.gpus, 1, 64, "number of GPUs of that machine")
+      .needs(machine);
+  command.add_option("--ram", options.memory, "installed memory of that machine: 128GiB")
+      .needs(machine);
+  command
+      .add_option("--nvme", options.drive,
+                  "rate of that machine's drive by its data sheet: 7GB/s, or 7GB/s,6GB/s as read "
+                  "and written")
+      .needs(machine);
   const CommandOption search = command.add_flag(
       "--search", options.search,
       "search the keys that do not change results: show the fastest plans that fit, and slower "
@@ -272,9 +314,10 @@ void add_plan(CommandArguments command, CommandLine& line) {
       .add_option("--save", options.save,
                   "write the run file of each plan of the search to this directory")
       .needs(search);
-  command.add_number("--ranks", options.assumed.ranks, 1, 1 << 20, "number of ranks to plan for");
+  command.add_number("--ranks", options.assumed.ranks, 1, 1 << 20,
+                     "ranks to plan for (with --machine: one for each of its GPUs)");
   command.add_number("--ranks-per-node", options.assumed.per_node, 1, 1 << 20,
-                     "ranks that share the memory of one machine");
+                     "ranks that share one machine (one for each of its GPUs)");
 }
 
 }  // namespace

@@ -112,8 +112,8 @@ void refuse_start(const RunRanks& ranks, const std::vector<InputProblem>& proble
 // Returns what stands against the start once the files of the plan on drives are known.
 std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPlan& plan) {
   if (!setup.ranks->first()) return {};
-  const auto space = read_run_space(setup.config, setup.source->spec(), &plan.drives,
-                                    setup.inputs.ranks_per_node);
+  const auto space =
+      read_run_space(setup.config, setup.source->spec(), &plan.drives, setup.inputs.ranks_per_node);
   const std::string refusal = space ? space_refusal(*space) : "";
   if (refusal.empty()) return {};
   return {{ExitCode::kDoesNotFit, refusal}};

@@ -201,14 +201,15 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
 std::string packed_rows_text(const RunConfig& config, const SequenceData& data) {
   const int64_t sequences = data.table.sequence_count(), step = config.train.sequences_per_step;
   if (!config.data.packing || sequences == 0) return "";
-  const auto rows = static_cast<double>(data.dataset->document_count() /
-                                        answers_of(config.train.loss));
+  const auto rows =
+      static_cast<double>(data.dataset->document_count() / answers_of(config.train.loss));
   const int64_t packed =
       std::llround(rows * static_cast<double>(step) / static_cast<double>(sequences));
   if (packed <= step) return "";
   return "a step has about " + format_count(packed) +
-         (is_paired(config.train.loss) ? " pairs" : " documents") + ": data.packing puts them into " +
-         format_count(step) + (step == 1 ? " sequence" : " sequences");
+         (is_paired(config.train.loss) ? " pairs" : " documents") +
+         ": data.packing puts them into " + format_count(step) +
+         (step == 1 ? " sequence" : " sequences");
 }
 
 std::vector<EvaluationSet> load_evaluation_sets(const RunConfig& config, const ModelSource& source,

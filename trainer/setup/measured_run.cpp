@@ -395,8 +395,8 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
                     "memory");
   }
   if (!run.elsewhere) {
-    const auto space = read_run_space(run.config, run.source->spec(), &plan.drives,
-                                      run.inputs.ranks_per_node);
+    const auto space =
+        read_run_space(run.config, run.source->spec(), &plan.drives, run.inputs.ranks_per_node);
     const std::string warning = space ? space_warning(*space) : "";
     if (!warning.empty()) notes.push_back(warning);
   }

@@ -14,17 +14,17 @@
 namespace longshore {
 
 struct RunSpace {
-  std::string directory;        // run.dir
-  Bytes free = 0;               // now, and what leftovers of a killed process hold
-  Bytes checkpoint = 0;         // one
-  Bytes exported = 0;           // at the run's end; 0: none
-  int64_t keep = 1;             // checkpoint.keep, or the checkpoints of the whole run if fewer
-  bool one_more = false;        // another one is written while these are kept
-  bool best = false;            // eval.keep_best
-  Bytes held = 0;               // by the run's checkpoints
-  Bytes drives = 0;             // that files of offload.nvme will take there
-  Bytes cache = 0;              // that data.cache may take there
-  bool done = false;            // the run has ended, so that nothing more is saved
+  std::string directory;  // run.dir
+  Bytes free = 0;         // now, and what leftovers of a killed process hold
+  Bytes checkpoint = 0;   // one
+  Bytes exported = 0;     // at the run's end; 0: none
+  int64_t keep = 1;       // checkpoint.keep, or the checkpoints of the whole run if fewer
+  bool one_more = false;  // another one is written while these are kept
+  bool best = false;      // eval.keep_best
+  Bytes held = 0;         // by the run's checkpoints
+  Bytes drives = 0;       // that files of offload.nvme will take there
+  Bytes cache = 0;        // that data.cache may take there
+  bool done = false;      // the run has ended, so that nothing more is saved
 
   // Returns what the largest moment of the run adds to what is held now.
   Bytes most() const;
