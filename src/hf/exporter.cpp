@@ -100,7 +100,8 @@ std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan
   return names;
 }
 
-// Checks that an export can go to `path` without touching foreign files, and returns its content.
+// Checks that an export can go to `path` without touching foreign files, and that none of those
+// would be loaded in its place. Returns the content of `path`.
 ExportContents contents_for(const fs::path& path, const std::vector<std::string>& names) {
   if (!fs::exists(path)) return {};
   if (!fs::is_directory(path)) {
@@ -116,6 +117,12 @@ ExportContents contents_for(const fs::path& path, const std::vector<std::string>
     throw ConfigError((path / name).string() +
                       ": was not written by an export, or changed since; name another directory, "
                       "or move the file away");
+  }
+  for (const std::string& name : contents.foreign) {
+    if (!is_loaded_as_weights(name)) continue;
+    throw ConfigError((path / name).string() +
+                      ": other weights, which programs may load in place of the export's; name "
+                      "another directory, or move the file away");
   }
   return contents;
 }

@@ -28,9 +28,9 @@ struct ExportResult {
 // allowed. `destination` need not exist.
 void check_export_place(const ModelDirectory& source, const std::string& destination);
 
-// Throws ConfigError if `destination` is the source, inside it, or a link, or if a foreign or
-// changed file has the name of a file to be written. A run calls it at its start, so that its end
-// cannot fail for these reasons.
+// Throws ConfigError if `destination` is the source, inside it, or a link, if a foreign or changed
+// file has the name of a file to be written, or if it holds foreign weights, which loaders may take
+// in place of the export's.
 void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
                               const std::string& destination, const ExportOptions& options = {});
 

@@ -57,20 +57,11 @@ Json parse_object(const std::string& text, const std::string& origin) {
                     "; model.path names the model, adapter.path the adapter");
 }
 
-// Compares the index's entries of one file with the file's tensors; both are sorted by name.
-void compare_with_index(const std::vector<std::string>& listed, const SafetensorsFile& file,
-                        const std::string& index_path, ProblemList& problems) {
-  for (const std::string& name : listed) {
-    if (file.find(name) == nullptr) {
-      problems.add(index_path + ": tensor '" + printable(name) + "' is not in " + file.path());
-    }
-  }
-  for (const TensorInfo& tensor : file.tensors()) {
-    if (!std::binary_search(listed.begin(), listed.end(), tensor.name)) {
-      problems.add(index_path + ": does not list tensor '" + printable(tensor.name) + "' of " +
-                   file.path() + " there");
-    }
-  }
+// Returns "tensor 'a'" or "3 tensors, 'a' first,".
+std::string counted(const std::vector<std::string>& names) {
+  const std::string first = "'" + printable(names.front()) + "'";
+  if (names.size() == 1) return "tensor " + first;
+  return std::to_string(names.size()) + " tensors, " + first + " first,";
 }
 
 }  // namespace
@@ -79,7 +70,6 @@ ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
   ModelDirectory directory;
   directory.fd_ = open_hub_directory(path, "model.path names a Hugging Face directory");
   directory.read_configs();
-  directory.check_quantisation();
   directory.open_weights(weights);
   directory.build_table();
   directory.list_companions();
@@ -108,22 +98,27 @@ void ModelDirectory::read_configs() {
   generation_config_ = parse_object(text, path_of(kGenerationName));
 }
 
-void ModelDirectory::check_quantisation() {
+// The files decide: plain weights are trained whatever config.json says that they once were.
+void ModelDirectory::settle_quantisation() {
+  const std::vector<std::string> keys = quantisation_keys(config_);
+  if (keys.empty()) return;
+  const bool plain = std::ranges::none_of(tensors_, [](const TensorRef& ref) {
+    return is_packed_part(ref.tensor->name, ref.tensor->dtype, ref.tensor->shape.size());
+  });
+  if (plain && !tensors_.empty()) {
+    config_text_ = without_quantisation_keys(config_text_);
+    config_ = parse_object(config_text_, path_of(kConfigName));
+    notes_.push_back(path_of(kConfigName) + ": " + joined(keys, ", ") +
+                     " says that the weights are quantised, but all of them are plain (F32, BF16 "
+                     "or F16): it is ignored, and an export leaves it out");
+    return;
+  }
   quantisation_ = read_quantisation(config_, path_of(kConfigName));
-  const auto refuse = [this](const Json& config, const std::string& where) {
-    for (const char* key : {"quantization_config", "compression_config"}) {
-      if (quantised() && where.empty() && std::string_view(key) == "quantization_config") continue;
-      const auto found = config.find(key);
-      if (found == config.end() || found->is_null()) continue;
-      throw ConfigError(path_of(kConfigName) + ": " + where + key +
-                        ": quantised weights cannot be trained; take the model's unquantised " +
-                        "directory (F32, BF16 or F16)");
-    }
-  };
-  refuse(config_, "");
-  const auto text_config = config_.find("text_config");
-  if (text_config != config_.end() && text_config->is_object()) {
-    refuse(*text_config, "text_config.");
+  for (const std::string& key : keys) {
+    if (quantised() && key == "quantization_config") continue;
+    throw ConfigError(path_of(kConfigName) + ": " + key +
+                      ": quantised weights cannot be trained; take the model's unquantised " +
+                      "directory (F32, BF16 or F16)");
   }
 }
 
@@ -160,10 +155,73 @@ void ModelDirectory::open_indexed_files() {
       continue;
     }
     SafetensorsFile file(open_entry(fd_, file_name, Links::kCache));
-    compare_with_index(listed, file, index_path, problems);
     files_.push_back(std::make_unique<WeightFile>(WeightFile{file_name, std::move(file)}));
   }
   problems.throw_if_any();
+  check_index(index);
+}
+
+// Throws for tensors that are not where the index says, with one line for each pair of files, since
+// programs differ in which copy they take. A tensor that is nowhere is only noted: what the model
+// needs is checked later.
+void ModelDirectory::check_index(const WeightIndex& index) {
+  std::map<std::string_view, std::string_view> file_of;  // as the index has it
+  for (const auto& [file_name, listed] : index.tensors_of_file) {
+    for (const std::string& name : listed) file_of.emplace(name, file_name);
+  }
+  // Tensors by the file that holds them and the file that the index names; "" if it names none.
+  std::map<std::pair<std::string_view, std::string_view>, std::vector<std::string>> misplaced;
+  for (const std::unique_ptr<WeightFile>& file : files_) {
+    for (const TensorInfo& tensor : file->file.tensors()) {
+      const auto listed = file_of.find(tensor.name);
+      const std::string_view named = listed == file_of.end() ? "" : listed->second;
+      if (named != file->name) misplaced[{file->name, named}].push_back(tensor.name);
+    }
+  }
+  ProblemList problems;
+  const std::string index_path = path_of(kWeightIndexName);
+  for (const auto& [files, names] : misplaced) {
+    const auto& [holder, named] = files;
+    const std::string what = path_of(holder) + " holds " + counted(names);
+    if (named.empty()) {
+      problems.add(what + " that " + index_path + " does not list; fetch both files again");
+      continue;
+    }
+    const bool copies = find_in_file(named, names.front()) != nullptr;
+    problems.add(what + " that " + index_path + " places in " + std::string(named) +
+                 (copies
+                      ? ", where they are too: transformers takes the copy of the file that comes "
+                        "last in the alphabet, vLLM that of the index; fetch the files again, or "
+                        "write " +
+                            std::string(holder) + " without them"
+                      : "; fetch the files again"));
+  }
+  problems.throw_if_any();
+  std::map<std::string, std::string> absent;
+  for (const auto& [name, file_name] : file_of) {
+    if (find_in_file(file_name, name) == nullptr) absent.emplace(name, file_name);
+  }
+  if (!absent.empty()) leave_out_absent(absent);
+}
+
+const TensorInfo* ModelDirectory::find_in_file(std::string_view file_name,
+                                               std::string_view name) const {
+  const auto at = std::ranges::lower_bound(
+      files_, file_name, {}, [](const auto& file) { return std::string_view(file->name); });
+  return (*at)->file.find(name);
+}
+
+// `absent` has the file that the index names by tensor.
+void ModelDirectory::leave_out_absent(const std::map<std::string, std::string>& absent) {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : absent) names.push_back(name);
+  const std::string& file = absent.begin()->second;
+  absent_note_ = path_of(kWeightIndexName) + ": lists " + counted(names) + " of " + file +
+                 " that no file has; an export's index leaves them out. If the model needs them, "
+                 "fetch " +
+                 file + " again";
+  notes_.push_back(absent_note_);
+  index_text_ = without_tensors(index_text_, names);
 }
 
 void ModelDirectory::build_table() {
@@ -174,20 +232,12 @@ void ModelDirectory::build_table() {
     }
   }
   sort_names();
-  ProblemList problems;
-  for (size_t i = 1; i < by_name_.size(); ++i) {
-    const TensorRef& a = tensors_[by_name_[i - 1]];
-    const TensorRef& b = tensors_[by_name_[i]];
-    if (a.tensor->name != b.tensor->name) continue;
-    problems.add(b.file->file.path() + ": tensor '" + printable(b.tensor->name) + "' is also in " +
-                 a.file->name);
-  }
-  problems.throw_if_any();
-  if (index_total_size_ && *index_total_size_ != weight_bytes_) {
+  if (absent_note_.empty() && index_total_size_ && *index_total_size_ != weight_bytes_) {
     warnings_.push_back(path_of(kWeightIndexName) + ": metadata.total_size is " +
                         std::to_string(*index_total_size_) + ", the tensors have " +
                         std::to_string(weight_bytes_) + " bytes");
   }
+  settle_quantisation();
   pair_packed();
 }
 
@@ -226,7 +276,8 @@ void ModelDirectory::pair_packed() {
   if (packed_.empty() && !tensors_.empty()) {
     throw ConfigError(path_of(kConfigName) + ": quantization_config names " +
                       std::string(name_of(quantisation_)) +
-                      ", but no weights are in it; remove quantization_config");
+                      ", but the weights are packed otherwise; take the model's unquantised "
+                      "directory (F32, BF16 or F16)");
   }
   tensors_ = std::move(tensors);
   sort_names();

@@ -17,6 +17,7 @@
 #include "hf/packed_tensor.h"
 #include "hf/quantisation.h"
 #include "hf/safetensors_reader.h"
+#include "hf/weight_index.h"
 
 namespace longshore {
 
@@ -48,6 +49,7 @@ class ModelDirectory {
   // Returns "<path>/<name>".
   std::string path_of(std::string_view name) const { return path() + "/" + std::string(name); }
 
+  // Config and text lack the keys that declare a quantisation where the weights are plain.
   const Json& config() const { return config_; }
   const std::string& config_text() const { return config_text_; }
   // Returns nullptr without a generation_config.json.
@@ -59,7 +61,8 @@ class ModelDirectory {
   void sum_reads();
   // The files are sorted by name.
   const std::vector<std::unique_ptr<WeightFile>>& files() const { return files_; }
-  // Returns the text of model.safetensors.index.json; empty without one.
+  // Returns the text of model.safetensors.index.json, without tensors that no file has; empty
+  // without an index.
   const std::string& index_text() const { return index_text_; }
   // Returns metadata.total_size of the index.
   std::optional<Bytes> index_total_size() const { return index_total_size_; }
@@ -87,8 +90,12 @@ class ModelDirectory {
   // Opens a companion. Throws DataError if it is gone, or another file than it was then.
   UniqueFd open_companion(const std::string& name) const;
 
-  // Returns harmless oddities, one line each.
+  // Returns harmless oddities, one line each, for a check of the model.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // Returns what the files say and neither a run nor its export follows, one line each.
+  const std::vector<std::string>& notes() const { return notes_; }
+  // Returns the note about tensors that the index lists and no file has; empty if there are none.
+  const std::string& absent_note() const { return absent_note_; }
   // Returns 16 hex digits: xxh3 over config.json and the weight files' names, sizes and headers,
   // without the values.
   std::string fingerprint() const;
@@ -96,9 +103,13 @@ class ModelDirectory {
  private:
   ModelDirectory() = default;
   void read_configs();
-  void check_quantisation();
+  void settle_quantisation();
   void open_weights(Weights weights);
   void open_indexed_files();
+  void check_index(const WeightIndex& index);
+  // `file_name` is one of files().
+  const TensorInfo* find_in_file(std::string_view file_name, std::string_view name) const;
+  void leave_out_absent(const std::map<std::string, std::string>& absent);
   void build_table();
   void sort_names();
   void pair_packed();
@@ -123,6 +134,8 @@ class ModelDirectory {
   std::map<std::string, FileIdentity> companion_states_;  // of large ones
   Bytes kept_bytes_ = 0;
   std::vector<std::string> warnings_;
+  std::vector<std::string> notes_;
+  std::string absent_note_;
 };
 
 }  // namespace longshore

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
+#include "hf/json_members.h"
 
 namespace longshore {
 namespace {
@@ -27,6 +28,44 @@ void check_mxfp4(const Json& config, const Json& declared, const Refuse& refuse)
     if (key == "quant_method" || key == "modules_to_not_convert" || key == "dequantize") continue;
     refuse("the key '" + printable(key) + "' is not known");
   }
+}
+
+constexpr std::array<std::string_view, 3> kKeys = {"quantization_config", "compression_config",
+                                                   "quantization"};
+constexpr std::string_view kTextConfig = "text_config";
+
+// These end the names of parts of packed matrices: of GPTQ and AWQ, compressed-tensors, ModelOpt,
+// bitsandbytes, torchao, AQLM, HQQ and MLX.
+constexpr std::array<std::string_view, 20> kPackedEndings = {".qweight",
+                                                             ".qzeros",
+                                                             ".scales",
+                                                             ".g_idx",
+                                                             ".weight_packed",
+                                                             ".weight_scale",
+                                                             ".weight_scale_inv",
+                                                             ".weight_scale_2",
+                                                             ".weight_shape",
+                                                             ".weight_zero_point",
+                                                             ".weight_global_scale",
+                                                             ".weight_qdata",
+                                                             ".weight_format",
+                                                             ".absmax",
+                                                             ".quant_map",
+                                                             ".SCB",
+                                                             ".codes",
+                                                             ".codebooks",
+                                                             ".W_q",
+                                                             ".biases"};
+
+std::vector<std::string> keys_of(const Json& object) {
+  std::vector<std::string> keys;
+  for (const std::string_view key : kKeys) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) continue;
+    // Only MLX writes an object under this name.
+    if (key != "quantization" || found->is_object()) keys.emplace_back(key);
+  }
+  return keys;
 }
 
 // The files show which modules are in fp8, and activations are not quantised in training.
@@ -84,6 +123,36 @@ Quantisation read_quantisation(const Json& config, const std::string& origin) {
   }
   refuse("quantised weights cannot be trained, but for block-scaled fp8, and gpt_oss in mxfp4");
   return Quantisation::kNone;
+}
+
+std::vector<std::string> quantisation_keys(const Json& config) {
+  std::vector<std::string> keys = keys_of(config);
+  const auto text = config.find(kTextConfig);
+  if (text == config.end() || !text->is_object()) return keys;
+  for (const std::string& key : keys_of(*text)) {
+    keys.push_back(std::string(kTextConfig) + "." + key);
+  }
+  return keys;
+}
+
+std::string without_quantisation_keys(const std::string& text) {
+  const auto without = [](std::string object) {
+    for (const std::string_view key : kKeys) object = without_member(object, key);
+    return object;
+  };
+  std::string plain = without(text);
+  if (const std::optional<TextRange> inner = member_value(plain, kTextConfig)) {
+    const std::string old = plain.substr(inner->begin, inner->end - inner->begin);
+    plain = plain.substr(0, inner->begin) + without(old) + plain.substr(inner->end);
+  }
+  return plain;
+}
+
+bool is_packed_part(std::string_view name, TensorDType dtype, size_t dimensions) {
+  if (!model_dtype(dtype) && dimensions > 1) return true;
+  if (name.find(".quant_state.") != name.npos) return true;
+  return std::ranges::any_of(kPackedEndings,
+                             [name](std::string_view ending) { return name.ends_with(ending); });
 }
 
 }  // namespace longshore

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
+#include "hf/tensor_dtype.h"
 
 namespace longshore {
 
@@ -22,5 +24,16 @@ std::string_view name_of(Quantisation quantisation);
 // Returns kNone without quantization_config. Throws ConfigError for other kinds, MXFP4 in other
 // families than gpt_oss, other blocks than 128 x 128 and unknown keys. `origin` is the file's path.
 Quantisation read_quantisation(const Json& config, const std::string& origin);
+
+// Returns the keys that say how weights are quantised and are not null: "quantization_config",
+// "compression_config", MLX's "quantization", and "text_config.quantization_config".
+std::vector<std::string> quantisation_keys(const Json& config);
+
+// Returns the text of config.json without these keys; all other bytes stay.
+std::string without_quantisation_keys(const std::string& text);
+
+// Returns whether a tensor of this name, type and number of dimensions is a part of a matrix that a
+// quantiser packed: codes, scales, zero points. Vectors of integers are buffers, not parts.
+bool is_packed_part(std::string_view name, TensorDType dtype, size_t dimensions);
 
 }  // namespace longshore

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
+#include <span>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/texts.h"
+#include "hf/adapter_directory.h"
 #include "hf/directory_entry.h"
 #include "hf/problem_list.h"
 #include "hf/safetensors_header.h"
@@ -53,11 +56,28 @@ constexpr std::array<std::string_view, 18> kWeightEndings = {
     ".ggml",        ".onnx",   ".h5",        ".npz", ".ot",     ".nemo",
     ".msgpack",     ".tflite", ".onnx_data", ".pkl", ".pickle", ".index.json"};
 
+constexpr std::array<std::string_view, 5> kBackupEndings = {".bak", ".backup", ".old", ".orig",
+                                                            "~"};
+
+// Settings and statistics of quantisers, Mistral's own configuration of consolidated.safetensors,
+// and the state of transformers' Trainer.
+constexpr std::array<std::string_view, 6> kWeightDescriptions = {
+    "imatrix.dat",       "params.json",          "trainer_state.json",
+    "quant_config.json", "hf_quant_config.json", "quantize_config.json"};
+
+// The state of a training run, which no program loads as a model.
+constexpr std::array<std::string_view, 5> kTrainerStates = {"training_args.", "optimizer.",
+                                                            "scheduler.", "scaler.", "rng_state"};
+
+bool ends_with_one_of(std::string_view name, std::span<const std::string_view> endings) {
+  return std::ranges::any_of(endings,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
 bool is_pickle(std::string_view name) {
   constexpr std::array<std::string_view, 6> kEndings = {".bin",  ".pth", ".pt",
                                                         ".ckpt", ".pkl", ".pickle"};
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [&](std::string_view ending) { return name.ends_with(ending); });
+  return ends_with_one_of(name, kEndings);
 }
 
 }  // namespace
@@ -110,9 +130,31 @@ std::string with_total_size(std::string_view text, Bytes total_size) {
   return root.dump(2) + "\n";
 }
 
+std::string without_tensors(std::string_view text, const std::vector<std::string>& names) {
+  Json root = parse_json(text, kIndexLimits, std::string(kWeightIndexName));
+  const std::set<std::string_view> left_out(names.begin(), names.end());
+  Json kept = Json::object();
+  Json::object_t::Container& members = kept.get_ref<Json::object_t&>();
+  for (const auto& [tensor, file] : root.at("weight_map").items()) {
+    if (!left_out.contains(tensor)) members.emplace_back(tensor, file);
+  }
+  root["weight_map"] = std::move(kept);
+  return root.dump(2) + "\n";
+}
+
 bool is_weight_file_name(std::string_view name) {
-  return std::any_of(kWeightEndings.begin(), kWeightEndings.end(),
-                     [&](std::string_view ending) { return name.ends_with(ending); });
+  if (std::ranges::count(kWeightDescriptions, name) > 0) return true;
+  for (const std::string_view ending : kBackupEndings) {
+    if (name.ends_with(ending)) name.remove_suffix(ending.size());
+  }
+  return ends_with_one_of(name, kWeightEndings);
+}
+
+bool is_loaded_as_weights(std::string_view name) {
+  if (name == kAdapterConfigName) return true;
+  const bool state = std::ranges::any_of(
+      kTrainerStates, [&](std::string_view start) { return name.starts_with(start); });
+  return !state && ends_with_one_of(name, kWeightEndings);
 }
 
 std::string no_weights_reason(const std::string& directory, const std::vector<std::string>& names) {
@@ -135,6 +177,17 @@ std::string no_weights_reason(const std::string& directory, const std::vector<st
   if (!pickle.empty()) {
     return start + ": " + pickle + " is a pickle file, which can run code and is never read; " +
            std::string(kConvert);
+  }
+  const std::string safetensors =
+      first([](std::string_view name) { return name.ends_with(".safetensors"); });
+  if (safetensors.starts_with("consolidated")) {
+    return start + ": " + safetensors + " has Mistral's own names of tensors; fetch the " +
+           "model*.safetensors of the same model";
+  }
+  if (!safetensors.empty()) {
+    return start + " and no " + std::string(kWeightIndexName) + " beside " + safetensors +
+           "; fetch that index, or, if " + safetensors + " holds the whole model, rename it to " +
+           std::string(kSingleWeightsName);
   }
   const std::string other = first(
       [](std::string_view name) { return is_weight_file_name(name) && !name.ends_with(".json"); });

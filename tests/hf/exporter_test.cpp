@@ -482,6 +482,65 @@ TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
+// Goal: after an export no program that loads the directory can find other weights in it. Foreign
+// weights of any format are refused, even where their names are not those of the export's files.
+TEST_F(Exporter, RefusesADirectoryWithOtherWeights) {
+  const ModelDirectory source = open_source();
+  for (const char* name :
+       {"model.safetensors", "model-00001-of-00002.safetensors", "adapter_model.safetensors",
+        "adapter_model.bin", "adapter_config.json", "pytorch_model.bin",
+        "pytorch_model.bin.index.json", "consolidated.safetensors", "consolidated.00.pth",
+        "old.gguf", "tf_model.h5", "flax_model.msgpack", "model.onnx"}) {
+    const std::string path = work_ / (std::string("of-") + name);
+    write_text(path + "/" + name, "other weights");
+    const std::string error =
+        error_of<ConfigError>([&] { check_export_destination(source, spec(), path); });
+    expect_parts(error, {path + "/" + name, "other weights", "name another directory"});
+    EXPECT_THROW(export_model(source, spec(), path, made_up_values), ConfigError);
+    EXPECT_EQ(names_in(path), std::set<std::string>{name});
+  }
+  // A link to weights is loaded too.
+  std::filesystem::create_directories(target());
+  std::filesystem::create_symlink("/elsewhere", target() + "/model.safetensors");
+  EXPECT_THROW(export_model(source, spec(), target(), made_up_values), ConfigError);
+}
+
+// What a trainer left beside a model is not loaded as one, so it stays.
+TEST_F(Exporter, KeepsTheStateOfAnotherTrainer) {
+  const ModelDirectory source = open_source();
+  for (const char* name : {"training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth",
+                           "trainer_state.json"}) {
+    write_text(target() + "/" + name, "mine");
+  }
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(read_file(target() + "/training_args.bin"), "mine");
+  EXPECT_EQ(read_file(target() + "/trainer_state.json"), "mine");
+}
+
+// Goal: an export in one file replaces an older export in several, and the other way round, so that
+// nothing of the older one can be loaded.
+TEST_F(Exporter, ReplacesShardsByOneFileAndOneFileByShards) {
+  const ModelDirectory source = open_source();
+  const ModelSpec model = spec_of({parameter("matrix", {8, 2}), parameter("half", {9})});
+  const ExportOptions whole{.pretrained = false};
+  const ExportOptions split{.pretrained = false, .max_file_bytes = 32};
+  const auto weights = [this] {
+    std::set<std::string> names;
+    for (const std::string& name : names_in(target())) {
+      if (name.find("safetensors") != std::string::npos) names.insert(name);
+    }
+    return names;
+  };
+  export_model(source, model, target(), made_up_values, split);
+  const std::set<std::string> shards = weights();
+  EXPECT_GT(shards.size(), 2u);
+  EXPECT_FALSE(shards.contains("model.safetensors"));
+  export_model(source, model, target(), made_up_values, whole);
+  EXPECT_EQ(weights(), std::set<std::string>{"model.safetensors"});
+  export_model(source, model, target(), made_up_values, split);
+  EXPECT_EQ(weights(), shards);
+}
+
 // A destination that is no export is never replaced.
 TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
   const ModelDirectory source = open_source();

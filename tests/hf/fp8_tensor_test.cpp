@@ -145,13 +145,13 @@ TEST_F(Fp8Files, ACodeThatIsNoNumberIsNamed) {
 
 // Other kinds of fp8 are refused by what makes them others.
 TEST_F(Fp8Files, OtherKindsAreRefused) {
-  write_safetensors(directory_ / "model.safetensors", {{"w", TensorDType::kBF16, {2}}});
+  write_safetensors(directory_ / "model.safetensors", {{"w", TensorDType::kI8, {2, 2}}});
   const auto problem = [&](const std::string& text) {
     write_text(directory_ / "config.json", text);
     return error_of<ConfigError>([this] { ModelDirectory::open(directory_.path()); });
   };
   const std::string start = R"({"model_type": "llama", "quantization_config": )";
-  expect_parts(problem(config()), {"names fp8, but no weights are in it"});
+  expect_parts(problem(config()), {"names fp8, but the weights are packed otherwise"});
   expect_parts(problem(start + R"({"quant_method": "fp8"}})"), {"128 x 128", "not set"});
   expect_parts(problem(start + R"({"quant_method": "fp8", "weight_block_size": [1, 128]}})"),
                {"128 x 128", "[1,128]"});

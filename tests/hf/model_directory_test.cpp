@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "hf/weight_index.h"
 #include "tests/hf/hf_fixtures.h"
 
 namespace longshore {
@@ -189,14 +190,44 @@ TEST_F(SingleDirectory, RefusesAConfigOverTheLimit) {
 
 // Quantised models are refused by the key that names the quantisation.
 TEST_F(SingleDirectory, RefusesQuantisedModels) {
+  write_safetensors(directory_ / "model.safetensors",
+                    {kA, kB, {"c.qweight", TensorDType::kI32, {2, 2}}});
   for (const char* text :
        {R"({"quantization_config": {"quant_method": "gptq"}})", R"({"compression_config": {}})",
+        R"({"quantization": {"bits": 4}})",
         R"({"text_config": {"quantization_config": {"quant_method": "fp8"}}})"}) {
     write_text(directory_ / "config.json", text);
-    expect_parts(open_error<ConfigError>(), {directory_ / "config.json", "_config", "quantised"});
+    expect_parts(open_error<ConfigError>(), {directory_ / "config.json", "quantised"});
   }
   write_text(directory_ / "config.json", R"({"quantization_config": null})");
   open();
+}
+
+// Goal: the files decide whether a model is quantised. Plain weights whose config.json still names
+// a quantiser are trained, with one note, and neither the configuration nor its text has the key.
+TEST_F(SingleDirectory, IgnoresAQuantisationThatPlainWeightsDoNotHave) {
+  for (const std::string declared :
+       {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true})",
+        R"("quantization_config": {"quant_method": "gptq", "bits": 4})",
+        R"("quantization_config": {"quant_method": "awq"})",
+        R"("quantization_config": {"quant_method": "compressed-tensors"})",
+        R"("quantization_config": {"quant_method": "torchao"})",
+        R"("quantization_config": {"quant_method": "fp8"})",
+        R"("quantization_config": {"group_size": 64, "bits": 4})",
+        R"("quantization": {"group_size": 64, "bits": 4})",
+        R"("text_config": {"quantization_config": {"quant_method": "mxfp4"}})"}) {
+    write_text(directory_ / "config.json", R"({"model_type": "llama", )" + declared + "}");
+    const ModelDirectory model = open();
+    EXPECT_FALSE(model.quantised());
+    ASSERT_EQ(model.notes().size(), 1u) << declared;
+    expect_parts(model.notes().front(), {directory_ / "config.json", "quantization", "plain"});
+    EXPECT_EQ(model.config_text().find("quantization"), std::string::npos);
+    EXPECT_EQ(*model.companion_text("config.json"), model.config_text());
+    EXPECT_EQ(Json::parse(model.config_text()), model.config());
+  }
+  // A buffer of integers is no packed matrix.
+  write_safetensors(directory_ / "model.safetensors", {kA, {"ids", TensorDType::kI64, {3}}});
+  EXPECT_FALSE(open().quantised());
 }
 
 // Weights in other formats are refused with the reason and the way to convert them.
@@ -206,6 +237,8 @@ TEST(ModelDirectory, RefusesOtherFormatsWithTheReasonAndTheWayToConvert) {
       {"consolidated.00.pth", "pickle"},
       {"model-q4.gguf", "GGUF"},
       {"tf_model.h5", "layout that is not read"},
+      {"consolidated.safetensors", "fetch the model*.safetensors"},
+      {"model-00001-of-00002.safetensors", "fetch that index"},
       {"adapter_model.safetensors", "merge it into its base model"},
       {"tokenizer.json", "fetch the weights"}};
   for (const auto& [name, part] : cases) {
@@ -278,44 +311,62 @@ TEST_F(IndexedDirectory, NamesAMissingFile) {
                {directory_ / "model-2.safetensors", "missing", "tensor 'c'", "fetch it"});
 }
 
-// A tensor that lies in another file than the index says is named.
+// A tensor that lies in another file than the index says is named with both files.
 TEST_F(IndexedDirectory, NamesATensorThatIsInAnotherFile) {
   write_index(index_text(
       R"({"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"})"));
-  const std::string error = open_error<DataError>();
-  expect_parts(error, {"index.json: tensor 'b' is not in " + directory_ / "model-2.safetensors",
-                       "does not list tensor 'b' of " + directory_ / "model-1.safetensors"});
+  EXPECT_EQ(
+      open_error<DataError>(),
+      directory_ / "model-1.safetensors holds tensor 'b' that " +
+          directory_ /
+              "model.safetensors.index.json places in model-2.safetensors; fetch the files again");
 }
 
-// A tensor of the index that no file has is named.
-TEST_F(IndexedDirectory, NamesATensorThatIsNowhere) {
+// Goal: a model whose index lists tensors that nobody needs and no file has is trained, and its
+// export has an index without them.
+TEST_F(IndexedDirectory, NotesTensorsThatAreNowhere) {
   write_index(index_text(R"({"a": "model-1.safetensors", "b": "model-1.safetensors",
-                             "c": "model-2.safetensors", "d": "model-2.safetensors"})"));
-  expect_parts(open_error<DataError>(), {"tensor 'd' is not in"});
+                             "c": "model-2.safetensors", "d": "model-2.safetensors",
+                             "e": "model-1.safetensors"})"));
+  const ModelDirectory model = open();
+  ASSERT_EQ(model.notes().size(), 1u);
+  expect_parts(model.notes().front(),
+               {"index.json: lists 2 tensors, 'd' first, of model-2", "fetch"});
+  EXPECT_EQ(model.absent_note(), model.notes().front());
+  EXPECT_TRUE(model.warnings().empty());
+  const WeightIndex index = parse_weight_index(model.index_text(), "index");
+  const std::map<std::string, std::vector<std::string>> expected = {
+      {"model-1.safetensors", {"a", "b"}}, {"model-2.safetensors", {"c"}}};
+  EXPECT_EQ(index.tensors_of_file, expected);
 }
 
 // A tensor that the index does not list is named.
 TEST_F(IndexedDirectory, NamesATensorThatIsNotListed) {
   write_index(index_text(R"({"a": "model-1.safetensors", "c": "model-2.safetensors"})"));
-  expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-1.safetensors"});
+  expect_parts(open_error<DataError>(), {"does not list", "'b'", "model-1.safetensors"});
 }
 
-// A tensor that two files have is named.
-TEST_F(IndexedDirectory, NamesATensorThatIsInTwoFiles) {
+// Stale copies of tensors are named in one line for each pair of files, with what other programs do
+// and what to do.
+TEST_F(IndexedDirectory, NamesCopiesOfTensorsInAnotherFile) {
   std::filesystem::remove(directory_ / "model-2.safetensors");
-  write_safetensors(directory_ / "model-2.safetensors", {kC, kB});
-  expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-2.safetensors"});
+  write_safetensors(directory_ / "model-2.safetensors", {kC, kA, kB});
+  const std::string error = open_error<DataError>();
+  expect_parts(error, {directory_ / "model-2.safetensors holds 2 tensors, 'a' first,",
+                       "places in model-1.safetensors", "transformers", "vLLM", "fetch"});
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
 }
 
-// All problems of an index are reported together, up to a limit.
+// All missing files of an index are reported together, up to a limit.
 TEST_F(IndexedDirectory, ReportsAllProblemsAtOnceUpToALimit) {
   std::string map = "{";
   for (int i = 0; i < 100; ++i) {
-    map += "\"t" + std::to_string(i) + R"(": "model-1.safetensors", )";
+    const std::string number = std::to_string(i);
+    map += "\"t" + number + R"(": "file-)" + number + R"(.safetensors", )";
   }
   write_index(index_text(map + R"("c": "model-2.safetensors"})"));
   const std::string error = open_error<DataError>();
-  expect_parts(error, {"tensor 't0'", "tensor 't1'", "and 82 more"});
+  expect_parts(error, {"tensor 't0'", "tensor 't1'", "and 80 more"});
 }
 
 // A model.safetensors that the index does not list is refused.
@@ -420,7 +471,9 @@ TEST_F(SingleDirectory, ListsCompanionsButNoWeightsAndNothingHidden) {
   for (const char* name :
        {"tokenizer.json", "LICENSE", "additional_chat_templates/tool.jinja", "pytorch_model.bin",
         "pytorch_model.bin.index.json", "model.gguf", "original/consolidated.00.pth",
-        "onnx/model.onnx", ".gitattributes", ".cache/x", "notes with spaces.txt"}) {
+        "onnx/model.onnx", ".gitattributes", ".cache/x", "notes with spaces.txt",
+        "model.safetensors.index.json.bak", "model.safetensors.old", "trainer_state.json",
+        "imatrix.dat", "params.json", "hf_quant_config.json"}) {
     write_text(directory_ / name, "x");
   }
   std::filesystem::create_symlink(elsewhere / "secret", directory_ / "innocent.txt");
