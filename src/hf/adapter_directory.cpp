@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/texts.h"
+#include "hf/adapter_selection.h"
 #include "hf/directory_entry.h"
 #include "hf/hub_cache.h"
 #include "hf/problem_list.h"
@@ -35,10 +36,9 @@ constexpr const char* kMerge =
 
 // Keys that say nothing about the numbers of a run: notes, and settings of PEFT's kinds of start,
 // which init_lora_weights chooses.
-constexpr std::array kNotes = {"auto_mapping",   "corda_config",   "eva_config",
-                               "inference_mode", "layers_pattern", "lora_ga_config",
-                               "megatron_core",  "peft_version",   "qalora_group_size",
-                               "revision",       "runtime_config"};
+constexpr std::array kNotes = {
+    "auto_mapping",  "corda_config", "eva_config",        "inference_mode", "lora_ga_config",
+    "megatron_core", "peft_version", "qalora_group_size", "revision",       "runtime_config"};
 // Keys that SettingsReader reads one by one.
 constexpr std::array kRead = {"alpha_pattern",
                               "base_model_name_or_path",
@@ -47,6 +47,7 @@ constexpr std::array kRead = {"alpha_pattern",
                               "exclude_modules",
                               "fan_in_fan_out",
                               "init_lora_weights",
+                              "layers_pattern",
                               "layers_to_transform",
                               "lora_alpha",
                               "lora_dropout",
@@ -118,6 +119,7 @@ class SettingsReader {
   // Returns whether only the weights tell all targets; those of the settings are then a superset,
   // or empty.
   bool targets_open() const { return targets_open_; }
+  const AdapterSelection& selection() const { return *selection_; }
 
  private:
   // Returns nullptr for null too.
@@ -213,6 +215,8 @@ class SettingsReader {
     } else {
       refuse("target_modules", "must be a list of names or a text");
     }
+    selection_.emplace(
+        config_, [this](const std::string& key, const std::string& why) { refuse(key, why); });
   }
 
   // PEFT doubles rank and alpha of gate and up of experts, one parameter.
@@ -273,6 +277,7 @@ class SettingsReader {
   std::string path_;
   AdapterSettings settings_;
   bool targets_open_ = false;
+  std::optional<AdapterSelection> selection_;
   std::vector<std::string> problems_;
   size_t problem_count_ = 0;
 };
@@ -381,6 +386,13 @@ class TensorCheck {
   // A parameter that is trained as a whole belongs to a module of modules_to_save or to a module
   // inside of one.
   void check_whole(const TensorInfo& tensor, std::string_view name) {
+    const bool factor = name.find(".lora_A.") != name.npos || name.find(".lora_B.") != name.npos;
+    if (factor && !name.ends_with(".bias")) {
+      add(tensor,
+          "the name has another part behind lora_A or lora_B than \"weight\" (the name of "
+          "an adapter in a running program); save it with PEFT's save_pretrained");
+      return;
+    }
     if (name.find(".lora_") != name.npos) {
       add(tensor, "biases of adapters and magnitudes without use_dora are not supported" +
                       std::string(kMerge));
@@ -463,7 +475,10 @@ AdapterDirectory AdapterDirectory::open(const std::string& path) {
   std::vector<std::string> modules = modules_of(file);
   if (reader.targets_open() && settings.targets.empty()) settings.targets = modules;
   TensorCheck(file, settings).run();
-  if (reader.targets_open()) settings.targets = std::move(modules);
+  if (reader.targets_open()) {
+    check_selection(reader.selection(), settings, modules, file.path());
+    settings.targets = std::move(modules);
+  }
   return {std::move(settings), std::move(file)};
 }
 

@@ -403,6 +403,24 @@ std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse 
   return HubDataset(named).files(use);
 }
 
+std::string lasting_model_name(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    return is_hub_id(path) ? path.substr(0, path.find('@')) : path;
+  }
+  fs::path whole = fs::absolute(path, ignored).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  // .../models--OWNER--NAME/snapshots/COMMIT
+  constexpr std::string_view kModels = "models--";
+  std::string folder = whole.parent_path().parent_path().filename().string();
+  if (whole.parent_path().filename() == "snapshots" && folder.starts_with(kModels)) {
+    std::string id = folder.substr(kModels.size());
+    const size_t dashes = id.find("--");
+    if (dashes != id.npos && is_hub_id(id.replace(dashes, 2, "/"))) return id;
+  }
+  return whole.string();
+}
+
 UniqueFd open_hub_directory(const std::string& path, const std::string& expected) {
   struct stat status{};
   if (::stat(path.c_str(), &status) == 0) {

@@ -36,6 +36,10 @@ std::string fetch_command(std::string_view id, HubKind kind);
 // ConfigError ends with `expected` ("model.path names ...") or tells how to fetch it.
 UniqueFd open_hub_directory(const std::string& path, const std::string& expected);
 
+// Returns the name of a model for files that move to other folders and machines: the hub id,
+// without a revision, of a directory in a Hugging Face cache too; otherwise the absolute path.
+std::string lasting_model_name(const std::string& path);
+
 // HubDataset: the files of a data set in the local Hugging Face cache, chosen as the Python package
 // `datasets` would. It only looks at file names and the README. Plain functions.
 

@@ -347,7 +347,8 @@ TEST_F(AdapterFiles, TargetsThatAreNoListAreThoseOfTheFile) {
   for (const Changes& changes :
        {Changes{{"target_modules", "\".*self_attn\\\\.[qk]_proj\""}},
         Changes{{"target_modules", "null"}}, Changes{{"exclude_modules", "[\"v_proj\"]"}},
-        Changes{{"layers_to_transform", "[0, 2]"}}, Changes{{"layers_to_transform", "0"}}}) {
+        Changes{{"layers_to_transform", "[0, 2]"}},
+        Changes{{"layers_to_transform", "[2, 0]"}, {"layers_pattern", "\"layers\""}}}) {
     write_config(changes);
     EXPECT_EQ(open().settings().targets, (std::vector<std::string>{kModule, other}));
   }
@@ -355,6 +356,43 @@ TEST_F(AdapterFiles, TargetsThatAreNoListAreThoseOfTheFile) {
   EXPECT_EQ(open().settings().targets, std::vector<std::string>{"all-linear"});
   write_config({{"target_modules", "[\"k_proj\"]"}, {"layers_to_transform", "[0, 2]"}});
   expect_parts(open_error<DataError>(), {other, "no such module"});
+}
+
+// Goal: an adapter is trained as PEFT loads it. If the settings select fewer modules than the file
+// has, the adapter is refused with both numbers.
+TEST_F(AdapterFiles, RefusesSettingsThatSelectFewerModulesThanTheFileHas) {
+  const std::string other = "model.layers.2.self_attn.q_proj";
+  write_weights(both(product(other), product(kModule)));
+  using Changes = std::map<std::string, std::string>;
+  for (const Changes& changes :
+       {Changes{{"layers_to_transform", "0"}}, Changes{{"layers_to_transform", "[0]"}},
+        Changes{{"exclude_modules", R"(".*layers\\.2\\..*")"}},
+        Changes{{"exclude_modules", "[\"layers.2.self_attn.q_proj\"]"}},
+        Changes{{"target_modules", R"(".*layers\\.0\\..*q_proj")"}},
+        Changes{{"target_modules",
+                 R"x("(?:.*?\\.layers\\.(?!2\\.)[\\d]{1,}\\..*?(?:k_proj|q_proj))")x"}},
+        Changes{{"target_modules", "\"all-linear\""}, {"layers_to_transform", "[0]"}}}) {
+    write_config(changes);
+    expect_parts(open_error<DataError>(),
+                 {"adapters of 2 modules", "select 1 of them", other, "save_pretrained"});
+  }
+  for (const Changes& changes :
+       {Changes{{"target_modules", "\"\""}},
+        Changes{{"layers_to_transform", "[0, 2]"}, {"layers_pattern", "\"blocks\""}}}) {
+    write_config(changes);
+    expect_parts(open_error<DataError>(), {"adapters of 2 modules", "select 0 of them"});
+  }
+  write_config({{"layers_to_transform", "[0, 1, 2]"}});
+  expect_parts(open_error<DataError>(), {"no adapter in layer 1", "layers_to_transform"});
+}
+
+// Regular expressions whose meaning or cost is not that of Python's are refused by name.
+TEST_F(AdapterFiles, RefusesRegularExpressionsThatAreNotRead) {
+  for (const char* pattern : {R"("[")", R"("(?i).*q_proj")", R"("(?<=x)y")", R"(".*\\Zq")",
+                              R"("((a?){999}){999}")", R"("(a)\\1")"}) {
+    write_config({{"target_modules", pattern}});
+    expect_parts(open_error<ConfigError>(), {"target_modules", "regular expression", "list"});
+  }
 }
 
 // A target's name is that of a module, or its end after a dot.
@@ -447,8 +485,8 @@ TEST_F(AdapterFiles, MagnitudesOfAnEmbeddingFitItsColumns) {
   EXPECT_EQ(open().shape("model.embed_tokens.lora_magnitude_vector"), std::vector<int64_t>{6});
 }
 
-// Modules that are trained as a whole are in the file, under the ends of their names, as PEFT reads
-// modules_to_save.
+// Modules that are trained as a whole are in the file, under the ends of their names, as PEFT
+// reads modules_to_save.
 TEST_F(AdapterFiles, ModulesTrainedAsAWholeAreInTheFile) {
   const std::string norm = "model.layers.0.input_layernorm.weight";
   write_config({{"modules_to_save", "[\"layernorm\", \"lm_head\"]"}});

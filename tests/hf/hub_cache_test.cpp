@@ -60,6 +60,21 @@ TEST_F(HubCache, KnowsIdsFromPaths) {
   }
 }
 
+// Goal: files that name a model, such as adapter_config.json, name it by what still finds it when
+// they move: its hub id, or its absolute path.
+TEST_F(HubCache, NamesAModelForFilesThatMove) {
+  EXPECT_EQ(lasting_model_name(model() + "/snapshots/" + kCommit), "Owner/Name-1.5B");
+  EXPECT_EQ(lasting_model_name(model() + "/snapshots/" + kCommit + "/"), "Owner/Name-1.5B");
+  EXPECT_EQ(lasting_model_name("Owner/Name-1.5B"), "Owner/Name-1.5B");
+  EXPECT_EQ(lasting_model_name("Owner/Name-1.5B@main"), "Owner/Name-1.5B");
+  const fs::path here = fs::current_path();
+  fs::create_directories(root_ + "/runs");
+  fs::create_directories(root_ + "/models/base");
+  fs::current_path(root_ + "/runs");
+  EXPECT_EQ(lasting_model_name("../models/base/"), root_ + "/models/base");
+  fs::current_path(here);
+}
+
 // ModelDirectory opens a hub id, and a missing one gives the command that fetches it.
 TEST_F(HubCache, ModelDirectoryOpensAnIdAndSaysHowToFetchOne) {
   const auto opened = ModelDirectory::open("Owner/Name-1.5B", ModelDirectory::Weights::kOptional);

@@ -234,6 +234,28 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
   return export_model(source.directory(), spec, destination, MergedReader(source, read), options);
 }
 
+// `module` is "NAME=DIRECTORY" of the adapter, `run` names the run for a command.
+std::string next_commands_of_adapter(const std::string& module, const std::string& run,
+                                     const ModelSource& source) {
+  const AdapterSettings& settings = source.adapter_settings();
+  std::string merge = "  longshore export " + run + " --merged --to DIR";
+  if (settings.base.starts_with('/')) {
+    merge += "\n" + std::string(kAdapterConfigName) + " names the model by its path, " +
+             settings.base + "; before the adapter goes to another machine, set " +
+             "base_model_name_or_path to the model's hub id";
+  }
+  if (settings.dora) {
+    return "next, for a model that holds the adapter (PEFT loads the adapter itself, vLLM serves "
+           "no adapters of DoRA):\n" +
+           merge;
+  }
+  return "next, where the program is installed and knows the architecture:\n"
+         "  vllm serve " +
+         shell_quoted(settings.base) + " --enable-lora --max-lora-rank " +
+         std::to_string(settings.rank) + " --lora-modules " + shell_quoted(module) +
+         "\nor, for a model that holds the adapter:\n" + merge;
+}
+
 }  // namespace
 
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
@@ -296,18 +318,7 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
   }
   const std::string quoted = shell_quoted(plain.string());
   if (exports_adapter(source, choice)) {
-    const std::string merge = "  longshore export " + run + " --merged --to DIR";
-    if (source.adapter_settings().dora) {
-      return "next, for a model that holds the adapter (PEFT loads the adapter itself, vLLM serves "
-             "no adapters of DoRA):\n" +
-             merge;
-    }
-    return "next, where the program is installed and knows the architecture:\n"
-           "  vllm serve " +
-           shell_quoted(source.adapter_settings().base) + " --enable-lora --max-lora-rank " +
-           std::to_string(source.adapter_settings().rank) + " --lora-modules " +
-           shell_quoted(name + "=" + plain.string()) +
-           "\nor, for a model that holds the adapter:\n" + merge;
+    return next_commands_of_adapter(name + "=" + plain.string(), run, source);
   }
   return "next, where the programs are installed and know the architecture:\n"
          "  vllm serve " +
