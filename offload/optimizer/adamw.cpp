@@ -177,6 +177,21 @@ bool contains(const AdamWGroup& group, const ParamSpec& parameter) {
   });
 }
 
+// Returns the first group that contains the parameter, whose settings it has; their number if none.
+size_t group_with(const std::vector<AdamWGroup>& groups, const ParamSpec& parameter) {
+  const auto found = std::ranges::find_if(
+      groups, [&](const AdamWGroup& group) { return contains(group, parameter); });
+  return static_cast<size_t>(found - groups.begin());
+}
+
+bool owns_any(const std::vector<AdamWGroup>& groups, size_t group, const ModelSpec& model) {
+  return std::ranges::any_of(model.units, [&](const UnitSpec& unit) {
+    return std::ranges::any_of(unit.parameters, [&](const ParamSpec& parameter) {
+      return !parameter.frozen && group_with(groups, parameter) == group;
+    });
+  });
+}
+
 bool names_trainable(const std::string& glob, const ModelSpec& model) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
@@ -191,13 +206,11 @@ bool names_trainable(const std::string& glob, const ModelSpec& model) {
 AdamWRule::AdamWRule(AdamWOptions options) : options_(std::move(options)) {}
 
 int32_t AdamWRule::group_of(const ParamSpec& parameter) const {
-  const auto found = std::ranges::find_if(
-      options_.groups, [&](const AdamWGroup& group) { return contains(group, parameter); });
-  const auto place = static_cast<int32_t>(found - options_.groups.begin());
+  const size_t place = group_with(options_.groups, parameter);
   // A group with its own decay applies it to all of its parameters.
-  const bool own = found != options_.groups.end() && found->weight_decay.has_value();
+  const bool own = place < options_.groups.size() && options_.groups[place].weight_decay;
   const bool decays = own || options_.decay == DecayRule::kAll || parameter.is_matrix();
-  return 2 * place + (decays ? 1 : 0);
+  return 2 * static_cast<int32_t>(place) + (decays ? 1 : 0);
 }
 
 void AdamWRule::stage(const StepUpdate& update) {
@@ -228,6 +241,10 @@ void check_groups(const AdamWOptions& options, const ModelSpec& model) {
       problems.push_back("optimizer.groups: '" + glob + "' of group " + std::to_string(i + 1) +
                          " matches no parameter that is trained");
     }
+    if (owns_any(options.groups, i, model) || !problems.empty()) continue;
+    problems.push_back("optimizer.groups: group " + std::to_string(i + 1) +
+                       " has no parameter, because all that it matches are in groups before it, "
+                       "and the first that matches counts; put it before those");
   }
   if (!problems.empty()) throw ConfigError(std::move(problems));
 }

@@ -71,5 +71,20 @@ TEST(AdamWRule, RefusesGlobsThatNameNothingTrained) {
   EXPECT_THROW(check_groups(options, model), ConfigError);
 }
 
+// Goal: a group that has no effect, because earlier ones have all of its parameters, is refused.
+TEST(AdamWRule, RefusesAGroupThatEarlierOnesHideCompletely) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  AdamWOptions options = {.groups = {{{"*"}, 0.5, {}}, {{"head.*"}, 0.25, {}}}, .seed = 0};
+  try {
+    check_groups(options, model);
+    FAIL() << "the second group has no parameter";
+  } catch (const ConfigError& error) {
+    ASSERT_EQ(error.problems().size(), 1u);
+    EXPECT_TRUE(error.problems()[0].starts_with("optimizer.groups: group 2 has no parameter"));
+  }
+  std::swap(options.groups[0], options.groups[1]);
+  EXPECT_NO_THROW(check_groups(options, model));
+}
+
 }  // namespace
 }  // namespace longshore
