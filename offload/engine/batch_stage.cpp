@@ -1,5 +1,8 @@
 #include "offload/engine/batch_stage.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
 
@@ -16,10 +19,11 @@ Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions, bool dropo
 }
 
 BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
-                       CopyEngine* copies, at::Device device)
+                       std::map<int64_t, int64_t> read_as, CopyEngine* copies, at::Device device)
     : memory_(memory),
       micro_batches_(micro_batches),
       positions_(positions),
+      read_as_(std::move(read_as)),
       copies_(copies),
       device_(device) {
   LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) >=
@@ -30,12 +34,13 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
   LONGSHORE_CHECK(static_cast<int64_t>(batches.size()) <= micro_batches_)
       << batches.size() << " micro-batches, planned " << micro_batches_;
   loaded_.clear();
+  replaced_.clear();
   size_t row = 0;
   for (const HostBatch& batch : batches) {
     LONGSHORE_CHECK(static_cast<int64_t>(batch.tokens.size()) <= positions_)
         << batch.tokens.size() << " positions, planned " << positions_;
     MicroBatch loaded;
-    loaded.tokens = copy_row(row++, batch.tokens);
+    loaded.tokens = copy_row(row++, replaced(batch.tokens));
     loaded.positions = copy_row(row++, batch.positions);
     loaded.targets = copy_row(row++, batch.targets);
     if (!batch.dropout_keys.empty()) loaded.dropout_keys = copy_row(row++, batch.dropout_keys);
@@ -50,6 +55,17 @@ std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches)
     loaded_.push_back(std::move(loaded));
   }
   return loaded_;
+}
+
+std::span<const int64_t> BatchStage::replaced(std::span<const int64_t> tokens) {
+  const auto is_other = [this](int64_t token) { return read_as_.contains(token); };
+  if (read_as_.empty() || std::ranges::none_of(tokens, is_other)) return tokens;
+  std::vector<int64_t>& row = replaced_.emplace_back(tokens.begin(), tokens.end());
+  for (int64_t& token : row) {
+    const auto found = read_as_.find(token);
+    if (found != read_as_.end()) token = found->second;
+  }
+  return row;
 }
 
 at::Tensor BatchStage::copy_row(size_t row, std::span<const int64_t> values) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,18 +32,22 @@ class BatchStage {
   // of dropout or without.
   static Bytes bytes_for(int32_t micro_batches, int64_t positions, bool dropout);
 
-  // `memory` has bytes_for() of the same counts and outlives the stage.
+  // `memory` has bytes_for() of the same counts and outlives the stage. Inputs that `read_as` has
+  // become the tokens that it maps them to; targets stay.
   BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
-             CopyEngine* copies, at::Device device = at::kCPU);
+             std::map<int64_t, int64_t> read_as, CopyEngine* copies, at::Device device = at::kCPU);
   // Copies a step's batches to the device. The result is valid until the next call.
   std::span<const MicroBatch> load(std::span<const HostBatch> batches);
 
  private:
   at::Tensor copy_row(size_t row, std::span<const int64_t> values);
+  std::span<const int64_t> replaced(std::span<const int64_t> tokens);
 
   std::span<std::byte> memory_;
   int32_t micro_batches_;
   int64_t positions_;
+  std::map<int64_t, int64_t> read_as_;
+  std::deque<std::vector<int64_t>> replaced_;  // sources of copies that may be in flight
   CopyEngine* copies_;
   at::Device device_;  // the device of `memory`
   std::vector<MicroBatch> loaded_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <numbers>
 #include <optional>
 #include <set>
@@ -382,8 +383,18 @@ struct ArchSpec {
   // Scales the initial standard deviation of matrices that write into the residual stream.
   double residual_init_scale = 1.0;
 
+  // One line for each group of settings of config.json that no run follows, such as dropout.
+  std::vector<std::string> config_notes;
+  // Keys of config.json that are not read and that may have an effect in other programs.
+  std::vector<std::string> unread_keys;
+  // Keys that the family reads and config.json lacks, so that they have their defaults.
+  std::set<std::string> absent_keys;
+
   std::optional<DistillOptions> distill;  // of a run with train.loss = "distill"
 
+  // Tokens that stand for pictures, video or sound in a wrapper and whose embedding, in a text, is
+  // that of another token.
+  std::map<int64_t, int64_t> read_as;
   std::vector<int64_t> eos_tokens;  // one or more ids that end a text
   std::optional<int64_t> bos_token;
   std::optional<int64_t> pad_token;

@@ -1,5 +1,6 @@
 #include "model/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -35,10 +36,51 @@ bool changes_numbers(std::string_view key) {
        {"quantization_config", "qk_norm", "use_qk_norm", "qk_layernorm", "clip_qkv", "alibi",
         "use_alibi", "parallel_attn", "use_parallel_residual", "no_rope_layers",
         "no_rope_layer_interval", "query_pre_attn_scalar", "scale_depth", "kv_lora_rank",
-        "q_lora_rank"}) {
+        "q_lora_rank", "per_layer_config"}) {
     if (key == whole) return true;
   }
   return contains(key, "softcap") || scales(key) || configures_experts(key);
+}
+
+// Keys that transformers' classes have and that change no number of training, by the reason.
+constexpr std::string_view kWithoutEffect[] = {
+    // They name the model, its files and the program that wrote them.
+    "architectures", "auto_map", "_name_or_path", "name_or_path", "_commit_hash",
+    "transformers_version", "model_type",
+    // They say which outputs a call returns, or configure heads of other tasks.
+    "output_hidden_states", "output_attentions", "return_dict", "problem_type", "id2label",
+    "label2id", "num_labels", "summary_activation", "summary_first_dropout", "summary_last_dropout",
+    "summary_proj_to_labels", "summary_type", "summary_use_proj", "classifier_dropout",
+    "token_classification_bias",
+    // The loss of balance is a key of the run file (train.router_aux_loss).
+    "output_router_logits", "router_aux_loss_coef",
+    // They are about generation and its cache.
+    "use_cache", "cache_implementation", "num_logits_to_keep", "eod_token_id",
+    "mamba_ssm_cache_dtype",
+    // They choose among computations of the same values.
+    "attn_implementation", "_attn_implementation", "experts_implementation", "pretraining_tp",
+    "chunk_size_feed_forward", "chunk_size", "mamba_chunk_size", "use_mamba_kernels",
+    "moe_shared_expert_overlap", "residual_in_fp32", "reorder_and_upcast_attn",
+    // They shape the random weights of a new model alone.
+    "rescale_prenorm_residual", "time_step_max", "time_step_floor", "mamba_dt_max",
+    "mamba_dt_init_floor",
+    // transformers has them in the class, and the family's model does not read them.
+    "is_encoder_decoder", "time_step_limit", "mamba_dt_limit", "expand", "mamba_expand",
+    "mamba_proj_bias", "attention_chunk_size", "max_window_layers",
+    // The layers that predict further tokens are not trained (a note says so).
+    "num_mtp_layers", "num_nextn_predict_layers", "mtp_layers_block_type",
+    "mtp_hybrid_override_pattern",
+    // The other towers of a wrapper, which stay unchanged, and the tokens that stand for their
+    // inputs.
+    "vision_config", "audio_config", "projector_hidden_act", "projector_hidden_size",
+    "out_hidden_size", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer",
+    "mm_tokens_per_image", "image_token_id", "image_token_index", "video_token_id",
+    "audio_token_id", "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index",
+    "boa_token_id", "eoa_token_index", "vision_start_token_id", "vision_end_token_id"};
+
+// Keys of dropout that transformers' models apply while they are trained.
+bool is_dropout(std::string_view key) {
+  return contains(key, "dropout") || key.ends_with("pdrop") || contains(key, "drop_path");
 }
 
 // True for the values that mean "off" in files of models without that feature.
@@ -351,6 +393,35 @@ void ConfigReader::refuse_unknown_numeric_keys() {
     if (is_off(key, value) || known_.contains(key) || !changes_numbers(key)) continue;
     if (!sparse && configures_experts(key)) continue;
     problem(key, "= " + shown(value) + " is not supported and would change the numbers");
+  }
+}
+
+void ConfigReader::note_dropout(ArchSpec& arch) {
+  std::string list;
+  for (const auto& [key, value] : object_->items()) {
+    if (!is_dropout(key) || std::ranges::count(kWithoutEffect, key) > 0) continue;
+    const double share = real({key}, 0.0, 1.0).value_or(0.0);
+    if (share > 0.0) list += (list.empty() ? "" : ", ") + key + " = " + shown(value);
+  }
+  if (list.empty()) return;
+  arch.config_notes.push_back(path_ + ": " + list +
+                              " is not applied: transformers drops that share "
+                              "while it trains, and this program has dropout in adapters only "
+                              "(adapter.dropout)");
+}
+
+void ConfigReader::finish_keys(ArchSpec& arch) {
+  if (!boolean({"is_causal"}).value_or(true)) {
+    problem("is_causal", "= false is not supported: every token would see those behind it");
+  }
+  refuse_unknown_numeric_keys();
+  note_dropout(arch);
+  for (const std::string& key : known_) {
+    if (!object_->contains(key)) arch.absent_keys.insert(key);
+  }
+  for (const auto& [key, value] : object_->items()) {
+    if (value.is_null() || known_.contains(key)) continue;
+    if (std::ranges::count(kWithoutEffect, key) == 0) arch.unread_keys.push_back(key);
   }
 }
 

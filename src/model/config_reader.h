@@ -42,8 +42,10 @@ class ConfigReader {
   int64_t size(Keys keys);
   int64_t size_or(Keys keys, int64_t otherwise);
 
-  // Reports keys that were never read and whose names mean that they change the numbers.
-  void refuse_unknown_numeric_keys();
+  // Ends the reading of an object with all its keys. Refuses keys that were never read and whose
+  // names mean that they change the numbers; notes dropout, and collects other keys that were never
+  // read, but for those known to have no effect on the numbers of training.
+  void finish_keys(ArchSpec& arch);
   // Adds the problems of a reader of a nested object.
   void take_problems(const ConfigReader& inner);
   // Throws ConfigError if there was a problem.
@@ -53,6 +55,8 @@ class ConfigReader {
  private:
   // Returns the spelling the file uses, or the first one.
   std::string shown_name(Keys keys) const;
+  void refuse_unknown_numeric_keys();
+  void note_dropout(ArchSpec& arch);
 
   const Json* object_;
   std::string path_;

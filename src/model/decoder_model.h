@@ -24,6 +24,7 @@ class DecoderModel : public Model {
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return *head_; }
   RouterShape routers() const override;
+  std::map<int64_t, int64_t> tokens_read_as() const override { return arch_.read_as; }
 
  private:
   ArchSpec arch_;

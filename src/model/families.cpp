@@ -367,9 +367,33 @@ void know_fp8(const Json& config, ConfigReader& reader) {
   if (method != declared->end() && *method == "fp8") reader.find({"quantization_config"});
 }
 
+// The ids that stand for other inputs than text, with their defaults, in wrappers that put another
+// token's row in their place; the other wrappers read the ids' own rows where a text holds them.
+struct Placeholder {
+  std::string_view wrapper, key;
+  int64_t otherwise;
+};
+constexpr Placeholder kPlaceholders[] = {{"gemma4", "image_token_id", 258880},
+                                         {"gemma4", "video_token_id", 258884},
+                                         {"gemma4", "audio_token_id", 258881},
+                                         {"muse_glimmer", "image_token_id", 200092},
+                                         {"muse_glimmer", "video_token_id", 200091}};
+
+// transformers reads them as padding in Gemma 4, and as token 0 in Muse Glimmer. `arch` has what
+// text_config says.
+void read_placeholders(ConfigReader& wrapper, std::string_view model_type, ArchSpec& arch) {
+  const int64_t row = model_type == "gemma4" ? arch.pad_token.value_or(0) : 0;
+  for (const Placeholder& one : kPlaceholders) {
+    if (one.wrapper != model_type) continue;
+    const int64_t absent = wrapper.has(one.key) ? -1 : one.otherwise;  // null means none
+    const int64_t id = wrapper.integer({one.key}, -1, kMostToken).value_or(absent);
+    if (id >= 0 && id < arch.vocabulary && id != row) arch.read_as[id] = row;
+  }
+}
+
 // Reads the text tower of a wrapper. The wrapper supplies token ids and dtype that text_config
 // lacks.
-void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
+void read_text_tower(ConfigReader& wrapper, std::string_view wrapper_type, ArchSpec& arch) {
   arch.origin = wrapper.path();
   const Json* text = wrapper.find({"text_config"});
   if (text == nullptr || !text->is_object()) {
@@ -384,13 +408,14 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
   } else {
     family->read(reader, arch);
     know_qk_norm(arch, reader);
-    reader.refuse_unknown_numeric_keys();
+    reader.finish_keys(arch);
     if (arch.logit_cap != 0.0 && !family->capped_inside) {
       reader.problem("final_logit_softcapping",
                      "is not supported inside a wrapper: transformers computes that without it");
     }
   }
   wrapper.take_problems(reader);
+  read_placeholders(wrapper, wrapper_type, arch);
   ArchSpec outer;
   read_data_type(wrapper, outer);
   read_tokens(wrapper, outer);
@@ -436,12 +461,12 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
     arch.origin = path;
     family->read(reader, arch);
   } else {
-    read_text_tower(reader, arch);
+    read_text_tower(reader, *model_type, arch);
   }
   arch.family = *model_type;
   know_qk_norm(arch, reader);
   know_fp8(config, reader);
-  reader.refuse_unknown_numeric_keys();
+  reader.finish_keys(arch);
   reader.finish();
   return arch;
 }

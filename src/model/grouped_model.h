@@ -21,6 +21,7 @@ class GroupedModel : public Model {
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override;
   RouterShape routers() const override { return model_->routers(); }
+  std::map<int64_t, int64_t> tokens_read_as() const override { return model_->tokens_read_as(); }
 
  private:
   const Model* model_;

@@ -86,11 +86,100 @@ void check_size(const ModelSpec& model, const ArchSpec& arch) {
   }
 }
 
+// A size that config.json gives or leaves to its default, and that which a matrix's shape implies.
+struct ImpliedSize {
+  const char* key = nullptr;
+  int64_t used = 0, implied = 0;
+};
+
+// Returns the size that decides about the matrix's shape, if that is a single one.
+std::optional<ImpliedSize> implied_size(const ArchSpec& arch, Module module,
+                                        const std::vector<int64_t>& shape) {
+  if (shape.size() != 2 || arch.transposed_weights) return std::nullopt;
+  const int64_t halves = arch.output_gate && !arch.own_gate_matrix ? 2 : 1;
+  switch (module) {
+    case Module::kQuery:
+      return ImpliedSize{"head_dim", arch.head_dim, shape[0] / arch.heads / halves};
+    case Module::kKey:
+    case Module::kValue:
+      return ImpliedSize{"num_key_value_heads", arch.kv_heads, shape[0] / arch.head_dim};
+    case Module::kGate:
+    case Module::kUp:
+      return ImpliedSize{"intermediate_size", arch.intermediate, shape[0]};
+    case Module::kGateUp:
+      return ImpliedSize{"intermediate_size", arch.intermediate, shape[0] / 2};
+    case Module::kDown:
+      return ImpliedSize{"intermediate_size", arch.intermediate, shape[1]};
+    case Module::kExpertGate:
+    case Module::kExpertUp:
+      return ImpliedSize{"moe_intermediate_size", arch.moe.width, shape[0]};
+    case Module::kExpertDown:
+      return ImpliedSize{"moe_intermediate_size", arch.moe.width, shape[1]};
+    default:
+      return std::nullopt;
+  }
+}
+
+// Returns one line for each size of config.json that contradicts the files, by the first matrix
+// that shows it: a key that is absent is otherwise hard to find behind the shapes.
+std::vector<std::string> contradicted_sizes(
+    const ArchSpec& arch, NameTable::Prefix prefix,
+    const std::map<std::string_view, const FileTensor*>& files) {
+  std::map<std::string, std::string> lines;  // by key
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    const ArchSpec own = arch.of_layer(arch.layers[static_cast<size_t>(layer)]);
+    for (const ModuleParameter& parameter : block_parameters(arch, prefix, layer)) {
+      if (parameter.role != ParameterRole::kWeight) continue;
+      const auto found = files.find(parameter.spec.name);
+      if (found == files.end() || found->second->shape == parameter.spec.shape) continue;
+      const auto size = implied_size(own, parameter.module, found->second->shape);
+      if (!size || size->implied == size->used || size->implied < 1) continue;
+      const bool absent = arch.absent_keys.contains(size->key);
+      lines.emplace(size->key, std::string("'") + size->key + "' is " + (absent ? "absent, " : "") +
+                                   std::to_string(size->used) + (absent ? " by default; " : "; ") +
+                                   "the shape " + shape_text(found->second->shape) + " of '" +
+                                   parameter.spec.name + "' implies " +
+                                   std::to_string(size->implied));
+    }
+  }
+  // Keys and values have as many rows as the size of a head says.
+  if (lines.contains("head_dim")) lines.erase("num_key_value_heads");
+  std::vector<std::string> list;
+  for (const auto& [key, line] : lines) list.push_back(line);
+  return list;
+}
+
+// Throws if the embedding has none of the family's prefixes but another one.
+void check_prefix(const ArchSpec& arch, NameTable::Prefix prefix,
+                  std::span<const FileTensor> files) {
+  const NameTable& names = name_table(arch.family);
+  const std::string tokens =
+      std::string(names.modules[static_cast<size_t>(Module::kTokens)]) + ".weight";
+  const auto is_named = [&](const FileTensor& file) {
+    return file.name == std::string(prefix.body) + tokens;
+  };
+  if (std::ranges::any_of(files, is_named)) return;
+  for (const FileTensor& file : files) {
+    if (!file.name.ends_with("." + tokens)) continue;
+    const std::string found = file.name.substr(0, file.name.size() - tokens.size());
+    if (std::ranges::any_of(names.other_towers,
+                            [&](std::string_view glob) { return glob_matches(glob, file.name); })) {
+      continue;
+    }
+    throw DataError(
+        arch.origin + ": the names of the files' tensors begin with '" + printable(found) + "' ('" +
+        printable(file.name) + "'); those of " + arch.family + " begin with " +
+        joined(names.prefixes, " or ",
+               [](const NameTable::Prefix& one) { return "'" + std::string(one.body) + "'"; }) +
+        "; write the weights again with transformers' save_pretrained");
+  }
+}
+
 void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix prefix,
                  std::span<const FileTensor> files) {
   std::map<std::string_view, const FileTensor*> by_name;
   for (const FileTensor& file : files) by_name.emplace(file.name, &file);
-  std::vector<std::string> problems;
+  std::vector<std::string> problems = contradicted_sizes(arch, prefix, by_name);
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       if (parameter.adapter) continue;
@@ -203,7 +292,10 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
       make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), {}));
   if (tied) model.units.back().tied.push_back({.unit = UnitId(0), .index = 0});
   check_size(model, arch);
-  if (!files.empty()) check_files(model, arch, prefix, files);
+  if (!files.empty()) {
+    check_prefix(arch, prefix, files);
+    check_files(model, arch, prefix, files);
+  }
   validate_model_spec(model);
   return model;
 }
@@ -220,15 +312,22 @@ std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& mod
   return classes;
 }
 
+bool predicts_further_tokens(const ArchSpec& arch, std::string_view name) {
+  const NameTable& names = name_table(arch.family);
+  if (!names.extra_layer) return glob_matches("mtp.*", name);
+  return std::ranges::any_of(names.prefixes, [&](const NameTable::Prefix& prefix) {
+    return name.starts_with(std::string(prefix.body) + "layers." +
+                            std::to_string(arch.layer_count()) + ".");
+  });
+}
+
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
   const NameTable& names = name_table(arch.family);
   for (std::string_view glob : names.other_towers) {
     if (glob_matches(glob, name)) return true;
   }
+  if (names.extra_layer && predicts_further_tokens(arch, name)) return true;
   for (const NameTable::Prefix& prefix : names.prefixes) {
-    const std::string extra =
-        std::string(prefix.body) + "layers." + std::to_string(arch.layer_count()) + ".";
-    if (names.extra_layer && name.starts_with(extra)) return true;
     if (is_shared_key(arch, prefix, name)) return true;
     for (std::string_view glob : names.skipped) {
       if (glob_matches(std::string(prefix.body) + std::string(glob), name)) return true;

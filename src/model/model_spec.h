@@ -39,6 +39,9 @@ ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> file
 // ("LlamaDecoderLayer") for all others, cut or whole.
 std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& model);
 
+// Returns whether the tensor is of layers that predict further tokens (MTP), which no run trains.
+bool predicts_further_tokens(const ArchSpec& arch, std::string_view name);
+
 // Returns true for a tensor that the family's files may hold but that is not a parameter of this
 // model: a buffer or a tensor of another tower.
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name);

@@ -39,6 +39,7 @@ class PackedModel : public Model {
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return model_->loss_unit(); }
   RouterShape routers() const override { return model_->routers(); }
+  std::map<int64_t, int64_t> tokens_read_as() const override { return model_->tokens_read_as(); }
 
  private:
   const Model* model_;

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -250,6 +251,8 @@ struct Model {
   virtual const Unit& unit(UnitId id) const = 0;  // for all units but the last
   virtual const LossUnit& loss_unit() const = 0;  // the last unit
   virtual RouterShape routers() const { return {}; }
+  // Returns the tokens whose embedding is that of another token.
+  virtual std::map<int64_t, int64_t> tokens_read_as() const { return {}; }
   // Returns the shared interface of any unit, including the last.
   const UnitCode& code_of(UnitId id) const {
     if (id == spec().units.back().id) return loss_unit();

@@ -156,6 +156,25 @@ int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut, int64_t table_
   return pieces < 2 ? 0 : (table_rows + pieces - 1) / pieces;
 }
 
+// The most pieces of a table. Each is a unit, so the sizes of an untrusted config.json would
+// otherwise decide how much memory a plan takes.
+constexpr int64_t kMostPieces = 1024;
+
+// Returns the rows of a piece of a table as the policy wants them; 0: do not cut it.
+int64_t wanted_rows(const UnitPolicy& policy, const ArchSpec& arch, const UnitCut& cut,
+                    int64_t table_rows, int64_t width) {
+  const int64_t least = (table_rows + kMostPieces - 1) / kMostPieces;
+  if (policy.rows == 0) {
+    const int64_t like_parts = rows_like_parts(arch, cut, table_rows, width);
+    return like_parts == 0 ? 0 : std::max(like_parts, least);
+  }
+  if (policy.rows >= least) return policy.rows;
+  throw ConfigError("fsdp.units: pieces of " + std::to_string(policy.rows) +
+                    " rows cut a table of " + std::to_string(table_rows) + " rows into more than " +
+                    std::to_string(kMostPieces) + " units; set rows to at least " +
+                    std::to_string(least));
+}
+
 // Pieces start at block boundaries of the moments; otherwise bits would depend on the cut.
 int64_t aligned_rows(int64_t rows, int64_t table_rows, int64_t width) {
   const int64_t aligned = align_up(rows, kBlockElements / std::gcd(kBlockElements, width));
@@ -389,8 +408,7 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
   }
   if (policy.kind == UnitPolicy::Kind::kPiece) {
     const auto rows_of = [&](int64_t rows, int64_t width) {
-      const int64_t wanted =
-          policy.rows > 0 ? policy.rows : rows_like_parts(arch, cut, rows, width);
+      const int64_t wanted = wanted_rows(policy, arch, cut, rows, width);
       return wanted == 0 ? 0 : aligned_rows(wanted, rows, width);
     };
     cut.embedding_rows = cut.head_rows = rows_of(arch.vocabulary, arch.hidden);

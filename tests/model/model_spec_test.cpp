@@ -159,6 +159,47 @@ TEST(ModelSpec, ReportsMissingUnknownAndMisshapenTensorsTogether) {
             std::string::npos);
 }
 
+// Goal: where a size of config.json is absent or contradicts the files, the key is named with the
+// size that the files imply, in front of the shapes.
+TEST(ModelSpec, NamesTheKeyWhoseSizeTheFilesContradict) {
+  Json config = Json::parse(R"({"model_type": "qwen3", "vocab_size": 100, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8})");
+  const std::vector<FileTensor> files =
+      files_of(make_model_spec(read_arch_spec(config, "config.json"), {}));
+  const auto first_line = [&](const Json& changed) {
+    const std::string text = data_error_of(read_arch_spec(changed, "config.json"), files);
+    return text.substr(0, text.find('\n'));
+  };
+  Json changed = config;
+  changed.erase("head_dim");
+  EXPECT_EQ(first_line(changed),
+            "config.json: 'head_dim' is absent, 128 by default; the shape [32, 64] of "
+            "'model.layers.0.self_attn.q_proj.weight' implies 8");
+  changed = config;
+  changed.erase("num_key_value_heads");
+  EXPECT_EQ(first_line(changed),
+            "config.json: 'num_key_value_heads' is absent, 4 by default; the shape [16, 64] of "
+            "'model.layers.0.self_attn.k_proj.weight' implies 2");
+  changed = config;
+  changed["intermediate_size"] = 64;
+  EXPECT_EQ(first_line(changed),
+            "config.json: 'intermediate_size' is 64; the shape [128, 64] of "
+            "'model.layers.0.mlp.gate_proj.weight' implies 128");
+}
+
+// Goal: names with another prefix than the family's are told in one line with both.
+TEST(ModelSpec, NamesThePrefixOfTheFilesTensors) {
+  std::vector<FileTensor> files = files_of(make_model_spec(llama(false), {}));
+  for (FileTensor& file : files) file.name = "base." + file.name;
+  const std::string text = data_error_of(llama(false), files);
+  EXPECT_NE(text.find("begin with 'base.model.' ('base.model.embed_tokens.weight'); those of llama "
+                      "begin with 'model.'"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
 // Sizes whose product is too large are refused.
 TEST(ModelSpec, RefusesSizesWhoseProductIsAbsurd) {
   ArchSpec arch = llama(false);

@@ -53,6 +53,23 @@ TEST(UnitCut, FollowsThePolicy) {
   EXPECT_THROW(made(by_hand({{"block.7.mlp"}})), ConfigError);
 }
 
+// Goal: the sizes of a config.json do not decide how many units a plan makes, so that a vocabulary
+// of any size is answered at once.
+TEST(UnitCut, BoundsThePiecesOfATable) {
+  ArchSpec arch = read_golden_case("llama-tied").arch;
+  const UnitPolicy pieces{.kind = Kind::kPiece, .classes = {}, .groups = {}};
+  for (const int64_t vocabulary : {int64_t{200'000'000}, (int64_t{1} << 31) - 1}) {
+    arch.vocabulary = vocabulary;
+    const UnitCut cut = cut_for(pieces, arch);
+    EXPECT_LE(decoder_parts(arch, cut).size(), 3000u);
+    EXPECT_EQ(cut.embedding_rows, cut.head_rows);
+  }
+  // A size that the user named is not changed silently.
+  UnitPolicy rows = pieces;
+  rows.rows = 128;
+  EXPECT_THROW(cut_for(rows, arch), ConfigError);
+}
+
 // Goal: a layer that is a mixer or an MLP alone has no halves.
 TEST(UnitCut, LeavesLayersOfOnePartWhole) {
   const GoldenCase golden = read_golden_case("nemotron_h");

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/json.h"
+#include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
@@ -151,6 +152,53 @@ TEST_F(StartOfARun, WithAnAdapterBesideTheModelSaysThatItIsNotUsed) {
       << ended.err;
   EXPECT_TRUE(fs::exists(path("new/hf/config.json")));
   EXPECT_FALSE(fs::exists(path("new/hf/adapter_config.json"))) << "its weights are not exported";
+}
+
+// Goal: what the model's files ask for and no run does is said once, by the check and by the run:
+// dropout, a quantisation that plain weights do not have, layers for further tokens that are
+// absent, a tensor that the index alone has. The export asks for none of what it lacks.
+TEST_F(StartOfARun, SaysWhatTheModelsFilesAskForInVain) {
+  Json config = Json::parse(bytes_of(path("model/config.json")));
+  config["attention_dropout"] = 0.1;
+  config["num_nextn_predict_layers"] = 1;
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  put_text(path("model/config.json"), config.dump());
+  Json map = {{"mtp.fc.weight", "model.safetensors"}};
+  const SafetensorsFile weights = SafetensorsFile::open(path("model/model.safetensors"));
+  for (const TensorInfo& tensor : weights.tensors()) map[tensor.name] = "model.safetensors";
+  put_text(path("model/model.safetensors.index.json"),
+           Json({{"metadata", Json::object()}, {"weight_map", map}}).dump());
+  const std::vector<std::string> parts = {
+      "attention_dropout = 0.1 is not applied", "quantization_config says that the weights",
+      "num_nextn_predict_layers = 1, but no file has", "lists tensor 'mtp.fc.weight'"};
+  const Ended trained = run_command(again({"--run.dir=" + path("new")}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  Arguments check = again({"--run.dir=" + path("other")});
+  check.front() = "run";
+  const Ended checked = run_command(joined({"check"}, check));
+  const Ended model = run_command({"check", "model", path("model")});
+  for (const std::string& part : parts) {
+    EXPECT_TRUE(says(trained.err, part)) << part << ": " << trained.err;
+    EXPECT_TRUE(says(checked.err, part)) << part << ": " << checked.err;
+    EXPECT_TRUE(says(model.out, part)) << part << ": " << model.out;
+  }
+  EXPECT_FALSE(says(bytes_of(path("new/hf/config.json")), "quantization_config"));
+  EXPECT_FALSE(says(bytes_of(path("new/hf/model.safetensors.index.json")), "mtp"));
+}
+
+// Goal: no directory that a run exports to keeps other weights that loaders would take: the export
+// goes beside them, and `export --to` refuses.
+TEST_F(StartOfARun, ExportsBesideOtherWeights) {
+  fs::create_directories(path("new/hf"));
+  put_text(path("new/hf/consolidated.safetensors"), "other weights");
+  const Ended trained = run_command(again({"--run.dir=" + path("new")}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(says(trained.err, "consolidated.safetensors: other weights")) << trained.err;
+  EXPECT_TRUE(fs::exists(path("new/hf-2/model.safetensors")));
+  EXPECT_FALSE(fs::exists(path("new/hf/config.json")));
+  Arguments export_to = again({"--run.dir=" + path("new"), "--to", path("new/hf")});
+  export_to.front() = "export";
+  EXPECT_EQ(run_command(export_to).exit_code, 2);
 }
 
 // Goal: of data that is split, the held-out part is named once, and not as the whole files.

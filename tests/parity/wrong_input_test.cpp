@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/json.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
 
@@ -234,6 +235,26 @@ TEST_F(WrongInput, TooLittleDeviceMemory) {
 TEST_F(WrongInput, TooLittleHostMemory) {
   add("--offload.host_memory=1MiB");
   expect(3, {"host memory"});
+}
+
+// Goal: sizes that no machine holds are answered at once, with the code of a plan that does not
+// fit. (Where they are answered by making a unit for each piece, this test takes gigabytes and
+// minutes.)
+TEST_F(WrongInput, SizesThatNoMachineHolds) {
+  add("--model.init=random");
+  const std::string config = model() + "/config.json";
+  const std::string text = read(config);
+  for (const auto& [key, size] :
+       {std::pair("vocab_size", 2147483647), std::pair("vocab_size", 200000000),
+        std::pair("hidden_size", 2147483632)}) {
+    Json changed = Json::parse(text);
+    changed[key] = size;
+    write(config, changed.dump());
+    for (const auto& entry : fs::directory_iterator(model())) {
+      if (entry.path().string().find(".safetensors") != std::string::npos) fs::remove(entry.path());
+    }
+    expect(3, {"too little"});
+  }
 }
 
 // A resume directory that is no checkpoint ends with code 6.

@@ -3,7 +3,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -12,6 +14,7 @@
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"
+#include "trainer/model/model_notes.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/setup/run_setup.h"
@@ -36,8 +39,8 @@ class InputCheck {
     if (checked_.source && ends_) {
       checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
     }
-    if (checked_.source && !checked_.source->adapter_note().empty()) {
-      checked_.notes.push_back(checked_.source->adapter_note());
+    if (checked_.source) {
+      std::ranges::copy(model_notes(*checked_.source), std::back_inserter(checked_.notes));
     }
     check_rate();
     check_directories();

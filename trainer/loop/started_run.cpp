@@ -16,6 +16,7 @@
 #include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/loop/lr_schedule.h"
+#include "trainer/model/model_notes.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
@@ -262,8 +263,9 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   for (const std::string& note : end_notes(trained.ends, trained.conversations, source)) {
     if (run.ranks().first()) log_warning(note);
   }
-  const std::string adapter_note = source.adapter_note();
-  if (!adapter_note.empty() && run.ranks().first()) log_warning(adapter_note);
+  for (const std::string& note : model_notes(source)) {
+    if (run.ranks().first()) log_warning(note);
+  }
   if (!run.eval_sets.empty() && !config.eval.prompts.empty()) {
     run.prompts.emplace(config, source, sample_form(config, trained), "eval.prompt_format");
     run.samples = sample_request(config, *run.prompts, plan.step.positions);

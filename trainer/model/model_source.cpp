@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/number_formats.h"
 #include "base/texts.h"
+#include "hf/hub_cache.h"
 #include "model/adapter.h"
 #include "model/adapter_values.h"
 #include "model/decoder_model.h"
@@ -44,6 +45,17 @@ std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
     tensors.push_back({tensor.tensor->name, tensor.tensor->shape});
   }
   return tensors;
+}
+
+// Makes the model's spec. A tensor that it needs may be one that the index lists and no file has.
+ModelSpec spec_for(const ArchSpec& arch, const std::vector<FileTensor>& files,
+                   const ModelDirectory& directory) {
+  try {
+    return make_model_spec(arch, files);
+  } catch (const DataError& error) {
+    if (directory.absent_note().empty()) throw;
+    throw DataError(std::string(error.what()) + "\n" + directory.absent_note());
+  }
 }
 
 // For a tied model whose files also store the embedding's bytes as a head, as some programs do,
@@ -167,11 +179,11 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   if (config.adapter.on()) read_adapter(config);
   std::vector<FileTensor> files = file_tensors(*directory_);
   arch_ = spelled_as(std::move(arch_), files);
-  whole_ = make_model_spec(arch_, files);
+  whole_ = spec_for(arch_, files, *directory_);
   if (const std::string head = stored_copy_of_head(arch_, whole_, *directory_); !head.empty()) {
     copies_[head] = whole_.units.front().parameters.front().name;
     std::erase_if(files, [&head](const FileTensor& file) { return file.name == head; });
-    whole_ = make_model_spec(arch_, files);
+    whole_ = spec_for(arch_, files, *directory_);
   }
   check_tied_head(arch_, whole_, *directory_);
   if (has_adapter()) {
@@ -262,7 +274,7 @@ void ModelSource::read_adapter(const RunConfig& config) {
     }
   }
   adapter_settings_.transposed = arch_.transposed_weights;
-  adapter_settings_.base = config.model.path;
+  adapter_settings_.base = lasting_model_name(config.model.path);
   std::vector<std::string> targets = adapter_settings_.targets;
   std::ranges::copy(adapter_settings_.parameters, std::back_inserter(targets));
   arch_.adapter =
@@ -322,6 +334,13 @@ void ModelSource::check_tied_copy() const {
   }
 }
 
+DataError ModelSource::other_shape(const std::string& name,
+                                   const std::vector<int64_t>& needed) const {
+  return DataError(adapter_path_ + ": the tensor of " + name + " has shape " +
+                   format_shape(adapter_->shape(name)) + ", and this model needs " +
+                   format_shape(needed) + "; it belongs to another model");
+}
+
 // An adapter that fits only in part would be trained as another adapter than the one given.
 void ModelSource::check_adapter_tensors() {
   find_older_tensors();
@@ -336,11 +355,11 @@ void ModelSource::check_adapter_tensors() {
     }
     if (!adapter_->has(name)) {
       throw DataError(adapter_path_ + ": has no tensor for " + name +
-                      ", which adapter_config.json says is trained");
+                      ", which adapter_config.json says is trained" +
+                      (unused.empty() ? "" : "; it has one for " + printable(*unused.begin())));
     }
     if (adapter_->shape(name) != peft_shape(parameter)) {
-      throw DataError(adapter_path_ + ": the tensor of " + name +
-                      " has another shape than this model needs; it belongs to another model");
+      throw other_shape(name, peft_shape(parameter));
     }
     unused.erase(name);
   }
@@ -379,10 +398,7 @@ void ModelSource::check_older_tensors(const ParamSpec& parameter,
     std::vector<int64_t> expected = shape;
     if (parameter.stacked)
       expected = {is_a ? rank : shape.at(1) / halves, is_a ? shape.at(2) : rank};
-    if (found != expected) {
-      throw DataError(adapter_path_ + ": the tensor of " + tensor.name +
-                      " has another shape than this model needs; it belongs to another model");
-    }
+    if (found != expected) throw other_shape(tensor.name, expected);
     elements += halves * expected.at(0) * expected.at(1);
     unused.erase(tensor.name);
   }

@@ -110,6 +110,7 @@ class ModelSource {
   void read_adapter(const RunConfig& config);
   void name_as_peft();
   void check_adapter_tensors();
+  DataError other_shape(const std::string& name, const std::vector<int64_t>& needed) const;
   void check_tied_copy() const;
   void find_older_tensors();
   void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;

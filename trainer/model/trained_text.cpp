@@ -184,7 +184,9 @@ std::vector<int64_t> end_tokens(const ModelSource& source) {
   std::vector<int64_t> ids;
   if (found == generation->end()) return ids;
   for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
-    if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+    if (!id.is_number_integer()) continue;
+    const auto value = id.get<int64_t>();
+    if (std::ranges::find(ids, value) == ids.end()) ids.push_back(value);
   }
   return ids;
 }

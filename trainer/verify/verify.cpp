@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "model/families.h"
+#include "trainer/model/model_notes.h"
 #include "trainer/model/model_source.h"
 #include "trainer/verify/number_check.h"
 #include "trainer/verify/tensor_check.h"
@@ -110,6 +111,15 @@ void describe_files(const ModelSource& source, Findings& findings) {
   }
   for (const std::string& warning : directory.warnings()) {
     findings.add(Verdict::kWarning, "files", directory.path(), warning);
+  }
+  for (const std::string& note : model_notes(source)) {
+    findings.add(Verdict::kWarning, "files", directory.path(), note);
+  }
+  const std::vector<std::string>& unread = source.arch().unread_keys;
+  if (!unread.empty()) {
+    findings.add(Verdict::kWarning, "files", "config.json",
+                 "these keys are not read, nor are they known to change nothing: " +
+                     printable(joined(unread, ", ")));
   }
 }
 

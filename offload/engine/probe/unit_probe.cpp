@@ -187,7 +187,8 @@ class UnitProbe::Bench {
         layouts_(make_layouts(model->spec(), 1)),
         ring_(make_ring()),
         runner_(make_runner(device.compute)),
-        batches_(carve(BufferKind::kBatch), 1, most_positions, &device_.copies(), device_.torch()) {
+        batches_(carve(BufferKind::kBatch), 1, most_positions, {}, &device_.copies(),
+                 device_.torch()) {
     device_.memory().check_carved();
     device_.adopt_lane(false);
     for (const UnitSpec& unit : model_.spec().units) {

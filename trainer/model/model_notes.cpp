@@ -1,0 +1,57 @@
+#include "trainer/model/model_notes.h"
+
+#include <algorithm>
+
+#include "base/texts.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+namespace {
+
+// The keys with which config.json counts these layers, as families and versions spell it.
+constexpr const char* kCounts[] = {"num_nextn_predict_layers", "num_mtp_layers",
+                                   "mtp_num_hidden_layers"};
+
+std::string counted_by(const Json& config) {
+  for (const char* key : kCounts) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_number_integer() || *found <= 0) continue;
+    return key + (" = " + found->dump());
+  }
+  const auto text = config.find("text_config");
+  return text != config.end() && text->is_object() ? counted_by(*text) : "";
+}
+
+// Returns a line about layers that predict further tokens: they are not trained, or config.json
+// counts them and no file has them; empty if the model has none.
+std::string further_tokens_note(const ModelSource& source) {
+  const ModelDirectory& directory = source.directory();
+  std::vector<std::string> names;
+  for (const ModelDirectory::TensorRef& ref : directory.tensors()) {
+    if (predicts_further_tokens(source.arch(), ref.tensor->name)) names.push_back(ref.tensor->name);
+  }
+  if (!names.empty() && !source.random()) {
+    return directory.path() + ": the layers that predict further tokens (MTP, " +
+           std::to_string(names.size()) + " tensors such as '" + printable(names.front()) +
+           "') are not trained and stay as they are: speculative decoding with them will accept "
+           "fewer tokens of the trained model";
+  }
+  const std::string count = counted_by(directory.config());
+  if (count.empty() || directory.tensors().empty()) return {};
+  return directory.path_of("config.json") + ": " + count +
+         ", but no file has the layers that predict further tokens (MTP): the export has none, and "
+         "programs that ask for them will not find any";
+}
+
+}  // namespace
+
+std::vector<std::string> model_notes(const ModelSource& source) {
+  std::vector<std::string> notes = source.directory().notes();
+  std::ranges::copy(source.arch().config_notes, std::back_inserter(notes));
+  for (const std::string& note : {further_tokens_note(source), source.adapter_note()}) {
+    if (!note.empty()) notes.push_back(note);
+  }
+  return notes;
+}
+
+}  // namespace longshore
