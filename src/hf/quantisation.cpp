@@ -149,7 +149,11 @@ std::string without_quantisation_keys(const std::string& text) {
 }
 
 bool is_packed_part(std::string_view name, TensorDType dtype, size_t dimensions) {
-  if (!model_dtype(dtype) && dimensions > 1) return true;
+  // No quantiser packs into these types; buffers of positions have them.
+  const bool wide = dtype == TensorDType::kBool || dtype == TensorDType::kI64 ||
+                    dtype == TensorDType::kU64 || dtype == TensorDType::kF64 ||
+                    dtype == TensorDType::kC64;
+  if (!model_dtype(dtype) && !wide && dimensions > 1) return true;
   if (name.find(".quant_state.") != name.npos) return true;
   return std::ranges::any_of(kPackedEndings,
                              [name](std::string_view ending) { return name.ends_with(ending); });

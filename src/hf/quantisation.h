@@ -33,7 +33,8 @@ std::vector<std::string> quantisation_keys(const Json& config);
 std::string without_quantisation_keys(const std::string& text);
 
 // Returns whether a tensor of this name, type and number of dimensions is a part of a matrix that a
-// quantiser packed: codes, scales, zero points. Vectors of integers are buffers, not parts.
+// quantiser packed: codes, scales, zero points. Vectors of integers, and integers of 64 bits, are
+// buffers, not parts.
 bool is_packed_part(std::string_view name, TensorDType dtype, size_t dimensions);
 
 }  // namespace longshore

@@ -16,7 +16,7 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
 // and stays itself as a target.
 TEST(BatchStage, ReadsPlaceholdersAsTheModelDoes) {
   std::vector<std::byte> memory(static_cast<size_t>(BatchStage::bytes_for(2, 4, false)));
-  CpuCopyEngine copies({});
+  CpuCopyEngine copies;
   BatchStage stage(memory, 2, 4, {{7, 0}, {8, 5}}, &copies);
   const std::vector<int64_t> tokens = {7, 1, 8, 7}, others = {1, 2, 3, 4};
   const std::vector<int64_t> positions = {0, 1, 2, 3}, targets = {1, 8, 7, -100}, starts = {0, 4};

@@ -226,7 +226,7 @@ TEST_F(SingleDirectory, IgnoresAQuantisationThatPlainWeightsDoNotHave) {
     EXPECT_EQ(Json::parse(model.config_text()), model.config());
   }
   // A buffer of integers is no packed matrix.
-  write_safetensors(directory_ / "model.safetensors", {kA, {"ids", TensorDType::kI64, {3}}});
+  write_safetensors(directory_ / "model.safetensors", {kA, {"ids", TensorDType::kI64, {1, 3}}});
   EXPECT_FALSE(open().quantised());
 }
 

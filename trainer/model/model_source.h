@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "config/run_config.h"
 #include "hf/adapter_directory.h"
 #include "hf/model_directory.h"
