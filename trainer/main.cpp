@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "comm/collectives/nccl_communicator.h"
 #include "trainer/commands/command_line.h"
 
 namespace {
@@ -77,6 +78,7 @@ int main(int argc, char** argv) {
   outlive_file_limits();
   ask_name_servers_briefly();
   give_streams_their_own_queues();
+  longshore::fix_nccl_settings();
   wait_without_spinning(argv);
   return leave(longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc)));
 }

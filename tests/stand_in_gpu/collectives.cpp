@@ -273,6 +273,10 @@ int64_t stand_in::collectives_ended() {
   return Fabric::instance().ended();
 }
 
+std::string nccl_version() {
+  return "0.0.0";
+}
+
 std::unique_ptr<DeviceArena> make_nccl_arena(Bytes bytes, int device) {
   require_gpu(device);
   return std::make_unique<StandInArena>(bytes);

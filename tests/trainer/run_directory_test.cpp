@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "base/errors.h"
+#include "comm/collectives/nccl_communicator.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/device/run_environment.h"
 
@@ -170,6 +172,19 @@ TEST(RunEnvironment, KnowsTheBuildAndTheMemoryOfThisProcess) {
   EXPECT_GE(build_id().size(), 16u);
   EXPECT_EQ(build_id().find_first_not_of("0123456789abcdef"), std::string::npos);
   EXPECT_GT(resident_bytes(), kMiB);
+}
+
+// Goal: a run's record says which NCCL added its gradients, and how; without CUDA there is none.
+TEST(RunEnvironment, SaysHowNcclAdds) {
+  const Json environment = run_environment();
+  if (nccl_version().empty()) {
+    EXPECT_FALSE(environment.contains("nccl"));
+    return;
+  }
+  const Json& nccl = environment.at("nccl");
+  EXPECT_EQ(std::ranges::count(nccl.at("version").get<std::string>(), '.'), 2);
+  EXPECT_EQ(nccl.at("NCCL_ALGO"), "Ring");
+  EXPECT_EQ(nccl.at("NCCL_NVLS_ENABLE"), "0");
 }
 
 }  // namespace

@@ -8,11 +8,12 @@
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
-#include "base/file.h"
-
 #include <cstring>
 #include <fstream>
 #include <optional>
+
+#include "base/file.h"
+#include "comm/collectives/nccl_communicator.h"
 
 namespace longshore {
 namespace {
@@ -98,6 +99,10 @@ Json run_environment() {
   object["libtorch"] = TORCH_VERSION;
   object["compiler"] = __VERSION__;
   object["build_id"] = build_id();
+  if (const std::string nccl = nccl_version(); !nccl.empty()) {
+    object["nccl"] = {{"version", nccl}};
+    for (const NcclSetting& setting : kNcclSettings) object["nccl"][setting.name] = setting.value;
+  }
   struct utsname system{};
   if (::uname(&system) == 0) {
     object["host"] = system.nodename;

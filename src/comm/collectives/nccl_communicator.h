@@ -1,8 +1,14 @@
-// The collectives of a group over NCCL, only for memory of a GPU arena. Host
-// memory, scalars included, is refused with a CheckFailure. The caller that got it from a World
-// owns it; one thread at a time calls it. Its arenas are memory that NCCL can register.
+// The collectives of a group over NCCL, only for memory of a GPU arena. Host memory, scalars
+// included, is refused with a CheckFailure. The caller that got it from a World owns it; one thread
+// at a time calls it. Its arenas are memory that NCCL can register.
+//
+// [Note: NCCL's order of sums] NCCL chooses how it adds by the machine's topology and message size.
+// One way, NVLS, adds in the switch and gives other bits in every run. With one algorithm and one
+// protocol a sum's order is the ring's. Which ring it is depends on the GPUs that a run gets.
 #pragma once
 
+#include <array>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +18,22 @@
 #include "device/device_memory.h"
 
 namespace longshore {
+
+// NCCL's settings under which sums repeat ([Note: NCCL's order of sums]). No environment changes a
+// run's results, so they replace what is set.
+struct NcclSetting {
+  const char* name;
+  const char* value;
+};
+inline constexpr std::array<NcclSetting, 3> kNcclSettings = {
+    {{"NCCL_NVLS_ENABLE", "0"}, {"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}}};
+// Call it before the process has threads, on all ranks; NCCL reads its settings at its first call.
+inline void fix_nccl_settings() {
+  for (const NcclSetting& setting : kNcclSettings) ::setenv(setting.name, setting.value, 1);
+}
+
+// Returns the version of the NCCL library, such as "2.28.9"; empty without CUDA.
+std::string nccl_version();
 
 // Broadcasts the first member's string to all members of the group.
 using ShareFirst = std::function<std::string(const std::string& mine)>;

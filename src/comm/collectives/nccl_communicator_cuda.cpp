@@ -240,6 +240,13 @@ void* nccl_allocate(size_t bytes, std::string& reason) {
 
 }  // namespace
 
+std::string nccl_version() {
+  int code = 0;  // 22809 is 2.28.9
+  if (ncclGetVersion(&code) != ncclSuccess) return "";
+  return std::to_string(code / 10'000) + "." + std::to_string(code / 100 % 100) + "." +
+         std::to_string(code % 100);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& options,
                                                      std::shared_ptr<Watchdog> watchdog,
                                                      const ShareFirst& share_first,

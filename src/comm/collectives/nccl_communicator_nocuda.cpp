@@ -5,6 +5,10 @@
 
 namespace longshore {
 
+std::string nccl_version() {
+  return "";
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& /*options*/,
                                                      std::shared_ptr<Watchdog> /*watchdog*/,
                                                      const ShareFirst& /*share_first*/,
