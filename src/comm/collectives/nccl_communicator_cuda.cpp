@@ -53,6 +53,17 @@ struct DeviceBytesDeleter {
   void operator()(void* bytes) const { cudaFree(bytes); }
 };
 
+// Returns a stream that comes before those of the products, whose blocks fill every multiprocessor:
+// the other ranks wait for this one's part of a collective.
+Stream make_stream() {
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for streams' priorities");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+             "make a stream");
+  return Stream(stream);
+}
+
 // NCCL's handle. Only an abort ends it without waiting for other ranks.
 struct CommDeleter {
   void operator()(ncclComm_t comm) const { ncclCommAbort(comm); }
@@ -70,9 +81,7 @@ class NcclCommunicator : public Communicator {
         key_(group_key(options_.name, options_.members)) {
     watchdog_->join_group(key_, options_.members);
     check_cuda(cudaSetDevice(device_), "choose the GPU");
-    cudaStream_t stream = nullptr;
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream");
-    stream_.reset(stream);
+    stream_ = make_stream();
     void* token = nullptr;
     check_cuda(cudaMalloc(&token, 1), "allocate a barrier's byte");
     token_.reset(token);
