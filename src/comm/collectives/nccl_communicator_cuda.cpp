@@ -4,12 +4,16 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <exception>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "base/awake_clock.h"
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/measurement.h"
+#include "base/texts.h"
 #include "comm/operations/operation.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
@@ -26,11 +30,26 @@ constexpr std::chrono::microseconds kLook(50);
 // The limit of multiprocessors that one collective uses. Each takes compute capacity and has
 // buffers for every other rank outside the device's cap.
 constexpr int kMaxCtas = 16;
+// The limit of an orderly end, which NCCL may not reach.
+constexpr std::chrono::seconds kEndTime(10);
+// Bytes of NCCL's own text in a message.
+constexpr size_t kMostDetail = 400;
 
-// A TransportError is not yet a failure of the run: a rank's death shows here first.
+// A call of NCCL failed, which is not yet the run's failure: the death of another rank shows here
+// first. `remote` means that NCCL blames the network or another rank.
+struct NcclError : std::runtime_error {
+  NcclError(const std::string& text, bool is_remote) : runtime_error(text), remote(is_remote) {}
+  bool remote;
+};
+
+// NCCL keeps its last warning, which says what failed ("No space left on device"). NCCL_DEBUG would
+// print it on standard output, where results go.
 void check_nccl(ncclResult_t result, const char* operation) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  throw TransportError(0, std::string(operation) + ": " + ncclGetErrorString(result));
+  std::string text = std::string(operation) + ": " + ncclGetErrorString(result);
+  const char* const detail = ncclGetLastError(nullptr);
+  if (detail != nullptr && *detail != '\0') text += ": " + printable(detail, kMostDetail);
+  throw NcclError(text, result == ncclRemoteError);
 }
 
 struct EventDeleter {
@@ -87,6 +106,7 @@ class NcclCommunicator : public Communicator {
     token_.reset(token);
     connect(share_first);
   }
+  ~NcclCommunicator() override { end(); }
 
  protected:
   Completion start(const Collective& collective) override {
@@ -140,20 +160,44 @@ class NcclCommunicator : public Communicator {
   }
 
   void connect(const ShareFirst& share_first) {
+    const Operation operation{CommKind::kBarrier, {"connecting", {}}, name(), ++sequence_, 0};
     ncclUniqueId id{};
-    if (index() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    if (index() == 0) {
+      or_fail(operation, [&] { check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId"); });
+    }
     const std::string shared = share_first(std::string(id.internal, sizeof id.internal));
     if (shared.size() != sizeof id.internal) throw CommError("NCCL's id has a wrong size");
     std::memcpy(id.internal, shared.data(), sizeof id.internal);
-    const Operation operation = begin(CommKind::kBarrier, {"connecting", {}}, 0);
+    watchdog_->begun(key_, operation);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = kMaxCtas;
-    ncclComm_t comm = nullptr;
-    check_nccl(ncclCommInitRankConfig(&comm, size(), id, index(), &config), "ncclCommInitRank");
-    comm_.reset(comm);
+    or_fail(operation, [&] {
+      ncclComm_t comm = nullptr;
+      const ncclResult_t result = ncclCommInitRankConfig(&comm, size(), id, index(), &config);
+      comm_.reset(comm);
+      check_nccl(result, "ncclCommInitRank");
+    });
     wait_until(operation, [this] { return ready(); });
     watchdog_->finished(key_, operation.sequence);
+  }
+
+  // Ends together with the other ranks: after this rank's last collective its proxy may still send
+  // to another machine, and an abort would leave the receiver waiting. Past the limit, or if the
+  // run has failed, the handle's owner aborts.
+  void end() noexcept {
+    if (comm_ == nullptr || watchdog_->has_failure() || std::uncaught_exceptions() > 0) return;
+    try {
+      const Clock::time_point begin = Clock::now();
+      check_nccl(ncclCommFinalize(comm_.get()), "ncclCommFinalize");
+      while (!ready()) {
+        if (watchdog_->has_failure() || Clock::now() - begin > kEndTime) return;
+        std::this_thread::sleep_for(kLook);
+      }
+      static_cast<void>(ncclCommDestroy(comm_.release()));
+    } catch (const std::exception& error) {
+      log_debug(std::string("a communicator ends without its other ranks: ") + error.what());
+    }
   }
 
   // Returns whether NCCL has accepted everything that it was given.
@@ -202,7 +246,7 @@ class NcclCommunicator : public Communicator {
   void wait_until(const Operation& operation, const Condition& condition) {
     const Clock::time_point begin = Clock::now();
     const auto waited = [&] { return seconds_since(begin); };
-    try {
+    or_fail(operation, [&] {
       while (!condition()) {
         ready();
         if (watchdog_->has_failure()) fail(operation, waited());
@@ -212,12 +256,21 @@ class NcclCommunicator : public Communicator {
         }
         std::this_thread::sleep_for(kLook);
       }
-    } catch (const TransportError& error) {
-      const int32_t neighbour = options_.members[index() == 0 ? 1 : 0];
-      watchdog_->blame_break(neighbour, operation, error.what());
-      fail(operation, waited());
-    }
+    });
     counters().add_wait(operation.kind, operation.label.unit, waited());
+  }
+
+  // Makes a failed call of NCCL the run's failure, with the rank that caused it.
+  template <typename Work>
+  void or_fail(const Operation& operation, const Work& work) {
+    const Clock::time_point begin = Clock::now();
+    try {
+      work();
+    } catch (const NcclError& error) {
+      const int32_t neighbour = options_.members[index() == 0 ? 1 : 0];
+      watchdog_->blame_break(error.remote ? neighbour : options_.rank, operation, error.what());
+      fail(operation, seconds_since(begin));
+    }
   }
 
   [[noreturn]] void fail(const Operation& operation, double waited) {

@@ -186,7 +186,9 @@ FailureReason Watchdog::blame_delay(const std::string& key, const Operation& ope
 FailureReason Watchdog::blame_break(int32_t peer, const Operation& operation,
                                     const std::string& reason) {
   const Clock::time_point end = Clock::now() + kBreakTime;
-  FailureReason found{peer, name_of_rank(peer) + ": the connection to it broke in " +
+  const bool own = peer == options_.rank;
+  FailureReason found{peer, name_of_rank(peer) +
+                                (own ? ": it failed in " : ": the connection to it broke in ") +
                                 operation.text() + " (" + reason + ")"};
   MutexLock lock(mutex_);
   while (!failure_ && Clock::now() < end) {

@@ -68,7 +68,8 @@ class Watchdog {
   // Finds the rank that keeps the operation from finishing and offers that reason.
   FailureReason blame_delay(const std::string& key, const Operation& operation,
                             double waited_seconds);
-  // Explains a broken transfer to or from `peer`: waits up to 8 s to see which rank is gone.
+  // Explains a broken transfer to or from `peer`, or this rank's own failure if that is `peer`:
+  // waits up to 8 s to see which rank is gone.
   FailureReason blame_break(int32_t peer, const Operation& operation, const std::string& reason);
 
   // Marks this rank as done. The rank that serves the store waits until all ranks are done.
