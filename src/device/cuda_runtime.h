@@ -28,12 +28,15 @@ struct CudaDevice {
   std::string pci = {};         // PCI address, such as "0000:3b:00.0"
   int numa_node = -1;           // host node nearest to the GPU; -1 if unknown
   std::vector<int> peers = {};  // GPUs whose memory it can read directly
+  bool maps_memory = true;      // has virtual memory management, as few virtual GPUs have not
 };
 
 // Returns the GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.
 std::vector<CudaDevice> cuda_devices();
 // Throws ConfigError unless a GPU of that number exists.
 void require_gpu(int device);
+// Returns the GPU's compute capability, 86 for 8.6. Cheap; requires the GPU.
+int compute_capability(int device);
 // Returns the bytes that are free for a new allocation on the device. Makes a CUDA context there.
 Bytes cuda_free_bytes(int device);
 

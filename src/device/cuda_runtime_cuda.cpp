@@ -1,4 +1,5 @@
 // The CUDA runtime in the build with CUDA.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -43,6 +44,23 @@ std::vector<int> peers_of(int device, int count) {
   return peers;
 }
 
+// Asks the driver, because the runtime has no name for this attribute. True if it does not answer.
+bool maps_memory(int device) {
+  void* call = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  constexpr unsigned kVersion = 12000;
+  if (cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &call, kVersion, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    return true;
+  }
+  int supported = 0;
+  const auto ask = reinterpret_cast<decltype(&cuDeviceGetAttribute)>(call);
+  const CUresult answer =
+      ask(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);
+  return answer != CUDA_SUCCESS || supported != 0;
+}
+
 }  // namespace
 
 std::vector<CudaDevice> cuda_devices() {
@@ -54,7 +72,7 @@ std::vector<CudaDevice> cuda_devices() {
     const std::string pci = pci_of(i);
     devices.push_back({properties.name, static_cast<Bytes>(properties.totalGlobalMem),
                        properties.major, properties.minor, properties.multiProcessorCount, pci,
-                       numa_node_of(pci), peers_of(i, count)});
+                       numa_node_of(pci), peers_of(i, count), maps_memory(i)});
   }
   return devices;
 }
@@ -77,6 +95,15 @@ void require_gpu(int device) {
   if (device >= 0 && device < count) return;
   throw ConfigError("device.kind: there is no GPU " + std::to_string(device) + " (" +
                     std::to_string(count) + " are visible); set device.kind = \"cpu\"");
+}
+
+int compute_capability(int device) {
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "cudaDeviceGetAttribute");
+  return 10 * major + minor;
 }
 
 Bytes cuda_free_bytes(int device) {

@@ -67,6 +67,11 @@ void require_gpu(int device) {
                     std::to_string(device) + "; set device.kind = \"cpu\"");
 }
 
+int compute_capability(int device) {
+  LONGSHORE_CHECK(false) << "there is no GPU " << device;
+  return 0;
+}
+
 Bytes cuda_free_bytes(int device) {
   LONGSHORE_CHECK(false) << "there is no GPU " << device;
   return 0;

@@ -1,9 +1,11 @@
-// Attention on a GPU with score = cap * tanh(score / cap) before the softmax (Gemma 2). No fused
-// kernel supports it, so plain operations run over pieces of queries with the keys they can see,
-// and backward computes a piece's scores again. Scratch grows in line with the longest document.
+// Attention on a GPU by plain operations, where no kernel does it: with score = cap * tanh(score /
+// cap) before the softmax (Gemma 2), and in place of the memory-efficient kernel on GPUs that are
+// newer than it. It runs over pieces of queries with the keys they can see, and backward computes a
+// piece's scores again. Scratch grows in line with the longest document.
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "device/gpu_tensors.h"
@@ -88,7 +90,106 @@ void for_capped_pieces(const AttentionShape& shape, const std::vector<int64_t>& 
   }
 }
 
+// Queries [begin, end) of a document [batch, rows, group, head_dim], as the memory-efficient kernel
+// takes it, against keys [k_begin, end) of its batch: the heads of a group share them.
+class PlainPiece {
+ public:
+  PlainPiece(const AttentionShape& shape, const at::Tensor& q, int64_t begin, int64_t end)
+      : scale_(shape.scale),
+        window_(shape.window),
+        batch_(q.size(0)),
+        group_(q.size(2)),
+        begin_(begin),
+        queries_(end - begin),
+        k_begin_(shape.window == 0 ? 0 : std::max<int64_t>(0, begin - shape.window + 1)),
+        keys_(end - k_begin_) {}
+
+  // Returns the piece's queries of x as [batch, group * queries, head_dim].
+  at::Tensor queries(const at::Tensor& x) const {
+    return place(x).reshape({batch_, group_ * queries_, x.size(3)});
+  }
+  void put(const at::Tensor& target, const at::Tensor& values) const {
+    const at::Tensor to = place(target);
+    to.copy_(values.view(to.sizes()));
+  }
+  // Returns the piece's keys of x [batch, rows, head_dim].
+  at::Tensor keys(const at::Tensor& x) const { return x.narrow(1, k_begin_, keys_); }
+  // Returns the piece's part of sums [batch, group, rows].
+  at::Tensor of_sums(const at::Tensor& sums) const { return sums.narrow(2, begin_, queries_); }
+
+  // Returns the scores in fp32, [batch, group, queries, keys]; those of hidden keys are -infinity.
+  at::Tensor scores(const at::Tensor& q, const at::Tensor& k) const {
+    const auto indices = at::TensorOptions(q.device()).dtype(at::kLong);
+    const at::Tensor i = at::arange(begin_, begin_ + queries_, indices).unsqueeze(1);
+    const at::Tensor j = at::arange(k_begin_, k_begin_ + keys_, indices).unsqueeze(0);
+    at::Tensor hidden = j > i;
+    if (window_ > 0) hidden.logical_or_(j <= i - window_);
+    return product(queries(q), keys(k).transpose(1, 2), q.scalar_type())
+        .mul_(scale_)
+        .view({batch_, group_, queries_, keys_})
+        .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+  }
+  at::Tensor matrix(const at::Tensor& x) const {
+    return x.view({batch_, group_ * queries_, x.size(3)});
+  }
+
+ private:
+  at::Tensor place(const at::Tensor& x) const {
+    return x.narrow(1, begin_, queries_).permute({0, 2, 1, 3});
+  }
+
+  double scale_;
+  int64_t window_, batch_, group_, begin_, queries_, k_begin_, keys_;
+};
+
+template <typename Body>
+void for_plain_pieces(const AttentionShape& shape, const at::Tensor& q, Body body) {
+  for (int64_t begin = 0; begin < q.size(1); begin += kCappedQueries) {
+    body(PlainPiece(shape, q, begin, std::min(begin + kCappedQueries, q.size(1))));
+  }
+}
+
 }  // namespace
+
+std::array<at::Tensor, 2> attend_forward_plain(const at::Tensor& q, const at::Tensor& k,
+                                               const at::Tensor& v, const AttentionShape& shape) {
+  const auto options = q.options().requires_grad(false);
+  at::Tensor out = at::empty(q.sizes(), options);
+  at::Tensor sums = at::empty({q.size(0), q.size(2), q.size(1)}, options.dtype(at::kFloat));
+  for_plain_pieces(shape, q, [&](const PlainPiece& piece) {
+    const at::Tensor scores = piece.scores(q, k);
+    piece.of_sums(sums).copy_(at::logsumexp(scores, {-1}));
+    const at::Tensor weights = piece.matrix(at::_softmax(scores, -1, false));
+    piece.put(out, product(weights, piece.keys(v), q.scalar_type()));
+  });
+  return {out, sums};
+}
+
+std::array<at::Tensor, 3> attend_backward_plain(const at::Tensor& grad, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v,
+                                                const at::Tensor& out, const at::Tensor& sums,
+                                                const AttentionShape& shape) {
+  const at::ScalarType compute = q.scalar_type();
+  const auto options = q.options().requires_grad(false);
+  at::Tensor grad_q = at::empty(q.sizes(), options);
+  // These are summed over pieces in fp32, in order.
+  at::Tensor grad_k = at::zeros(k.sizes(), options.dtype(at::kFloat));
+  at::Tensor grad_v = at::zeros(k.sizes(), options.dtype(at::kFloat));
+  for_plain_pieces(shape, q, [&](const PlainPiece& piece) {
+    const at::Tensor upper = piece.queries(grad);
+    const at::Tensor weights =
+        piece.matrix(piece.scores(q, k).sub_(piece.of_sums(sums).unsqueeze(3)).exp_());
+    piece.keys(grad_v).add_(product(weights.transpose(1, 2), upper, compute));
+    const at::Tensor delta = (upper.to(at::kFloat) * piece.queries(out)).sum(-1, /*keepdim=*/true);
+    const at::Tensor inner = product(upper, piece.keys(v).transpose(1, 2), compute)
+                                 .sub_(delta)
+                                 .mul_(weights)
+                                 .mul_(shape.scale);
+    piece.put(grad_q, product(inner, piece.keys(k), compute));
+    piece.keys(grad_k).add_(product(inner.transpose(1, 2), piece.queries(q), compute));
+  });
+  return {grad_q, grad_k.to(compute), grad_v.to(compute)};
+}
 
 AttentionResult attend_forward_capped(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const AttentionShape& shape,

@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "device/cuda_runtime.h"
 #include "device/gpu_tensors.h"
 #include "model/document_attention.h"
 
@@ -32,6 +33,9 @@ constexpr int64_t kFlashMostDocuments = 65535;
 constexpr int64_t kFlashLeastLongest = 2;
 // The efficient kernel's sums of a document have a multiple of these rows.
 constexpr int64_t kEfficientRows = 32;
+// From this compute capability on LibTorch's memory-efficient kernel prints "is for sm80-sm100, but
+// was built for sm120" and leaves its results unwritten (LibTorch 2.11).
+constexpr int kEfficientNot = 100;
 // Indices into AttentionResult::sums of FlashAttention, whose backward takes forward's outputs.
 enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
 
@@ -229,6 +233,10 @@ std::optional<int64_t> window_of(const AttentionShape& shape) {
   return shape.window > 0 ? std::optional(shape.window) : std::nullopt;
 }
 
+bool efficient_kernel_runs(const at::Tensor& q) {
+  return compute_capability(std::max<int>(0, q.device().index())) < kEfficientNot;
+}
+
 // q, k and v are [kv_heads, rows, group, head_dim]. Returns the result and its sums.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_forward_call(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& shape) {
@@ -237,6 +245,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_forward_cal
     const at::Tensor sums =
         at::zeros({q.size(0), q.size(2), align_up(q.size(1), kEfficientRows)}, at::kFloat);
     return {at::zeros(q.sizes(), q.options()), sums, none, none};
+  }
+  if (!efficient_kernel_runs(q)) {
+    const auto [out, sums] = attend_forward_plain(q, k.select(2, 0), v.select(2, 0), shape);
+    const at::Tensor none = at::empty({0}, q.options());
+    return {out, sums, none, none};
   }
   auto [out, sums, seed, offset, most_q, most_k] = at::_efficient_attention_forward(
       q, k, v, /*bias=*/std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
@@ -251,6 +264,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> efficient_backward_call(
     const at::Tensor& out, const std::vector<at::Tensor>& saved, size_t document,
     const AttentionShape& shape) {
   if (measures_absent_gpu()) return zeros_of(q, k, v);
+  if (!efficient_kernel_runs(q)) {
+    const auto [of_q, of_k, of_v] =
+        attend_backward_plain(grad, q, k.select(2, 0), v.select(2, 0), out,
+                              saved.at(3 * document).narrow(2, 0, q.size(1)), shape);
+    return {of_q, of_k.unsqueeze(2), of_v.unsqueeze(2)};
+  }
   auto [of_q, of_k, of_v, of_bias] = at::_efficient_attention_backward(
       grad, q, k, v, /*bias=*/std::nullopt, out, std::nullopt, std::nullopt, q.size(1), k.size(1),
       saved.at(3 * document), /*dropout_p=*/0.0, saved.at(3 * document + 1),

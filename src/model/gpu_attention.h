@@ -2,13 +2,16 @@
 // 16 bits one call takes many documents (FlashAttention with cumulative lengths and windows);
 // otherwise each document is one call (memory-efficient attention). Heads whose size is no multiple
 // of 16 bytes are widened with zeros. The contract is that of document_attention.h, which calls it.
-// Capped scores have no kernel: capped_attention.cpp composes them of LibTorch's operations.
+// Capped scores have no kernel, and GPUs from compute capability 10.0 on no memory-efficient one:
+// capped_attention.cpp composes both of LibTorch's operations.
 //
 // FlashAttention's repeatable backward sums the queries' gradients in fp32 with 128 extra rows for
 // each document of a call. A call gets at most rows / 128 documents of the micro-batch, so this
 // scratch never exceeds twice its rows. The grouping depends only on document lengths, so bits
 // repeat. Compute thread only.
 #pragma once
+
+#include <array>
 
 #include "model/document_attention.h"
 
@@ -39,6 +42,17 @@ std::vector<at::Tensor> attend_backward_capped(const at::Tensor& grad, const at:
                                                const at::Tensor& k, const at::Tensor& v,
                                                const AttentionShape& shape,
                                                const std::vector<int64_t>& document_starts);
+
+// One document [batch, rows, group, head_dim] by plain operations; k and v are [batch, rows,
+// head_dim], which the heads of a group share. Returns the result and the log-sum-exp of each row,
+// fp32 [batch, group, rows].
+std::array<at::Tensor, 2> attend_forward_plain(const at::Tensor& q, const at::Tensor& k,
+                                               const at::Tensor& v, const AttentionShape& shape);
+// Returns the gradients of q, k and v from forward's result and sums.
+std::array<at::Tensor, 3> attend_backward_plain(const at::Tensor& grad, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v,
+                                                const at::Tensor& out, const at::Tensor& sums,
+                                                const AttentionShape& shape);
 
 // Copy the sums of a result to their place, and return what backward needs of them.
 void keep_sums_gpu(const AttentionResult& result, const AttentionPlace& place,

@@ -271,6 +271,11 @@ void require_gpu(int device) {
   throw ConfigError("device.kind: there is no GPU " + std::to_string(device));
 }
 
+int compute_capability(int device) {
+  const CudaDevice& gpu = gpus().at(static_cast<size_t>(device));
+  return 10 * gpu.compute_major + gpu.compute_minor;
+}
+
 Bytes cuda_free_bytes(int device) {
   require_gpu(device);
   return stand_in::caching_allocator().free_bytes();

@@ -224,6 +224,8 @@ constexpr int64_t kVectorBytes = 16;
 Document efficient_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             int64_t mask, std::optional<double> scale,
                             std::optional<int64_t> window) {
+  // LibTorch's kernel prints a line there and computes nothing.
+  TORCH_CHECK(compute_capability(0) < 100, "the kernel is for sm80-sm100");
   TORCH_CHECK(q.dim() == 4 && k.sizes() == v.sizes() && k.sizes() == q.sizes(), "one shape");
   TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type());
   TORCH_CHECK(q.size(3) * q.element_size() % kVectorBytes == 0,
