@@ -22,8 +22,12 @@ void prepare_cuda(int device);
 
 // Makes LibTorch's GPU allocator extend its segments instead of asking for blocks of fixed size, so
 // that micro-batches of varying lengths leave no holes under the cap. Call it before the first GPU
-// allocation.
+// allocation. The GPU must be one that maps_memory.
 void use_growing_segments();
+// The message for a GPU that cannot, to follow its name.
+inline constexpr const char* kFixedSegments =
+    "has no virtual memory management, as some virtual GPUs: LibTorch's memory cannot grow in "
+    "place, so micro-batches of varying lengths may need more of it than the plan has";
 // Frees the memory that cuBLAS keeps for each handle and stream; cuBLAS allocates it again when
 // needed. Requires the loaded kernels; call it while no thread computes.
 void clear_cublas_workspaces();

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "device/copy_engine.h"
 #include "device/counting_allocator.h"
@@ -220,7 +221,11 @@ void prepare_cuda(int device) {
   // once: threads of an earlier engine may be reading the environment.
   static const bool workspaces_fixed = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0;
   LONGSHORE_CHECK(workspaces_fixed);
-  use_growing_segments();
+  if (cuda_devices().at(static_cast<size_t>(device)).maps_memory) {
+    use_growing_segments();
+  } else {
+    log_warning("GPU " + std::to_string(device) + " " + kFixedSegments);
+  }
   load_gpu_kernels();
   at::Context& context = at::globalContext();
   LONGSHORE_CHECK(context.hasCUDA()) << "LibTorch finds no GPU where the CUDA runtime has one";
