@@ -96,6 +96,17 @@ TEST(Launcher, RanksFindTheirGpu) {
   EXPECT_EQ(gpu_of(ranks, 0), 2);
 }
 
+// Goal: a container's small /dev/shm is named before NCCL ends with "unhandled system error".
+TEST(Launcher, NamesSharedMemoryThatIsTooSmallForNccl) {
+  EXPECT_EQ(lack_of_shared_memory(64 * kMiB, 1), "");
+  EXPECT_EQ(lack_of_shared_memory(80 * kMiB, 2), "");
+  const std::string lack = lack_of_shared_memory(64 * kMiB, 8);
+  EXPECT_NE(lack.find("64.0 MiB free"), std::string::npos) << lack;
+  EXPECT_NE(lack.find("320.0 MiB"), std::string::npos) << lack;
+  EXPECT_GT(free_shared_memory("/"), 0);
+  EXPECT_EQ(free_shared_memory("/nowhere"), 0);
+}
+
 // Goal: launch options that contradict each other are refused.
 TEST(Launcher, RefusesWrongOptions) {
   LaunchOptions options = three_ranks("once");

@@ -58,6 +58,16 @@ const std::vector<Fault>& faults() {
        [](MachineFacts& facts) {
          facts.gpus.usable = {{.name = "Old", .compute_major = 7, .compute_minor = 5}};
        }},
+      {"driver", Health::kWarning, "no virtual memory management", "train.micro_batch",
+       [](MachineFacts& facts) {
+         facts.gpus.usable = {{.name = "Virtual", .compute_major = 9, .maps_memory = false}};
+       }},
+      {"shared memory", Health::kWarning, "64.0 MiB free; NCCL may need 80.0 MiB", "--shm-size",
+       [](MachineFacts& facts) {
+         facts.gpus.usable = {{.name = "One", .compute_major = 9},
+                              {.name = "Two", .compute_major = 9}};
+         facts.shared_memory = 64 * kMiB;
+       }},
       {"memlock", Health::kWarning, "64.0 KiB", "ulimit -l",
        [](MachineFacts& facts) { facts.machine.memlock_limit = 64 * kKiB; }},
       {"huge pages", Health::kWarning, "never", "echo madvise",

@@ -15,6 +15,8 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/texts.h"
+#include "comm/ranks/launcher.h"
+#include "device/cuda_device.h"
 #include "device/cuda_runtime.h"
 #include "nvme/drive/block_file.h"
 #include "nvme/drive/io_ring.h"
@@ -110,6 +112,7 @@ MachineFacts read_machine_facts(const fs::path& root) {
   const fs::path self = root / "proc/self/status";
   const auto rights = static_cast<uint64_t>(number_of(word_behind(self, "CapEff:"), 16));
   facts.may_lock_all = (rights & kCapIpcLock) != 0;
+  facts.shared_memory = free_shared_memory((root / "dev/shm").string());
   facts.huge_pages = chosen_word(line_of(root / "sys/kernel/mm/transparent_hugepage/enabled"));
   const fs::path meminfo = root / "proc/meminfo";
   facts.reserved_huge_pages = number_of(word_behind(meminfo, "HugePages_Total:")) *
@@ -219,7 +222,21 @@ Diagnosis check_driver(const MachineFacts& facts) {
                 std::to_string(gpu.compute_minor) + "; this build supports 8.0 and newer",
             "device.kind = \"cpu\" trains on the CPU"};
   }
+  for (const CudaDevice& gpu : gpus.usable) {
+    if (gpu.maps_memory) continue;
+    return {"driver", Health::kWarning, gpu.name + " " + kFixedSegments,
+            "if a run ends for lack of device memory, lower train.micro_batch"};
+  }
   return {"driver", Health::kOk, found};
+}
+
+// NCCL of several ranks exchanges data there where GPUs cannot read each other's memory.
+Diagnosis check_shared_memory(const MachineFacts& facts) {
+  const std::string lack = lack_of_shared_memory(facts.shared_memory, facts.gpus.usable.size());
+  if (lack.empty()) {
+    return {"shared memory", Health::kOk, "/dev/shm: " + format_bytes(facts.shared_memory)};
+  }
+  return {"shared memory", Health::kWarning, lack, kMoreSharedMemory};
 }
 
 Diagnosis check_memlock(const MachineFacts& facts) {
@@ -398,8 +415,9 @@ std::string_view name_of(Health health) {
 
 std::vector<Diagnosis> diagnose(const MachineFacts& facts) {
   std::vector<Diagnosis> diagnoses = {
-      check_driver(facts), check_cores(facts), check_simd(facts),       check_clocks(facts),
-      check_memory(facts), check_numa(facts),  check_huge_pages(facts), check_memlock(facts)};
+      check_driver(facts),     check_cores(facts),   check_simd(facts),
+      check_clocks(facts),     check_memory(facts),  check_numa(facts),
+      check_huge_pages(facts), check_memlock(facts), check_shared_memory(facts)};
   for (const DirectoryFacts& directory : facts.directories) {
     diagnoses.push_back(check_file_system(directory));
     if (directory.file_trouble.empty()) {

@@ -43,6 +43,7 @@ struct MachineFacts {
   std::string cuda_version;  // version that the driver supports; empty: no driver
 
   bool may_lock_all = false;  // no locked-memory limit for this process
+  Bytes shared_memory = 0;    // free in /dev/shm
   std::string huge_pages;     // "always", "madvise", "never"; empty: unsupported
   Bytes reserved_huge_pages = 0;
   int64_t ring_disabled = 0;  // value of kernel.io_uring_disabled

@@ -1,6 +1,7 @@
 #include "comm/ranks/launcher.h"
 
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,8 @@ constexpr std::chrono::seconds kOwnTime(12);
 constexpr std::chrono::seconds kTerminateTime(5);
 constexpr int kNotStarted = 127;  // the exit code of a program that cannot be executed
 constexpr const char* kLoopback = "127.0.0.1";
+// The shared memory that NCCL takes for each rank where GPUs cannot read each other's.
+constexpr Bytes kSharedMemory = 40 * kMiB;
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 StoreAddress parse_rendezvous(const LaunchOptions& options) {
@@ -274,6 +277,19 @@ std::optional<std::string> visible_gpu(const std::optional<std::string>& own, si
   return std::string(rest.substr(0, rest.find(',')));
 }
 
+Bytes free_shared_memory(const std::string& path) {
+  struct statvfs room{};
+  if (::statvfs(path.c_str(), &room) != 0) return 0;
+  return static_cast<Bytes>(room.f_bavail) * static_cast<Bytes>(room.f_frsize);
+}
+
+std::string lack_of_shared_memory(Bytes room, size_t ranks) {
+  const Bytes needed = kSharedMemory * static_cast<Bytes>(ranks);
+  if (ranks < 2 || room >= needed) return "";
+  return "/dev/shm has " + format_bytes(room) + " free; NCCL may need " + format_bytes(needed) +
+         " of it for " + std::to_string(ranks) + " GPUs";
+}
+
 int launch_ranks(const LaunchOptions& options) {
   check(options);
   StoreAddress store = parse_rendezvous(options);
@@ -293,6 +309,11 @@ int launch_ranks(const LaunchOptions& options) {
            std::to_string(options.node) + " of " + std::to_string(options.nodes) + ", store at " +
            store.text());
   const size_t gpus = cuda_devices().size();
+  const auto here = static_cast<size_t>(options.ranks);
+  if (const std::string lack = lack_of_shared_memory(free_shared_memory(), here);
+      gpus >= here && !lack.empty()) {
+    log_warning("launch: " + lack + "; " + kMoreSharedMemory);
+  }
   Ranks ranks(first);
   for (int32_t local = 0; local < options.ranks; ++local) {
     ranks.add(start_rank(options.command, environment_of(options, store, secret, gpus, local),

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace longshore {
 
 struct LaunchOptions {
@@ -26,6 +28,16 @@ struct LaunchOptions {
 // report what is missing.
 std::optional<std::string> visible_gpu(const std::optional<std::string>& own, size_t gpus,
                                        int32_t ranks, int32_t local_rank);
+
+// Returns the free bytes of the file system at `path`, where NCCL's ranks share memory; 0 if there
+// is none.
+Bytes free_shared_memory(const std::string& path = "/dev/shm");
+// Returns what is wrong if that is too little for the ranks of a machine with a GPU each; empty if
+// it suffices. NCCL would end with "unhandled system error".
+std::string lack_of_shared_memory(Bytes room, size_t ranks);
+inline constexpr const char* kMoreSharedMemory =
+    "in a container, docker run --shm-size=1g or --ipc=host; else mount -o remount,size=1g "
+    "/dev/shm, as root";
 
 // Throws ConfigError for options that do not go together. Returns 0, or the exit code of the first
 // rank that failed for a reason of its own (128 + signal if a signal ended it).
