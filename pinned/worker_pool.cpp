@@ -21,13 +21,16 @@ using Work = std::function<void(int64_t)>;
 constexpr unsigned kCallers = 4;
 
 // Asks oneTBB only on machines with several nodes: the query loads its binding library, and a
-// single node needs no binding.
-std::vector<int> numa_ids() {
+// single node needs no binding. oneTBB numbers the nodes in Linux's order.
+std::vector<int> numa_ids(std::optional<int> node) {
   std::vector<int> ids = {int{tbb::task_arena::automatic}};
-  if (read_numa_nodes("/").size() < 2) return ids;
+  const std::vector<int> nodes = read_numa_nodes("/");
+  if (nodes.size() < 2) return ids;
   ids.clear();
   for (const tbb::numa_node_id id : tbb::info::numa_nodes()) ids.push_back(id);
-  return ids;
+  const auto found = std::ranges::find(nodes, node.value_or(-1));
+  if (found == nodes.end() || ids.size() != nodes.size()) return ids;
+  return {ids[static_cast<size_t>(found - nodes.begin())]};
 }
 
 std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int workers) {
@@ -40,6 +43,15 @@ std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int workers) {
 }
 
 }  // namespace
+
+std::optional<int> node_of_rank(std::span<const int> near, size_t own, size_t nodes) {
+  if (nodes < 2 || near.size() < nodes || near[own] < 0) return std::nullopt;
+  const auto share = static_cast<std::ptrdiff_t>((near.size() + nodes - 1) / nodes);
+  for (const int node : near) {
+    if (node < 0 || std::ranges::count(near, node) > share) return std::nullopt;
+  }
+  return near[own];
+}
 
 Mutex WorkerPool::pools_mutex_;
 
@@ -109,7 +121,8 @@ struct WorkerPool::Helper {
   [[gnu::no_sanitize("thread")]] void operator()() const { pool->help(node); }
 };
 
-WorkerPool::WorkerPool(int threads) : WorkerPool(threads, numa_ids()) {}
+WorkerPool::WorkerPool(int threads, std::optional<int> node)
+    : WorkerPool(threads, numa_ids(node)) {}
 
 WorkerPool::WorkerPool(int threads, std::span<const int> numa_ids) : threads_(threads) {
   LONGSHORE_CHECK(threads >= 1 && !numa_ids.empty()) << threads << " on " << numa_ids.size();

@@ -6,7 +6,8 @@
 //
 // On a machine with several NUMA nodes each node has a bound arena with its share of the threads.
 // Blocks are dealt in contiguous runs, one for each node in order, so the thread that first touches
-// a region and the threads that later work on it in memory order are on the same node.
+// a region and the threads that later work on it in memory order are on the same node. A rank that
+// shares the machine with others keeps to the node of its GPU (node_of_rank).
 #pragma once
 
 #include <oneapi/tbb/global_control.h>
@@ -23,10 +24,17 @@
 
 namespace longshore {
 
+// Returns the NUMA node to which a rank keeps: that of its GPU, because a copy between the GPU and
+// another node's memory crosses the sockets. `near` has for each rank of this machine the node of
+// its GPU (-1: unknown), `own` is this rank's place in it, `nodes` is the number of the machine's
+// nodes. Empty if some node would have more than its share of the ranks: others would be idle.
+std::optional<int> node_of_rank(std::span<const int> near, size_t own, size_t nodes);
+
 class WorkerPool {
  public:
-  // `threads` >= 1 includes one caller. The pool uses the NUMA nodes of this machine.
-  explicit WorkerPool(int threads);
+  // `threads` >= 1 includes one caller. The pool uses the NUMA nodes of this machine, or only
+  // `node`, which is numbered as Linux does.
+  explicit WorkerPool(int threads, std::optional<int> node = {});
   ~WorkerPool();
   // Uses oneTBB's NUMA ids instead; tbb::task_arena::automatic binds an arena to no node.
   WorkerPool(int threads, std::span<const int> numa_ids);

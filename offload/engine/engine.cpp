@@ -126,7 +126,7 @@ EngineParts::EngineParts(const Options& options)
       groups((check_topology(options.groups, plan), options.groups)),
       layouts(make_layouts(model->spec(), plan.topology.shard_ranks)),
       device(device_options(plan, groups), std::make_unique<CpuCopyEngine>(options.cpu_links)),
-      pool(plan.optimizer_threads),
+      pool(plan.optimizer_threads, groups.numa_node),
       tiers(options.make_tiers({.plan = plan,
                                 .layouts = layouts,
                                 .rank = groups.rank,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "comm/operations/communicator.h"
@@ -13,9 +14,10 @@ namespace longshore {
 struct RankGroups {
   ShardTopology topology = {};
   Rank rank = {};
-  int gpu = 0;                     // GPU of this rank, numbered within its node
-  Communicator* all = nullptr;     // every rank
-  Communicator* shards = nullptr;  // ranks with the other shards of the same replica
+  int gpu = 0;                        // GPU of this rank, numbered within its node
+  std::optional<int> numa_node = {};  // whose cores and memory this rank uses; empty: all
+  Communicator* all = nullptr;        // every rank
+  Communicator* shards = nullptr;     // ranks with the other shards of the same replica
   // Gathers units over the ranks of `shards`. On the CPU it is a second communicator, because
   // gathers and sums overlap. On GPUs it is `shards` itself: collectives run one at a time.
   Communicator* gathers = nullptr;

@@ -55,6 +55,22 @@ TEST(WorkerPool, RethrowsWhatABlockThrowsOnAnyNodeAndGoesOnWorking) {
   EXPECT_THROW(WorkerPool(0), CheckFailure);
 }
 
+// Goal: a rank keeps to its GPU's node only where all ranks together use all nodes evenly.
+TEST(Numa, ARankKeepsToTheNodeOfItsGpuIfNoNodeStaysIdle) {
+  const std::vector<int> two_each = {0, 0, 1, 1};
+  EXPECT_EQ(node_of_rank(two_each, 1, 2), 0);
+  EXPECT_EQ(node_of_rank(two_each, 3, 2), 1);
+  EXPECT_EQ(node_of_rank(std::vector<int>{2, 7, 2}, 1, 2), 7);                // numbers with a gap
+  EXPECT_EQ(node_of_rank(std::vector<int>{0, 0, 0, 0}, 0, 2), std::nullopt);  // node 1 idle
+  EXPECT_EQ(node_of_rank(std::vector<int>{0}, 0, 2), std::nullopt);           // one rank uses both
+  EXPECT_EQ(node_of_rank(std::vector<int>{0, -1}, 0, 2), std::nullopt);       // unknown
+  EXPECT_EQ(node_of_rank(std::vector<int>{0, 0}, 1, 1), std::nullopt);        // a single node
+  std::atomic<int> runs = 0;
+  WorkerPool(2, 0).for_each_block(10, [&](int64_t) { ++runs; });
+  WorkerPool(2, 99).for_each_block(10, [&](int64_t) { ++runs; });  // no such node: all nodes
+  EXPECT_EQ(runs, 20);
+}
+
 // Goal: concurrent callers each get all of their blocks and their own exception, and no thread that
 // waits for one caller is held by another's blocks.
 TEST(WorkerPool, ServesSeveralCallersAtOnce) {

@@ -2,12 +2,16 @@
 
 #include <chrono>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "comm/store/store_secret.h"
+#include "device/cuda_runtime.h"
 #include "offload/plan/plan_from_config.h"
+#include "pinned/pinned_arena.h"
 #include "trainer/device/run_environment.h"
 
 namespace longshore {
@@ -54,6 +58,30 @@ void check_backend(const WorldOptions& options) {
                           "CPU; set \"auto\" or \"gloo\"");
 }
 
+// Returns the NUMA node to which this rank keeps, from all ranks' GPUs. All ranks call it together;
+// a rank on the CPU names no GPU.
+std::optional<int> numa_node_of(World& world, std::optional<int> gpu) {
+  const std::vector<CudaDevice> gpus = gpu ? cuda_devices() : std::vector<CudaDevice>{};
+  const auto index = static_cast<size_t>(gpu.value_or(0));
+  const int mine = index < gpus.size() ? gpus[index].numa_node : -1;
+  const std::string machine = std::to_string(world.ranks().node) + " ";
+  const std::vector<std::string> all =
+      world.exchange("nodes of GPUs", machine + std::to_string(mine));
+  std::vector<int> near;
+  size_t own = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].starts_with(machine)) continue;
+    if (static_cast<int32_t>(rank) == world.ranks().rank) own = near.size();
+    near.push_back(std::stoi(all[rank].substr(machine.size())));
+  }
+  const std::optional<int> node = node_of_rank(near, own, read_numa_nodes("/").size());
+  if (node) {
+    log_info("host memory and the update's threads are on NUMA node " + std::to_string(*node) +
+             ", next to the GPU");
+  }
+  return node;
+}
+
 }  // namespace
 
 RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
@@ -80,15 +108,16 @@ RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   groups_.all = &world_->all();
   groups_.report_failure = [this](const std::string& message) { world_->report_failure(message); };
   groups_.check = [this] { world_->check(); };
+  const bool on_gpu = options.device == DeviceKind::kCuda;
+  groups_.numa_node = numa_node_of(*world_, on_gpu ? std::optional(groups_.gpu) : std::nullopt);
   if (topology().shard_ranks > 1) {
     shards_ = world_->group("shards", topology().shard_group(rank()));
     groups_.shards = shards_.get();
     // An NCCL communicator holds hundreds of MiB on the GPU and cannot use host memory.
-    const bool gpu = options.device == DeviceKind::kCuda;
     const std::vector<int32_t> members = topology().shard_group(rank());
-    beside_ =
-        gpu ? world_->host_group("shards on the host", members) : world_->group("gathers", members);
-    groups_.gathers = gpu ? shards_.get() : beside_.get();
+    beside_ = on_gpu ? world_->host_group("shards on the host", members)
+                     : world_->group("gathers", members);
+    groups_.gathers = on_gpu ? shards_.get() : beside_.get();
     groups_.host_shards = beside_.get();
   }
   if (topology().replicas() > 1) {
