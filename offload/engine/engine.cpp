@@ -101,7 +101,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
 void check_routers(const EngineParts& parts) {
   LONGSHORE_CHECK(parts.model->routers().balance == 0.0 ||
                   (parts.groups.all != nullptr) == (parts.groups.routers != nullptr))
-      << "the routers' load is summed by a group of its own";
+      << "the routers' load needs its own process group";
 }
 
 void check_tiers(const EngineParts& parts) {

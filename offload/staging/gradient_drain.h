@@ -1,5 +1,6 @@
-// The way of a unit's gradients after backward: GradientReducer sums them over ranks, GradientDrain
-// moves the rank's shard to host memory, and HostGradients keeps it there until the update.
+// The gradient path after backward: GradientReducer sums a unit's gradients over ranks,
+// GradientDrain moves the rank's shard to host memory, and HostGradients keeps it there until the
+// update.
 #pragma once
 
 #include <array>

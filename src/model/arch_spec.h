@@ -186,8 +186,8 @@ struct MoeSpec {
   // statistics of the routing.
   double balance = 0.0;
   bool watched = false;
-  // The layer keeps its MLP. Experts run beside it, each side between norms of its own, and the
-  // router normalises the input by itself and scales the weights of each expert (Gemma 4).
+  // The layer keeps its MLP. Experts run beside it; each branch has a norm before and after it, and
+  // the router normalises the input by itself and scales the weights of each expert (Gemma 4).
   bool beside = false;
   // True: the files hold one tensor for all experts; false: one for each expert.
   bool fused = false;

@@ -56,7 +56,7 @@ class Mixer {
 // Returns what a plan may keep of the mixer's forward: attention's result and its log-sum-exp.
 // Empty for mixers that are not attention, which backward runs again.
 std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
-// Returns the place of these in the unit's results.
+// Returns where attention stores the results that backward reuses.
 AttentionPlace attention_place(const UnitResults& results);
 
 // `index` is that of the unit's parameters. The functions below make one of a kind, each beside its

@@ -19,7 +19,7 @@ extern "C" [[gnu::weak]] void cblas_gemm_bf16bf16f32(int layout, int left_order,
 namespace longshore {
 namespace {
 
-constexpr int kRowMajor = 101, kAsItLies = 111, kTransposed = 112;  // values of CBLAS's enums
+constexpr int kRowMajor = 101, kNotTransposed = 111, kTransposed = 112;  // values of CBLAS's enums
 
 // Elements of a factor that are widened at a time where MKL is missing.
 constexpr int64_t kWidenedElements = int64_t{1} << 20;
@@ -32,14 +32,15 @@ int checked_size(int64_t size) {
 // Calls MKL. `kept` is the factor of what `sum` has.
 void multiply_bf16(int64_t rows, int64_t columns, int64_t inner, const BlockFactor& left,
                    const BlockFactor& right, float kept, float* sum, int64_t stride) {
-  cblas_gemm_bf16bf16f32(kRowMajor, left.transposed ? kTransposed : kAsItLies,
-                         right.transposed ? kTransposed : kAsItLies, checked_size(rows),
+  cblas_gemm_bf16bf16f32(kRowMajor, left.transposed ? kTransposed : kNotTransposed,
+                         right.transposed ? kTransposed : kNotTransposed, checked_size(rows),
                          checked_size(columns), checked_size(inner), 1.0f, left.values,
                          checked_size(left.stride), right.values, checked_size(right.stride), kept,
                          sum, checked_size(stride));
 }
 
-// A tensor as a factor. It owns the copy of one that lies neither way.
+// An operand of a product. It owns a contiguous copy if the tensor has neither rows nor columns
+// that are contiguous.
 struct Factor {
   at::Tensor values;
   bool transposed = false;

@@ -21,8 +21,8 @@ class FrozenSource {
   // names file and tensor, if they cannot be read or the file changed since the run opened it.
   virtual Bytes read(const std::string& name, int64_t begin, DType compute,
                      std::span<std::byte> out) const = 0;
-  // Says that the run reads no more of a parameter: what is held for its next reads is freed. A
-  // later read is still right, but it may take longer.
+  // Frees memory that is cached for this parameter, because the run will not read it again. A later
+  // read still works, but it may take longer.
   virtual void release(const std::string&) const {}
   // Returns the file and the tensor of a parameter, for error texts.
   virtual std::string place_of(const std::string& name) const = 0;

@@ -33,7 +33,7 @@ TEST_F(ParameterGroups, SayWhatIsWrong) {
       {"groups = [{ parameters = [\"a\"], lr = -1.0 }]", "lr: must be at least 0"},
       {"groups = [{ parameters = [\"a\"], lr = \"1\" }]", "lr: expected a number"},
       {"groups = [{ parameters = [\"a\"], weigth_decay = 0.0 }]", "did you mean 'weight_decay'?"},
-      {"lr = 0.0\ngroups = [{ parameters = [\"a\"], lr = 1.0 }]", "is relative to optimizer.lr"},
+      {"lr = 0.0\ngroups = [{ parameters = [\"a\"], lr = 1.0 }]", "are relative to optimizer.lr"},
   };
   for (const auto& [text, problem] : mistakes) {
     const std::string found = problems_beside_needed("[optimizer]\n" + std::string(text));
