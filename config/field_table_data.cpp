@@ -152,7 +152,7 @@ Section eval_section() {
   rows.add("sets", KeyType::kTable, &EvalSection::sets,
            {.description = "named evaluation sets, each a file or hub id or a list of them, as in "
                            "data.eval: { math = \"math.jsonl\", code = [\"a.jsonl\", "
-                           "\"b.jsonl\"] }; each has a loss of its own"});
+                           "\"b.jsonl\"] }; each gets its own loss"});
   rows.add("every_steps", KeyType::kInteger, &EvalSection::every_steps,
            {.description = "steps between evaluations; 0: only at the end",
             .bounds = between(0, kMaxSteps),

@@ -233,7 +233,7 @@ class Rules {
               "");
     if (!adapter.on()) return;
     report_if(!config_.train.freeze.empty(), "train.freeze", "adapter.kind", "has no effect with",
-              ", which freezes the whole model; adapter.train names what is trained beside it");
+              ", which freezes the whole model; adapter.train names what is trained as well");
     report_if(adapter.targets.empty() && adapter.is_new(), "adapter.targets", "adapter.kind",
               "names nothing to adapt, but", "");
   }

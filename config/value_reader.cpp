@@ -327,7 +327,7 @@ std::string read_group(const std::string& where, const TomlValue& table, Paramet
     if (!wrong.empty()) return wrong;
   }
   if (group.parameters.empty()) return where + ": add parameters = [\"*.bias\"], globs of names";
-  if (!group.lr && !group.weight_decay) return where + ": add an lr or a weight_decay of its own";
+  if (!group.lr && !group.weight_decay) return where + ": add an lr or a weight_decay";
   return "";
 }
 

@@ -29,7 +29,7 @@ TEST_F(ParameterGroups, SayWhatIsWrong) {
       {"groups = [{ lr = 1.0 }]", "add parameters = [\"*.bias\"]"},
       {"groups = [{ parameters = [] }]", "expected a list of globs"},
       {"groups = [{ parameters = [\"\"] }]", "expected a glob of names, found the string \"\""},
-      {"groups = [{ parameters = [\"a\"] }]", "add an lr or a weight_decay of its own"},
+      {"groups = [{ parameters = [\"a\"] }]", "add an lr or a weight_decay"},
       {"groups = [{ parameters = [\"a\"], lr = -1.0 }]", "lr: must be at least 0"},
       {"groups = [{ parameters = [\"a\"], lr = \"1\" }]", "lr: expected a number"},
       {"groups = [{ parameters = [\"a\"], weigth_decay = 0.0 }]", "did you mean 'weight_decay'?"},

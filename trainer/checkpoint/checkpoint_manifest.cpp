@@ -90,7 +90,7 @@ CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameter
   const int64_t elements = parameter->second;
   if (tensor.range.elements < 1 || tensor.range.begin > elements ||
       tensor.range.elements > elements - tensor.range.begin) {
-    fields.fail("tensor '" + tensor.name + "' lies outside its parameter of " +
+    fields.fail("tensor '" + tensor.name + "' is outside its parameter of " +
                 std::to_string(elements) + " elements");
   }
   return tensor;

@@ -192,7 +192,7 @@ void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
   command.add_option("--prompt", options.prompts,
-                     "prompt; may be repeated. With --chat each is a conversation of its own");
+                     "prompt; may be repeated. With --chat each begins a new conversation");
   const CommandOption chat =
       command.add_flag("--chat", options.chat,
                        "answer as in a conversation, by the chat template: the prompts, or without "

@@ -144,14 +144,14 @@ void refuse_others(const MeasuredRun& setup, const CommittedSteps& acknowledged,
             ? ""
             : found.foreign + ", which has committed steps (" + acknowledged.source +
                   "). Check the order of the directories. If the file is this run's, write its 32 "
-                  "digits into state_key; else give this run directories of its own, or move the "
+                  "digits into state_key; else give this run its own directories, or move the "
                   "file away");
   }
   throw_together<ConfigError>(world, "whose the state files are",
                               found.foreign.empty()
                                   ? ""
                                   : "offload.nvme: " + found.foreign +
-                                        "; give this run directories of its own, or remove the "
+                                        "; give this run its own directories, or remove the "
                                         "*.state files there");
 }
 
