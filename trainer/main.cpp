@@ -36,7 +36,7 @@ void wait_without_spinning(char** argv) {
   if (setenv("OMP_WAIT_POLICY", kPolicy.data(), 1) == 0) execv("/proc/self/exe", argv);
 }
 
-// LibTorch's store, which torchrun's agent serves, looks up the names of whoever it talks to, for
+// LibTorch's store, which torchrun's agent serves, looks up the names of its peers, for
 // its log. A name server that does not answer would stop the ranks for 5 s or more each time; what
 // is set already stays.
 void ask_name_servers_briefly() {

@@ -42,7 +42,7 @@ struct StepPlan {
 
   Bytes offloaded_inputs_total() const;
   // Returns the passes of a step, including its update. A forward before the step's own needs the
-  // updated weights, so that the update has a pass of its own.
+  // updated weights, so that the update has its own pass.
   std::vector<const StepSchedule*> passes() const;
   // Returns the bytes that operations of a kind move in a step, including its updates.
   Bytes moved(OpKind kind) const;

@@ -1,6 +1,6 @@
 // AwakeClock: a clock for time limits that stands still while this process is suspended: by
 // SIGSTOP, by a batch system, by a machine that sleeps. After SIGCONT a steady clock has passed
-// every limit, although nobody had time to answer. Any thread.
+// every limit, although no rank had time to answer. Any thread.
 //
 // It needs a thread that ticks at least every kAwakeTick. A longer pause between ticks counts as a
 // suspension; so does the time of a machine that gives that thread no core, which makes limits

@@ -163,7 +163,7 @@ void add_to_split(ExportPlan& plan, ExportTensor tensor, Bytes max_file_bytes) {
 }
 
 // Keeps the source's tensor order. Packed tensors become bf16 under their parameters' names, which
-// is larger, so the files are split anew.
+// is larger, so the files are split again.
 ExportPlan plan_unquantised(const ModelDirectory& source, const ModelSpec& spec,
                             const ExportOptions& options) {
   const ParameterTable parameters = parameters_by_name(spec);

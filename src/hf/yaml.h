@@ -1,4 +1,4 @@
-// Untrusted YAML as a JSON value, so that whoever reads a member reads JSON. Pure function,
+// Untrusted YAML as a JSON value, so that its readers read JSON. Pure function,
 // any thread.
 //
 // Users write these files for Python, so plain words have the types that PyYAML's safe loader gives

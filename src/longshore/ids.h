@@ -1,4 +1,4 @@
-// The ids of units, ranks and steps, each a type of its own.
+// The ids of units, ranks and steps, each with its own type.
 #pragma once
 
 #include "base/ids.h"

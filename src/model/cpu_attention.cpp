@@ -310,7 +310,7 @@ void for_parts(const Inputs& in, const std::vector<int64_t>& starts, Pass pass, 
 }
 
 // KeyGradients: the gradients of keys or of values, fp32 sums until a document's parts are done.
-// Parts that share a key head have sums of their own, which finish() adds in their order; the
+// Parts that share a key head have their own sums, which finish() adds in their order; the
 // others use memory of their thread and are written at once.
 class KeyGradients {
  public:

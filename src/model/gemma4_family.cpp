@@ -148,7 +148,7 @@ void read_shared_keys(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
-// Reads the inputs that each layer has of its own (E2B, E4B).
+// Reads the inputs of single layers (E2B, E4B).
 void read_layer_inputs(ConfigReader& config, ArchSpec& arch) {
   // An absent key means 256 in transformers, and null none.
   arch.layer_input = config.integer({"hidden_size_per_layer_input"}, 0, kMostHeads)

@@ -10,7 +10,7 @@
 //
 // The function is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", OOPSLA 2014) in integer operations of LibTorch, which are exact on every device.
-// Each row of the input starts a generator of its own. Each of its 64-bit words decides four
+// Each row of the input starts its own generator. Each of its 64-bit words decides four
 // neighbouring columns with 16 bits each, because the integer operations are the whole cost. The
 // share is therefore rounded to a multiple of 1/65536, and the scale is that of the rounded share.
 // A mask made by the host would have to be copied to the GPU for every product. Philox would need

@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// The norms of latents have an eps of their own in transformers.
+// The norms of latents have another eps in transformers.
 constexpr double kLatentNormEps = 1e-6;
 
 // Returns x [T, heads, n] as [T, heads * width], with zeros behind each head's values.

@@ -50,7 +50,7 @@ struct Sizes {
   std::string_view family;
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
   bool tied;
-  int64_t sharing_layers = 0;   // of Gemma 4, whose layers then have inputs of their own, too
+  int64_t sharing_layers = 0;   // of Gemma 4, whose layers then have their own inputs, too
   std::string_view kinds = "";  // of the layers, where the family's config has no rule for them
 };
 

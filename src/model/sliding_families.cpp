@@ -93,7 +93,7 @@ void read_cohere2(ConfigReader& config, ArchSpec& arch) {
 }
 
 // Muse Glimmer normalises the embedding's rows, queries and keys without weights, and gates
-// attention by a matrix of its own.
+// attention by its own matrix.
 void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config,
                   {.positions = 131072,

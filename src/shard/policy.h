@@ -17,7 +17,7 @@ enum class GatherMode : uint8_t {
 
 // The time at which updates are applied.
 enum class UpdateOverlap : uint8_t {
-  kNone,      // after the step, by a schedule of its own
+  kNone,      // after the step, by its own schedule
   kForward,   // the last step's update of a unit, just before its fetch
   kBackward,  // this step's update of a unit, once its gradient is in host memory; no clipping
 };

@@ -36,7 +36,7 @@ struct ParamSpec {
                                // pieces
   std::vector<int64_t> shape;  // every dimension >= 1
   bool frozen = false;         // no gradient and no state
-  bool stacked = false;        // each row is a parameter of its own: one expert's
+  bool stacked = false;        // each row is one parameter: one expert's
   bool adapter = false;        // an adapter's matrix, which the model's files do not hold
   bool stays_fp32 = false;     // computed with in fp32 whatever the compute dtype, while frozen
   // Each value is two elements of bf16 that hold its fp32 bits (store_in_halves). All tiers, slots

@@ -69,7 +69,7 @@ void take_list(const Json& list, Sources& sources) {
   require_default(sources);
 }
 
-// Reads templates from files of their own, which take precedence over tokenizer_config.json.
+// Reads templates from separate files, which take precedence over tokenizer_config.json.
 bool take_files(const fs::path& directory, Sources& sources) {
   std::error_code ignored;
   bool any = false;

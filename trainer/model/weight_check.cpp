@@ -44,7 +44,7 @@ std::string sentence(const std::string& model, const std::set<std::string>& name
 std::string identity_of(const std::string& files, int32_t rank) {
   if (files.empty()) return {};
   std::string machine = first_line("/proc/sys/kernel/random/boot_id").value_or("");
-  // Without a name of its own the machine may be any other.
+  // Without its own name the machine may be any other.
   if (machine.empty()) machine = "rank " + std::to_string(rank);
   return hash_text(hash64(machine + "\n" + files));
 }

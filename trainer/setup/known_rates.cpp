@@ -15,7 +15,7 @@ namespace longshore {
 namespace {
 
 constexpr Bytes kMostFileBytes = kMiB;
-// The version of unit and run files; the machine's file has a version of its own.
+// The version of unit and run files; the machine's file has its own version.
 constexpr int kVersion = 1;
 
 std::string identity_of(const Machine& machine) {

@@ -41,7 +41,7 @@ Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   return rounded(positions * most);
 }
 
-// Every unit of a probe has a slot of its own.
+// Every unit of a probe has its own slot.
 Placed own_slot(UnitId unit) {
   return {unit, DeviceSlot(unit.value)};
 }

@@ -40,7 +40,7 @@ inline constexpr const char* kMoreSharedMemory =
     "/dev/shm, as root";
 
 // Throws ConfigError for options that do not go together. Returns 0, or the exit code of the first
-// rank that failed for a reason of its own (128 + signal if a signal ended it).
+// rank that failed for its own reason (128 + signal if a signal ended it).
 int launch_ranks(const LaunchOptions& options);
 
 }  // namespace longshore
