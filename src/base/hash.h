@@ -1,4 +1,4 @@
-// Checksums: hash64 (xxh3-64), the checksum of all data that goes to disk and comes back, with its
+// hash64 (xxh3-64), the checksum of all data that goes to disk and comes back, with its
 // text form, and place_sum, a sum of values by place that parts add up to. A Hasher belongs to one
 // thread.
 #pragma once
