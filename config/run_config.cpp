@@ -133,6 +133,7 @@ class Loader {
 
   CheckedConfig finish(const LoadOptions& options) {
     displace_rivals();
+    if (options.complete) set_beside_path();
     if (options.complete && !unreadable_) {
       if (places_.run_file.empty()) places_.run_file = "command line";
       for (std::string& problem : broken_rules(config_, places_, options)) {
@@ -157,17 +158,32 @@ class Loader {
 
   // If one of two exclusive keys is on the command line, it removes the other one from the files.
   void displace_rivals() {
-    constexpr std::array<std::array<const char*, 2>, 2> kRivals = {
-        {{"train.steps", "train.epochs"}, {"eval.split", "data.eval"}}};
-    for (const auto& [one, other] : kRivals) {
-      for (const auto& [kept, gone] : {std::pair(one, other), std::pair(other, one)}) {
-        const Key& key = key_named(kept);
-        const bool set = key.get(config_) != key.default_value();
-        if (!given_.contains(kept) || given_.contains(gone) || !set) continue;
-        const Key& rival = key_named(gone);
-        rival.set(config_, rival.default_value());
-        places_.said.erase(gone);
-      }
+    for (const std::string& kept : given_) {
+      const std::string gone(rival_of(kept));
+      const Key& key = key_named(kept);
+      if (gone.empty() || given_.contains(gone) || key.get(config_) == key.default_value())
+        continue;
+      const Key& rival = key_named(gone);
+      rival.set(config_, rival.default_value());
+      places_.said.erase(gone);
+    }
+  }
+
+  // adapter_config.json has the settings of an adapter that the run starts from, so the keys that
+  // it replaces keep their defaults.
+  void set_beside_path() {
+    AdapterSection& adapter = config_.adapter;
+    if (!adapter.on() || adapter.is_new()) return;
+    for (const Key& key : find_section("adapter")->keys) {
+      const std::string name = key.full_name();
+      const auto said = places_.said.find(name);
+      const bool replaced = key.name != "kind" && key.name != "base" && key.name != "path";
+      if (!replaced || said == places_.said.end() || places_.wrong.contains(name)) continue;
+      const KeyValue value = key.get(config_);
+      if (!given_.contains(name) && value == key.default_value()) continue;
+      adapter.beside_path.push_back({name, toml_text(key, value), said->second.text(),
+                                     given_.contains("adapter.path") && !given_.contains(name)});
+      key.set(config_, key.default_value());
     }
   }
 
@@ -259,6 +275,18 @@ std::string toml_of(const RunConfig& config, bool changed_only) {
 }
 
 }  // namespace
+
+std::string_view rival_of(std::string_view key) {
+  constexpr std::array<std::array<std::string_view, 2>, 3> kRivals = {
+      {{"train.steps", "train.epochs"},
+       {"eval.split", "data.eval"},
+       {"schedule.warmup_steps", "schedule.warmup_ratio"}}};
+  for (const auto& [one, other] : kRivals) {
+    if (key == one) return other;
+    if (key == other) return one;
+  }
+  return "";
+}
 
 std::string advice_for_option(const std::string& name) {
   std::string key = key_of_other_trainers(name);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -30,6 +31,16 @@ struct ModelSection {
   bool operator==(const ModelSection&) const = default;
 };
 
+// A key of [adapter] that is given beside adapter.path. The adapter's own settings take its place;
+// ModelSource compares the two.
+struct KeyBesidePath {
+  std::string name;       // "adapter.r"
+  std::string value;      // TOML
+  std::string place;      // "run.toml:3:5"
+  bool replaced = false;  // it is of a file, and adapter.path of the command line
+  bool operator==(const KeyBesidePath&) const = default;
+};
+
 // Low-rank adapters over a frozen model.
 struct AdapterSection {
   enum class Kind : uint8_t { kNone, kLora, kDora };
@@ -43,6 +54,7 @@ struct AdapterSection {
   std::vector<std::string> targets = {"all-linear"};
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   std::string path = "new";        // new, or the directory of an adapter to start from
+  std::vector<KeyBesidePath> beside_path;  // their members here have their defaults
   bool on() const { return kind != Kind::kNone; }
   bool is_new() const { return path == "new"; }
   // Returns whether matrices are packed whatever the model's files hold.
@@ -311,6 +323,10 @@ struct CheckedConfig {
 CheckedConfig check_run_config(const std::vector<std::string>& files,
                                const std::vector<Override>& overrides,
                                const LoadOptions& options = {});
+
+// Returns the key that this one excludes, "train.steps" for "train.epochs"; "" if there is none. A
+// key of the command line removes the one that it excludes from the files.
+std::string_view rival_of(std::string_view key);
 
 // Returns advice for an option that is the last part of a key (`--lr` of `--optimizer.lr`) or what
 // Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed call one: the key, or the reason why there is

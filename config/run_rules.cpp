@@ -220,13 +220,9 @@ class Rules {
       const SourceLocation* place = place_of(name.c_str());
       if (place == nullptr || name == "adapter.kind" || places_.wrong.contains(name)) continue;
       if (key.get(config_) == key.default_value()) continue;
-      if (!adapter.on()) {
-        report_at(place, name + " has no effect, because " + other("adapter.kind") +
-                             "; set adapter.kind = \"lora\"");
-      } else if (!adapter.is_new() && name != "adapter.path" && name != "adapter.base") {
-        report_at(place, name + " has no effect, because " + other("adapter.path") +
-                             " says it in adapter_config.json");
-      }
+      if (adapter.on()) continue;
+      report_at(place, name + " has no effect, because " + other("adapter.kind") +
+                           "; set adapter.kind = \"lora\"");
     }
     const bool merges = config_.checkpoint.export_model == CheckpointSection::Export::kMerged;
     report_if(merges && !adapter.on(), "checkpoint.export", "adapter.kind", "needs adapters, but",

@@ -80,8 +80,28 @@ TEST_F(OverrideValues, DisplaceTheRivalKeyOfTheFile) {
   EXPECT_EQ(with({{"train.steps", "0"}}, epochs).train.epochs, 2.0);
   EXPECT_EQ(with({{"eval.split", "0.1"}}, std::string(kNeeded) + "data.eval = [\"e\"]\n").data.eval,
             Strings{});
+  const RunConfig ratio = with({{"schedule.warmup_ratio", "0.1"}},
+                               std::string(kNeeded) + "schedule.warmup_steps = 10\n");
+  EXPECT_EQ(ratio.schedule.warmup_steps, 0);
+  EXPECT_EQ(ratio.schedule.warmup_ratio, 0.1);
   // Two contradicting overrides are refused.
   EXPECT_NE(problems(kNeeded, {{"train.steps", "1"}, {"train.epochs", "1"}}), "accepted");
+}
+
+// Goal: what stands beside adapter.path is kept for a comparison with the adapter, and says whether
+// it is a value of a file under an adapter that the command line names.
+TEST_F(OverrideValues, AreToldFromTheFilesBesideTheAdaptersPath) {
+  const std::string lora =
+      std::string(kNeeded) + "adapter.kind = \"lora\"\nadapter.r = 4\nadapter.alpha = 8\n";
+  const AdapterSection named = with({{"adapter.path", "a"}, {"adapter.alpha", "16"}}, lora).adapter;
+  ASSERT_EQ(named.beside_path.size(), 2u);
+  EXPECT_EQ(named.beside_path[0].name, "adapter.r");
+  EXPECT_EQ(named.beside_path[0].value, "4");
+  EXPECT_TRUE(named.beside_path[0].replaced);
+  EXPECT_EQ(named.beside_path[1].value, "16.0");
+  EXPECT_FALSE(named.beside_path[1].replaced) << "the command line has both";
+  EXPECT_EQ(named.r, AdapterSection{}.r) << "the record of the run names the adapter alone";
+  EXPECT_TRUE(with({}, lora).adapter.beside_path.empty());
 }
 
 // An override holds exactly one TOML value, so it cannot inject other keys.

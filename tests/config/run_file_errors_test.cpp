@@ -257,12 +257,6 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[adapter]\ndropout = 0.1",
        "run.toml:2:11: adapter.dropout has no effect, because adapter.kind = \"none\" (default); "
        "set adapter.kind = \"lora\""},
-      {"[adapter]\nkind = \"lora\"\npath = \"a\"\ndropout = 0.1",
-       "run.toml:4:11: adapter.dropout has no effect, because adapter.path = \"a\" "
-       "(run.toml:3:8) says it in adapter_config.json"},
-      {"[adapter]\nkind = \"lora\"\npath = \"a\"\ntargets = [\"mlp\"]",
-       "run.toml:4:11: adapter.targets has no effect, because adapter.path = \"a\" "
-       "(run.toml:3:8) says it in adapter_config.json"},
       {"[adapter]\nkind = \"lora\"\ntargets = []",
        "run.toml:3:11: adapter.targets = [] names nothing to adapt, but adapter.kind = \"lora\" "
        "(run.toml:2:8)"},

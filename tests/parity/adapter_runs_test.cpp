@@ -312,6 +312,42 @@ TEST(AdapterRuns, RefuseAnAdapterOfTheOtherKind) {
   }
 }
 
+// Goal: a run file with the keys of a new adapter goes on with another adapter that the command
+// line names. Equal values are no mistake; other values of the file are replaced, in one line;
+// other values of the command line are a contradiction.
+TEST(AdapterRuns, KeysBesideAnAdaptersPathAgreeOrAreReplacedOrRefused) {
+  const std::string directory = scratch_directory("adapter-beside");
+  std::filesystem::create_directories(directory);
+  const std::string path = "--adapter.path=\"" + adapter_golden_directory("llama") + "/adapter\"";
+  const auto checked = [&](const std::string& file, const Arguments& more) {
+    std::ofstream(directory + "/run.toml") << "[adapter]\nkind = \"lora\"\n" << file;
+    return run_command(joined({"check", "run", directory + "/run.toml"},
+                              joined(joined(RunDriver::golden_arguments("llama"), more),
+                                     {"--run.dir=\"" + directory + "/run\""})));
+  };
+  const std::string equal = "r = 4\nalpha = 8\ntargets = [\"all-linear\"]\n";
+  for (const Ended& ended : {checked(equal, {path}), checked(equal + path.substr(10) + "\n", {}),
+                             checked("", {path, "--adapter.r=4", "--adapter.alpha=8"})}) {
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_EQ(ended.err.find("adapter."), std::string::npos) << ended.err;
+  }
+  const Ended replaced = checked("r = 16\nalpha = 8\n", {path});
+  EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
+  EXPECT_NE(replaced.err.find("adapter.path: the adapter's r = 4 ("), std::string::npos)
+      << replaced.err;
+  EXPECT_NE(replaced.err.find("replace adapter.r = 16 (" + directory + "/run.toml:3:5)"),
+            std::string::npos)
+      << replaced.err;
+  for (const Ended& ended :
+       {checked(equal, {path, "--adapter.r=16"}), checked("", {path, "--adapter.r=16"}),
+        checked("r = 16\n" + path.substr(10) + "\n", {})}) {
+    EXPECT_EQ(ended.exit_code, 2);
+    EXPECT_NE(ended.err.find("adapter.r = 16, but adapter.path names an adapter with 4"),
+              std::string::npos)
+        << ended.err;
+  }
+}
+
 void expect_exports_of(const std::string& kind) {
   const Arguments own = {"--adapter.kind=" + kind};
   const std::string rows = golden_directory("llama") + "/train.jsonl";

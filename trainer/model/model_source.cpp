@@ -19,6 +19,7 @@
 #include "model/model_spec.h"
 #include "model/random_init.h"
 #include "model/unit_cut.h"
+#include "trainer/model/keys_beside_path.h"
 #include "trainer/model/trained_text.h"
 
 namespace longshore {
@@ -289,6 +290,7 @@ void ModelSource::read_adapter(const RunConfig& config) {
                        .dropout = adapter_settings_.dropout,
                        .targets = std::move(targets)},
                       adapter_ ? adapter_path_ + ": target_modules" : "adapter.targets");
+  replaced_note_ = compare_beside_path({section, adapter_settings_, arch_});
 }
 
 // PEFT knows neither this program's words for targets nor its globs.
@@ -437,7 +439,8 @@ std::vector<float> ModelSource::read_adapter_tensor(const ParamSpec& parameter) 
 std::string ModelSource::adapter_note() const {
   std::error_code ignored;
   const std::string beside = directory_->path() + "/" + std::string(kAdapterConfigName);
-  if (!adapter_path_.empty() || !std::filesystem::exists(beside, ignored)) return {};
+  if (!adapter_path_.empty()) return replaced_note_;
+  if (!std::filesystem::exists(beside, ignored)) return {};
   return beside +
          ": an adapter lies beside the model's weights and is not used, although transformers "
          "with PEFT applies both; to train it set adapter.path to this directory, or remove it";

@@ -64,8 +64,8 @@ class ModelSource {
   // Returns the settings of the adapters as adapter_config.json has them: those of the adapter that
   // the run starts from, or those of new ones.
   const AdapterSettings& adapter_settings() const { return adapter_settings_; }
-  // Returns a sentence about an adapter beside the model's weights, which the run does not use;
-  // empty if there is none.
+  // Returns a sentence about an adapter beside the model's weights, which the run does not use, or
+  // about keys of the run file that adapter.path replaces; empty if there is neither.
   std::string adapter_note() const;
   // Returns the name that transformers gives to a parameter of the files: gpt2's files may lack its
   // "transformer." in front, and those of wrappers have older names.
@@ -123,6 +123,7 @@ class ModelSource {
   std::string adapter_path_;                 // adapter.path
   std::optional<AdapterDirectory> adapter_;  // of adapter.path; empty: new adapters
   AdapterSettings adapter_settings_;
+  std::string replaced_note_;  // names the keys that adapter.path replaces
   // A tensor of an adapter that was made with transformers 4: one of a single expert, or of a
   // router with its older name.
   struct OlderTensor {

@@ -47,11 +47,9 @@ Weights find_weights(const std::string& from) {
   return {.folder = inside, .checkpoint = "auto"};
 }
 
-// Sets the keys of [adapter] to their defaults, whatever the run file says. An adapter that is
-// named in their place is over the same base.
-void forget_adapter(std::vector<Override>& overrides, bool keeps_base) {
+// Sets the keys of [adapter] to their defaults, whatever the run file says.
+void forget_adapter(std::vector<Override>& overrides) {
   for (const Key& key : find_section("adapter")->keys) {
-    if (keeps_base && key.name == "base") continue;
     overrides.push_back({key.full_name(), toml_text(key, key.default_value())});
   }
 }
@@ -69,24 +67,26 @@ void check_frozen_model(LoadedRun& run) {
   if (!note.empty()) log_info(note);
 }
 
+// Names an adapter over the same base. It replaces what the run says of its own.
+void take_adapter(std::vector<Override>& overrides, const std::string& path) {
+  std::erase_if(overrides, [](const Override& said) {
+    return said.key.starts_with("adapter.") && said.key != "adapter.base";
+  });
+  const bool dora = AdapterDirectory::open(path).settings().dora;
+  overrides.push_back({"adapter.kind", dora ? "\"dora\"" : "\"lora\""});
+  overrides.push_back({"adapter.path", quote_toml(path)});
+}
+
 }  // namespace
 
 LoadedRun load_run(const RunArguments& arguments, const std::string& from,
                    const AtStart& at_start) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
-  if (weights.model || weights.adapter) {
-    forget_adapter(asked.overrides, weights.adapter.has_value());
-  }
+  if (weights.adapter) take_adapter(asked.overrides, *weights.adapter);
   if (weights.model) {
+    forget_adapter(asked.overrides);
     asked.overrides.push_back({"offload.parameters", "host"});  // nothing of it is frozen
-  }
-  if (weights.adapter) {
-    const bool dora = AdapterDirectory::open(*weights.adapter).settings().dora;
-    asked.overrides.push_back({"adapter.kind", dora ? "\"dora\"" : "\"lora\""});
-    asked.overrides.push_back({"adapter.path", quote_toml(*weights.adapter)});
-  }
-  if (weights.model) {
     asked.overrides.push_back({"model.path", quote_toml(*weights.model)});
     asked.overrides.push_back({"model.init", "pretrained"});
   }
