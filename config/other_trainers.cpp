@@ -1,7 +1,9 @@
 #include "config/other_trainers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "base/errors.h"
 
@@ -34,8 +36,11 @@ constexpr OtherKeys kKeys[] = {
     {kSame, "tokenizer.path", "tokenizer_config tokenizer_name_or_path"},
     {kSame, "train.max_grad_norm", "gradient_clipping max_grad_norm"},
     {kSame, "train.micro_batch", "micro_batch_size per_device_train_batch_size"},
+    {kSame, "train.router_aux_loss", "moe_aux_loss_coef router_aux_loss_coef"},
     {kComputed, "adapter.alpha", "lora_alpha"},
-    {kComputed, "adapter.base", "load_in_4bit quantization_bit"},
+    {kComputed, "adapter.base",
+     "bnb_4bit_quant_type bnb_config_kwargs double_quantization load_in_4bit quantization_bit "
+     "quantization_method quantization_type use_bnb_nested_quant"},
     {kComputed, "adapter.kind", "adapter finetuning_type peft_use_dora use_dora use_peft"},
     {kComputed, "adapter.path", "adapter_name_or_path lora_model_dir"},
     {kComputed, "adapter.r", "lora_r lora_rank"},
@@ -45,23 +50,30 @@ constexpr OtherKeys kKeys[] = {
     {kComputed, "adapter.train", "additional_target lora_modules_to_save modules_to_save"},
     {kComputed, "checkpoint.every_steps", "save_steps save_strategy"},
     {kComputed, "checkpoint.resume", "resume_from_checkpoint"},
-    {kComputed, "data.chat_template", "chat_template template"},
+    {kComputed, "data.chat_template", "chat_template chat_template_jinja template"},
     {kComputed, "data.eval", "eval_dataset test_datasets"},
     {kComputed, "data.keys", "dataset_text_field"},
     {kComputed, "data.mask",
      "assistant_only_loss completion_only_loss mask_history train_on_inputs train_on_prompt"},
     {kComputed, "data.overlength", "excess_length_strategy"},
     {kComputed, "data.packing", "packing sample_packing"},
+    {kComputed, "data.shuffle",
+     "curriculum_sampling disable_shuffling shuffle_merged_datasets train_sampling_strategy"},
+    {kComputed, "data.special_tokens", "split_special_tokens"},
+    {kComputed, "data.template_arguments", "chat_template_kwargs enable_thinking"},
     {kComputed, "data.train",
-     "dataset dataset_config dataset_name dataset_train_split datasets pretraining_dataset"},
+     "dataset dataset_config dataset_name dataset_test_split dataset_train_split datasets "
+     "pretraining_dataset"},
     {kComputed, "eval.every_steps", "eval_steps eval_strategy evaluation_strategy"},
     {kComputed, "eval.keep_best", "load_best_model_at_end"},
-    {kComputed, "eval.patience", "early_stopping_patience"},
-    {kComputed, "eval.split", "val_set_size val_size"},
+    {kComputed, "eval.patience", "early_stopping_patience early_stopping_steps"},
+    {kComputed, "eval.split", "test_split_size val_set_size val_size"},
     {kComputed, "fsdp.recompute", "disable_gradient_checkpointing gradient_checkpointing"},
     {kComputed, "log.tensorboard", "report_to use_tensorboard"},
+    {kComputed, "model.path", "model_revision revision_of_model"},
     {kComputed, "offload.activations", "activation_offloading"},
     {kComputed, "optimizer.betas", "adam_beta1 adam_beta2"},
+    {kComputed, "optimizer.groups", "loraplus_lr_embedding loraplus_lr_ratio lr_groups"},
     {kComputed, "optimizer.name", "optim optimizer"},
     {kComputed, "precision.compute", "bf16 fp16 pure_bf16"},
     {kComputed, "preference.beta", "beta orpo_alpha pref_beta rl_beta"},
@@ -73,6 +85,7 @@ constexpr OtherKeys kKeys[] = {
     {kComputed, "schedule.warmup_ratio", "warmup_ratio"},
     {kComputed, "schedule.warmup_steps", "warmup_steps"},
     {kComputed, "train.epochs", "num_epochs num_train_epochs"},
+    {kComputed, "train.freeze", "unfrozen_parameters"},
     {kComputed, "train.loss", "dpo_loss_type loss_type pref_loss"},
     {kComputed, "train.sequences_per_step",
      "batch_size gradient_accumulation_steps train_batch_size"},
@@ -83,31 +96,44 @@ constexpr OtherKeys kKeys[] = {
     {kNeedless,
      "Longshore shards the model over the ranks and offloads it by itself ([fsdp], [offload]); "
      "the plan says what fits",
-     "accelerator_config ddp_backend ddp_find_unused_parameters ddp_timeout deepspeed "
-     "device_map fsdp fsdp_config fsdp_transformer_layer_cls_to_wrap fsdp_version "
-     "gpu_memory_limit local_rank low_cpu_mem_usage max_memory"},
+     "accelerator_config context_parallel_size ddp ddp_backend ddp_broadcast_buffers "
+     "ddp_bucket_cap_mb ddp_find_unused_parameters ddp_timeout deepcompile deepspeed device_map "
+     "dp_replicate_size dp_shard_size fsdp fsdp_config fsdp_final_state_dict_type "
+     "fsdp_transformer_layer_cls_to_wrap fsdp_version gpu_memory_limit heads_k_stride "
+     "layer_offloading local_rank low_cpu_mem_usage master_addr master_port max_memory "
+     "qlora_sharded_model_loading quantization_device_map ray_init_kwargs ray_num_workers "
+     "resources_per_worker ring_attn_func sequence_parallel_degree tensor_parallel_size use_ray "
+     "world_size"},
     {kNeedless, "it does not change what is trained",
      "adapter_folder auto_find_batch_size auto_resume_from_checkpoints "
-     "average_tokens_across_devices bf16_full_eval compute_dtype debug disable_dropout "
-     "disable_tqdm do_eval do_predict do_train dpo_padding_free dpo_use_logits_to_keep dtype "
-     "eval_accumulation_steps eval_batch_size eval_max_new_tokens eval_on_start eval_table_size "
-     "generate_during_eval gradient_checkpointing_kwargs include_effective_tokens_per_second "
-     "include_num_input_tokens_seen include_tokens_per_second infer_dtype label_pad_token_id "
-     "log_level log_on_each_node logging_dir logging_first_step logging_nan_inf_filter "
-     "logging_strategy lora_fan_in_fan_out lora_on_cpu lora_task_type model_revision "
-     "no_remove_unused_columns overwrite_output_dir padding_value per_device_eval_batch_size "
-     "plot_loss prediction_loss_only print_prompts profiler_steps project ray_run_name run_name "
-     "save_first_step save_only_model save_safetensors shuffle_merged_datasets strict task "
-     "torch_dtype torch_empty_cache_steps use_liger_loss use_logits_to_keep"},
+     "average_tokens_across_devices axolotl_config_path bench_dataset bench_split bf16_full_eval "
+     "compute_accuracy compute_dtype debug disable_dropout disable_tqdm do_bench_eval "
+     "do_causal_lm_eval do_eval do_predict do_sample do_train dpo_generate_during_eval "
+     "dpo_padding_free dpo_use_logits_to_keep dtype eval_accumulation_steps eval_batch_size "
+     "eval_causal_lm_metrics eval_max_new_tokens eval_num_beams eval_on_each_dataset "
+     "eval_on_start eval_table_size export_device export_dir export_legacy_format export_size "
+     "gc_collect_steps gc_steps generate_during_eval generate_samples generation_max_new_tokens "
+     "gradient_checkpointing_kwargs include_effective_tokens_per_second "
+     "include_num_input_tokens_seen include_tkps include_tokens_per_second infer_dtype "
+     "is_preprocess label_pad_token_id log_level log_on_each_node logging_dir logging_first_step "
+     "logging_nan_inf_filter logging_strategy lora_fan_in_fan_out lora_on_cpu lora_task_type "
+     "no_remove_unused_columns num_beams num_generation_samples overwrite_output_dir "
+     "padding_value per_device_eval_batch_size plot_loss prediction_loss_only print_param_status "
+     "print_prompts profiler_steps profiler_steps_start project ray_run_name run_name "
+     "save_first_step save_only_model save_safetensors shuffle_before_merging_datasets "
+     "shuffle_dataset strict task tokenizer_save_jinja_files torch_dtype torch_empty_cache_steps "
+     "total_num_tokens use_kv_cache use_liger_loss use_logits_to_keep use_otel_metrics "
+     "use_reentrant_gc"},
     {kNeedless, "Longshore has its own kernels and compiles nothing at run time",
-     "attn_implementation attn_implementation_sdpa cut_cross_entropy eager_attention "
-     "enable_liger_kernel flash_attention flash_attn flash_attn_cross_entropy "
-     "flash_attn_fuse_mlp flash_attn_fuse_qkv flash_attn_rms_norm "
-     "liger_fused_linear_cross_entropy liger_glu_activation liger_layer_norm liger_rms_norm "
-     "liger_rope liger_swiglu lora_mlp_kernel lora_o_kernel lora_qkv_kernel plugins "
-     "sdp_attention tf32 torch_compile torch_compile_backend torch_compile_mode "
-     "unsloth_lora_mlp use_kernels use_liger_kernel use_unsloth use_unsloth_gc "
-     "xformers_attention"},
+     "attn_implementation attn_implementation_sdpa chunked_cross_entropy "
+     "chunked_cross_entropy_num_chunks cut_cross_entropy dpo_use_liger_kernel eager_attention "
+     "enable_liger_kernel experts_implementation flash_attention flash_attn "
+     "flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_fuse_qkv flash_attn_rms_norm "
+     "flex_attention fused_attn_kernel liger_fused_linear_cross_entropy liger_glu_activation "
+     "liger_layer_norm liger_rms_norm liger_rope liger_swiglu lora_embedding_kernel "
+     "lora_mlp_kernel lora_o_kernel lora_qkv_kernel plugins sage_attention sdp_attention tf32 "
+     "tiled_mlp tiled_mlp_num_shards torch_compile torch_compile_backend torch_compile_mode "
+     "unsloth_lora_mlp use_kernels use_liger_kernel use_unsloth use_unsloth_gc xformers_attention"},
     {kNeedless, "config.json says it",
      "base_model_config is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
      "is_qwen_derived_model model_type resize_token_embeddings_to_32x resize_vocab "
@@ -115,16 +141,16 @@ constexpr OtherKeys kKeys[] = {
     {kNeedless, "Longshore batches without padding",
      "batch_flattening eval_packing eval_sample_packing group_by_length length_column_name "
      "multipack_real_batches neat_packing packing_strategy pad_to_multiple_of "
-     "pad_to_sequence_len padding_free sample_packing_bin_size sample_packing_group_size "
-     "train_sampling_strategy"},
+     "pad_to_sequence_len padding_free sample_packing_bin_size sample_packing_group_size"},
     {kNeedless, "models are loaded from the local cache and never uploaded",
      "cache_dir hf_hub_token hf_use_auth_token hub_model_id hub_private_repo hub_revision "
      "hub_strategy hub_token ms_hub_token push_dataset_to_hub push_to_hub"},
     {kNeedless, "the run's record is in run.dir; `scripts/follow_metrics` sends it to trackers",
-     "comet_project_name hf_mlflow_log_artifacts mlflow_experiment_name mlflow_tracking_uri "
-     "swanlab_project swanlab_run_name trackio_space_id use_comet use_mlflow use_swanlab "
-     "use_wandb wandb_entity wandb_log_model wandb_mode wandb_name wandb_project wandb_run_id "
-     "wandb_watch"},
+     "comet_api_key comet_mode comet_project_name comet_workspace hf_mlflow_log_artifacts "
+     "mlflow_experiment_name mlflow_run_name mlflow_tracking_uri swanlab_api_key swanlab_mode "
+     "swanlab_project swanlab_run_name swanlab_workspace trackio_project_name trackio_run_name "
+     "trackio_space_id use_comet use_mlflow use_swanlab use_trackio use_wandb wandb_entity "
+     "wandb_log_model wandb_mode wandb_name wandb_project wandb_run_id wandb_watch"},
     {kNeedless, "the loader of data needs no setting",
      "dataloader_drop_last dataloader_num_workers dataloader_persistent_workers "
      "dataloader_pin_memory dataloader_prefetch_factor"},
@@ -146,25 +172,23 @@ constexpr OtherKeys kKeys[] = {
     {kMissing,
      "added tokens need a tokenizer and a model that have them; make both first, and name them",
      "add_special_tokens add_tokens added_tokens_overrides new_special_tokens tokens"},
-    {kMissing, "a quantised base is NF4 with double quantisation (adapter.base)",
-     "bnb_4bit_quant_type bnb_config_kwargs double_quantization quantization_device_map "
-     "use_bnb_nested_quant"},
     {kMissing, "it has no effect in this kind of training",
      "buffer_size freeze_trainable_layers freeze_trainable_modules galore_rank galore_target "
      "ref_model_mixup_alpha ref_model_sync_steps"},
     {kMissing, "Longshore has no such thing; the run trains without it",
-     "cosine_constant_lr_ratio curriculum_sampling ema label_smoothing_factor "
-     "lora_layers_to_transform loraplus_lr_embedding loraplus_lr_ratio lr_quadratic_warmup "
+     "cosine_constant_lr_ratio ema label_smoothing_factor lora_alpha_pattern "
+     "lora_layers_to_transform lora_rank_pattern lr_quadratic_warmup mixture_of_depths "
      "neftune_noise_alpha noisy_embedding_alpha packing_attention peft_init_lora_weights "
      "peft_layer_replication peft_layers_to_transform pissa_convert pissa_init pissa_iter "
-     "relora_steps rope_scaling rope_theta sample_packing_sequentially shift_attn use_asft_loss "
-     "use_badam use_dft_loss use_mup"},
+     "pref_bco_weight relora_steps rope_scaling rope_theta sample_packing_sequentially "
+     "scaling_softmax shift_attn use_asft_loss use_badam use_dft_loss use_eaft use_eaft_loss "
+     "use_mup use_pose"},
     {kMissing, "Longshore adds no loss of supervised fine-tuning to a loss over preferences",
      "cpo_alpha pref_ftx rpo_alpha"},
     {kMissing, "the end and the padding are those of the tokenizer and of the template",
-     "default_system default_system_message efficient_eos enable_thinking eos_token eot_tokens "
-     "pad_token roles_to_train special_tokens tool_format train_on_eos train_on_eot"},
-    {kMissing, "set optimizer.groups", "embedding_lr embedding_lr_scale lr_groups"},
+     "efficient_eos eos_token eot_tokens pad_token roles_to_train special_tokens train_on_eos "
+     "train_on_eot"},
+    {kMissing, "set optimizer.groups", "embedding_lr embedding_lr_scale"},
     {kMissing,
      "Longshore saves and evaluates by steps (checkpoint.every_steps, eval.every_steps); they "
      "are known when the data is prepared",
@@ -176,15 +200,28 @@ constexpr OtherKeys kKeys[] = {
      "max_completion_length max_prompt_length truncation_mode"},
     {kMissing, "all rows are read; set data.weights below 1, or train.steps",
      "max_samples max_train_samples"},
-    {kMissing, "set train.router_aux_loss, which is the model's own by default",
-     "moe_aux_loss_coef"},
+    {kMissing,
+     "rows without a system message get this one there; here they have what the chat template "
+     "writes; give the rows a system message",
+     "default_system default_system_message"},
+    {kMissing, "the chat template writes the tools (data.chat_template)", "tool_format"},
+    {kMissing,
+     "what a conversation keeps of earlier thoughts is up to the chat template "
+     "(data.chat_template)",
+     "preserve_thinking"},
+    {kMissing, "repeated rows are counted, and none is left out", "dataset_exact_deduplication"},
+    {kMissing, "the run computes in precision.compute and keeps fp32 master weights",
+     "bfloat16 float16 fp32_norms fp8 upcast_layernorm upcast_lmhead_output"},
+    {kMissing, "rows of every length are trained", "min_sample_len"},
+    {kMissing, "eval.keep_best keeps the checkpoint of the lowest evaluation loss",
+     "greater_is_better metric_for_best_model"},
     {kRefused,
      "the streaming of data sets is not converted; download the data, and name the files with "
      "--data",
      "dataset_streaming streaming"},
     {kRefused, "Longshore trains a model in full, or adapters of LoRA and DoRA",
-     "dequantize kd_trainer lisa_n_layers lora_target_parameters relora spectrum_target "
-     "target_parameters unfrozen_parameters use_apollo use_galore use_llama_pro use_vera"},
+     "dequantize ebft kd_trainer lisa_n_layers lora_target_parameters relora spectrum_target "
+     "target_parameters use_apollo use_galore use_llama_pro use_muon use_vera"},
     {kRefused,
      "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
      "does not change; docs/preference.md has them",
@@ -195,8 +232,17 @@ constexpr OtherKeys kKeys[] = {
     {kRefused,
      "quantised bases are adapter.base = \"nf4\" and \"fp8\" under adapters of LoRA or DoRA; "
      "take the model in bf16",
-     "gptq load_in_8bit quantization_method"},
+     "gptq load_in_8bit"},
     {kRefused, "without a reference the losses are simpo and orpo (train.loss)", "reference_free"},
+};
+
+// The values that ask for nothing where `false`, 0 and "none" are not the default: as JSON.
+constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
+    {"average_tokens_across_devices", "true"},
+    {"metric_for_best_model", "\"eval_loss\""},
+    {"mix_strategy", "\"concat\""},
+    {"peft_init_lora_weights", "true"},
+    {"truncation_mode", "\"keep_start\""},
 };
 
 std::map<std::string_view, OtherKey> keys_by_name() {
@@ -206,7 +252,10 @@ std::map<std::string_view, OtherKey> keys_by_name() {
     for (size_t begin = 0, end = 0; end < names.size(); begin = end + 1) {
       end = std::min(names.find(' ', begin), names.size());
       const std::string_view name = names.substr(begin, end - begin);
-      const OtherKey key{name, has_key ? text : "", use, has_key ? "" : text};
+      const auto* const usual =
+          std::ranges::find(kUsual, name, &std::pair<std::string_view, std::string_view>::first);
+      const OtherKey key{name, has_key ? text : "", use, has_key ? "" : text,
+                         usual == std::end(kUsual) ? "" : usual->second};
       LONGSHORE_CHECK(by_name.emplace(name, key).second);
     }
   }

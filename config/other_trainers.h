@@ -21,7 +21,8 @@ struct OtherKey {
   std::string_view name;
   std::string_view key;  // full name in the run file; empty if there is none
   OtherKeyUse use = OtherKeyUse::kComputed;
-  std::string_view why = "";  // kNeedless, kMissing and kRefused: the reason
+  std::string_view why = "";    // kNeedless, kMissing and kRefused: the reason
+  std::string_view usual = "";  // the other trainer's default as JSON; empty: it is off
 };
 
 // Null if the name is unknown.

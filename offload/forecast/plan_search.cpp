@@ -194,6 +194,10 @@ std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope&
                                   unit_axis(inputs),      state_axis(inputs),
                                   gather_axis(inputs),    parameter_axis(inputs)};
   if (scope.formats) axes.push_back(format_axis(inputs));
+  for (SearchAxis& axis : axes) {
+    std::erase_if(axis,
+                  [&scope](const KeyChange& change) { return scope.kept.contains(change.key); });
+  }
   return axes;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct SearchScope {
   bool formats = false;  // also narrower state formats: they change results
   // A directory on the machine's drive, for runs that name none in offload.nvme; empty: none.
   std::string drive = {};
+  std::set<std::string> kept = {};  // keys that stay as they are
 };
 std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope& scope);
 

@@ -79,8 +79,8 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   if (options.chat == nullptr) {
     throw DataError(
         "conversations need a chat template, and the model directory has none "
-        "(chat_template.jinja, or chat_template in tokenizer_config.json); give one with "
-        "data.chat_template");
+        "(chat_template.jinja, or chat_template in tokenizer_config.json); give a Jinja file with "
+        "--data.chat_template=FILE");
   }
   ChatVariables variables{.tools = conversation.tools, .arguments = options.template_arguments};
   for (const auto& [name, value] : conversation.arguments.items()) {

@@ -260,6 +260,109 @@ TEST_F(Init, TakesARecipe) {
   EXPECT_EQ(said.at("device"), "cuda");
 }
 
+// Goal: a key of the command line is in the file, and the file is planned with it.
+TEST_F(Init, WritesGivenKeysAndPlansWithThem) {
+  const Ended ended = run_command(
+      {"init", file_, "--model", model_, "--data.train=" + rows_, "--adapter.kind=lora",
+       "--adapter.r=4", "--train.steps=7", "--optimizer.lr=3e-4", "--schedule.warmup_ratio=0.1",
+       "--offload.state_format=fp32", "--data.eval=" + rows_, "--fsdp.prefetch", "2"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, "more trained as adapters")) << ended.out;
+  const RunConfig config = load_run_config({file_}, {});
+  EXPECT_EQ(config.adapter.kind, AdapterSection::Kind::kLora);
+  EXPECT_EQ(config.adapter.r, 4);
+  EXPECT_EQ(config.adapter.alpha, 4.0) << "as init scales an adapter";
+  EXPECT_EQ(config.train.steps, 7);
+  EXPECT_EQ(config.train.epochs, 0.0);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.schedule.warmup_steps, 0);
+  EXPECT_EQ(config.schedule.warmup_ratio, 0.1);
+  EXPECT_EQ(config.offload.state_format, StateFormat::kFp32);
+  EXPECT_EQ(config.data.eval, std::vector<std::string>{rows_});
+  EXPECT_EQ(config.eval.split, 0.0);
+  EXPECT_EQ(config.fsdp.prefetch, 2);
+  EXPECT_EQ(run_command({"check", "run", file_}).exit_code, 0);
+  const Ended limited = run_command({"init", file_, "--replace", "--model", model_, "--data", rows_,
+                                     "--offload.host_memory=1MiB"});
+  EXPECT_EQ(limited.exit_code, 3) << limited.err;
+}
+
+// Goal: init refuses the keys that every command refuses, and two answers to one question.
+TEST_F(Init, RefusesKeysThatAreWrong) {
+  const auto refusal = [this](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"init", file_, "--model", model_, "--data", rows_};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ended ended = run_command(words);
+    EXPECT_EQ(ended.exit_code, 2) << ended.out;
+    EXPECT_EQ(read(file_), "");
+    return ended.err;
+  };
+  const std::string unknown = refusal({"--train.epoch=1", "--foo.bar=2", "--train.steps=-1"});
+  for (const char* part : {"did you mean 'epochs'", "unknown section 'foo'", "train.steps = -1"}) {
+    EXPECT_TRUE(has(unknown, part)) << unknown;
+  }
+  EXPECT_TRUE(has(refusal({"--model.path=other"}), "two names for one thing"));
+  EXPECT_TRUE(has(refusal({"--adapter", "--adapter.kind=none"}), "--adapter asks for adapters"));
+  EXPECT_TRUE(has(refusal({"--adapter.r=4"}), "adapter.r has no effect"));
+}
+
+// Goal: a recipe and a searched goal keep what the command line gives.
+TEST_F(Init, KeepsGivenKeysInRecipesAndSearches) {
+  const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
+  const std::vector<std::string> keys = {"--machine",
+                                         machine,
+                                         "--model",
+                                         model_,
+                                         "--data",
+                                         rows_,
+                                         "--replace",
+                                         "--offload.state_format=split",
+                                         "--fsdp.prefetch=3",
+                                         "--data.max_tokens=96"};
+  for (const auto& [option, value] : {std::pair<std::string, std::string>{"--goal", "smallest"},
+                                      {"--goal", "longest"},
+                                      {"--recipe", "qwen3-4b_rtx-5090"}}) {
+    std::vector<std::string> words = {"init", file_, option, value};
+    words.insert(words.end(), keys.begin(), keys.end());
+    const Ended ended = run_command(words);
+    ASSERT_EQ(ended.exit_code, 0) << value << ended.err;
+    const RunConfig config = load_run_config({file_}, {});
+    EXPECT_EQ(config.offload.state_format, StateFormat::kSplit) << value;
+    EXPECT_EQ(config.fsdp.prefetch, 3) << value;
+    EXPECT_EQ(config.data.max_tokens, 96) << value;
+  }
+}
+
+// Goal: chat data over a base model gets a run file, by the advice of the refusal as it is printed.
+TEST_F(Init, TakesAChatTemplateForABaseModel) {
+  std::ofstream(rows_) << R"({"messages": [{"role": "user", "content": "a"}, )"
+                       << R"({"role": "assistant", "content": "b"}]})" << "\n";
+  const std::vector<std::string> words = {"init", file_, "--model", model_, "--data", rows_};
+  const Ended refused = run_command(words);
+  EXPECT_NE(refused.exit_code, 0);
+  const std::string advice = "give a Jinja file with --data.chat_template=FILE";
+  ASSERT_TRUE(has(refused.err, advice)) << refused.err;
+  const std::string chat = test_data() + "/text/chat_templates/chatml.jinja";
+  std::vector<std::string> advised = words;
+  advised.push_back("--data.chat_template=" + chat);
+  const Ended ended = run_command(advised);
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(load_run_config({file_}, {}).data.chat_template, chat);
+  EXPECT_EQ(run_command({"check", "run", file_}).exit_code, 0);
+}
+
+// Goal: a command that reads no run file does not take keys of one in silence.
+TEST_F(Init, KeysAreRefusedWhereNoRunFileIsRead) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"check", "model", model_}, {"config", "keys"}, {"version"}}) {
+    std::vector<std::string> keyed = words;
+    keyed.push_back("--train.steps=3");
+    const Ended ended = run_command(keyed);
+    EXPECT_EQ(ended.exit_code, 2) << words.front();
+    EXPECT_TRUE(has(ended.err, "--train.steps: this command reads no run file")) << ended.err;
+  }
+}
+
 // An unknown recipe is refused with the list of recipes.
 TEST_F(Init, NamesTheRecipesWhereItIsGivenAnother) {
   const Ended ended = run_command({"init", file_, "--recipe", "llama-9b", "--data", rows_});

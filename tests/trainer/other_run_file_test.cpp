@@ -5,62 +5,18 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "tests/fakes/command_run.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/trainer/other_files.h"
 
 namespace longshore {
 namespace {
 
-// Files of one folder, which is the working directory of a test.
-class OtherRunFile : public testing::Test {
- protected:
-  OtherRunFile() : former_(std::filesystem::current_path()) {
-    std::filesystem::current_path(folder_.path());
-  }
-  ~OtherRunFile() override { std::filesystem::current_path(former_); }
-
-  static void write(const std::string& name, const std::string& text) {
-    std::ofstream(name, std::ios::binary) << text;
-  }
-  ConvertedRun converted(const std::string& text, const ConversionGiven& given = {}) {
-    write("other.yml", text);
-    return convert_run_file("other.yml", given);
-  }
-  RunConfig config_of(const std::string& text, const ConversionGiven& given = {}) {
-    return load_run_config({}, converted(text, given).draft.overrides());
-  }
-  std::string refusal_of(const std::string& text, const ConversionGiven& given = {}) {
-    try {
-      converted(text, given);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
-  }
-
- private:
-  TemporaryDirectory folder_;
-  std::filesystem::path former_;
-};
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// Returns the reason for a key that was not converted; "" if it is not in the list.
-std::string why(const std::vector<NotConverted>& list, const std::string& key) {
-  for (const NotConverted& entry : list) {
-    if (std::ranges::find(entry.keys, key) != entry.keys.end()) return entry.why;
-  }
-  return "";
-}
+class OtherRunFile : public OtherFiles {};
 
 // ---- Axolotl ----
 
@@ -141,7 +97,7 @@ TEST_F(OtherRunFile, ConvertsAFullFineTuneOfAxolotl) {
   EXPECT_TRUE(has(why(run.left, "chat_template"), "data.chat_template"));
   EXPECT_TRUE(has(why(run.left, "datasets[0].split"), "whole split"));
   EXPECT_TRUE(has(why(run.left, "evals_per_epoch"), "eval.every_steps"));
-  EXPECT_TRUE(has(why(run.left, "gradient_accumulation_steps"), "number of GPUs"));
+  EXPECT_TRUE(has(run.reminder, "train.sequences_per_step = 8 is the batch of one GPU"));
   EXPECT_TRUE(has(why(run.needless, "fsdp_config"), "offloads it by itself"));
   EXPECT_NE(why(run.needless, "flash_attention"), "");
   EXPECT_EQ(why(run.needless, "wandb_project"), "") << "a key without a value says nothing";
@@ -396,7 +352,7 @@ reward_model: saves/reward
 template: llama3
 output_dir: saves/x
 )");
-  for (const char* part : {"quantization_bit", "stage = ppo", "finetuning_type = \"freeze\"",
+  for (const char* part : {"quantization_bit", "stage = ppo", "finetuning_type = freeze",
                            "reward_model", "data/dataset_info.json does not name it"}) {
     EXPECT_TRUE(has(found, part)) << part << "\n" << found;
   }

@@ -27,6 +27,7 @@ struct CommandLine {
   std::vector<std::string> rank_command;      // `launch` only: the arguments behind "--"
   std::vector<Override> overrides;            // --section.key=value
   std::function<int()> action;                // the named command's action
+  bool takes_keys = false;                    // the named command uses `overrides`
   CommandRanks ranks = CommandRanks::kFirst;  // the ranks that run the action
 };
 
@@ -43,6 +44,11 @@ struct Command {
 // An upper bound for option values, above every model's length and vocabulary.
 inline constexpr int64_t kMostTokens = int64_t{1} << 24;
 
+// The options of a command that uses keys of the run file have them.
+template <typename Options>
+constexpr bool kTakesKeys = requires(Options& options) { options.run.overrides; } ||
+                            requires(Options& options) { options.overrides; };
+
 // Returns the command's options, which live until `run` has returned. `ranks` run the command.
 template <typename Options>
 Options& call_with_options(CommandArguments command, CommandLine& line, int (*run)(const Options&),
@@ -51,6 +57,7 @@ Options& call_with_options(CommandArguments command, CommandLine& line, int (*ru
   command.on_parsed([&line, options, run, ranks] {
     line.action = [options, run] { return run(*options); };
     line.ranks = ranks;
+    line.takes_keys = kTakesKeys<Options>;
   });
   return *options;
 }

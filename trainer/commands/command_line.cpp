@@ -219,6 +219,16 @@ bool is_for_this_rank(CommandRanks runs) {
   return runs == CommandRanks::kFirstOfNode && ranks.local_size > 0 && ranks.local_rank == 0;
 }
 
+// A command that reads no run file would ignore them.
+void refuse_keys(const std::vector<Override>& keys) {
+  std::vector<std::string> problems;
+  for (const Override& key : keys) {
+    problems.push_back("--" + printable(key.key) +
+                       ": this command reads no run file, so it takes no keys of one");
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+}
+
 int parse_and_run(std::vector<std::string> arguments) {
   CommandLine line;
   line.rank_command = take_rank_command(arguments);
@@ -258,6 +268,7 @@ int parse_and_run(std::vector<std::string> arguments) {
     flush_output();
     return 0;
   }
+  if (!line.takes_keys) refuse_keys(line.overrides);
   if (!is_for_this_rank(line.ranks)) return 0;
   apply_log();
   const int exit_code = line.action();

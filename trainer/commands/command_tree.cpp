@@ -129,7 +129,7 @@ void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
 
 bool CommandHelp::takes_keys() const {
   return std::ranges::any_of(options, [](const OptionWords& option) {
-    return option.positional && option.names.front() == "files";
+    return option.positional && (option.names.front() == "files" || option.names.front() == "file");
   });
 }
 

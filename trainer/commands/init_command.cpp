@@ -34,11 +34,13 @@ constexpr int64_t kRows = 200;               // rows read per file
 constexpr Bytes kMostCounted = 512 * kMiB;   // larger data is not counted
 constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum length
 
+// InitOptions: what the command line says. Some options and keys are two names for one thing.
 struct InitOptions {
   std::string file = "run.toml";
   std::string model, goal = "balanced", recipe, run_directory, machine;
   std::string other;  // configuration of another trainer to convert; empty: none
   std::vector<std::string> data, drives;
+  std::vector<Override> overrides;  // keys for the run file
   bool adapter = false;
   bool replace = false;
   bool json = false;
@@ -199,13 +201,15 @@ DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const R
   facts.model = options.model;
   facts.data = options.data;
   facts.drives = options.drives;
-  facts.adapter = options.adapter;
+  facts.adapter = options.adapter || config.adapter.on();
+  facts.given = keys_given(options.overrides);
   facts.goal = std::ranges::find(kGoals, options.goal, &NamedGoal::name)->goal;
   facts.run_directory = config.run.dir;
   const CheckedInputs inputs = looked_at(config);
   facts.parameters = inputs.source->spec().parameter_elements();
   facts.max_positions = inputs.source->arch().max_positions;
-  facts.gpu = described ? !described->machine.gpus.empty() : !find_gpus().usable.empty();
+  facts.gpu = (described ? !described->machine.gpus.empty() : !find_gpus().usable.empty()) &&
+              config.device.kind != DeviceSection::Kind::kCpu;
   facts.cpu_bf16 = described ? computes_in_bf16(described->rates) : cpu_has_bf16();
   look_at_data(config, *inputs.source, facts);
   const auto skip_counting = [&facts](const Error& error) {
@@ -241,11 +245,16 @@ std::string words_of(const DraftStep& step, const MeasuredRun& setup) {
          (size == 1 ? "one sequence" : std::to_string(size) + " sequences");
 }
 
-// Applies the draft's steps in order and returns the first result whose plan fits.
+// Applies the draft's steps in order and returns the first result whose plan fits. A step whose
+// main key is given on the command line is not tried.
 FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
   RunFileDraft draft = first_draft(facts);
   std::string why;
+  bool first = true;
   for (const DraftStep& step : draft_steps(facts)) {
+    const bool given = !step.keys.empty() && !draft.given(step.keys.front().full_name()).empty();
+    if (given && !first) continue;
+    first = false;
     for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
     MeasuredRun setup = set_up(draft, place);
     TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
@@ -268,9 +277,11 @@ void set_change(RunFileDraft& draft, const KeyChange& change, const std::string&
 // Optimizes the fitted draft for the goal.
 FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitPlace& place) {
   MeasuredRun setup = set_up(fitted.draft, place);
-  if (facts.goal == DraftGoal::kLongest) {
+  SearchScope scope;
+  for (const DraftKey& key : facts.given) scope.kept.insert(key.full_name());
+  if (facts.goal == DraftGoal::kLongest && !scope.kept.contains("data.max_tokens")) {
     const int64_t most = facts.max_positions > 0 ? facts.max_positions : kMostPositions;
-    const int64_t length = longest_sequences(setup, most);
+    const int64_t length = longest_sequences(setup, most, scope);
     fitted.draft.set("data", "max_tokens", std::to_string(length),
                      length == most ? "as long as the model was made for"
                                     : "the longest, by doubling, that fits");
@@ -279,7 +290,7 @@ FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitP
   // The search compares plans with this micro-batch, so the run file says its number.
   fitted.draft.set("train", "micro_batch", std::to_string(setup.inputs.micro_batch),
                    "sequences on the device at a time");
-  const std::optional<PlanPoint> point = best_point(facts.goal, setup, place.machine);
+  const std::optional<PlanPoint> point = best_point(facts.goal, setup, place.machine, scope);
   if (!point) throw DoesNotFitError("init: no plan of the search fits");
   const bool fast = facts.goal != DraftGoal::kSmallest;
   for (const KeyChange& change : point->changes) {
@@ -371,19 +382,22 @@ void say_not_converted(const char* heading, const std::vector<NotConverted>& lis
 }
 
 int convert_other(const InitOptions& options) {
-  const ConvertedRun run = convert_run_file(
-      options.other,
-      {.model = options.model, .data = options.data, .run_directory = options.run_directory});
+  const ConvertedRun run = convert_run_file(options.other, {.model = options.model,
+                                                            .data = options.data,
+                                                            .run_directory = options.run_directory,
+                                                            .keys = keys_given(options.overrides)});
   write_output_file(options.file, run.draft.toml(printable(options.other)));
   if (options.json) {
     print_json({{"path", options.file},
                 {"from", run.trainer},
+                {"reminder", run.reminder},
                 {"not_converted", to_json(run.left)},
                 {"not_needed", to_json(run.needless)}});
     return 0;
   }
   say_not_converted("not converted, although it may change what is trained:", run.left);
   say_not_converted("not needed:", run.needless);
+  if (!run.reminder.empty()) print_out("%s\n", run.reminder.c_str());
   print_out("written: %s, the run of %s's %s; next\n", options.file.c_str(), run.trainer.c_str(),
             options.other.c_str());
   const std::string file = shell_quoted(options.file);
@@ -403,9 +417,37 @@ void find_run_file(InitOptions& options) {
   }
 }
 
+// Takes the keys that an option names too. An option and its key together are refused.
+void take_keys(InitOptions& options, const RunConfig& config) {
+  std::vector<std::string> problems;
+  const auto take = [&](const char* option, auto& value, const char* key, const auto& given) {
+    const bool has_key =
+        std::ranges::find(options.overrides, key, &Override::key) != options.overrides.end();
+    if (!has_key) return;
+    if (!value.empty()) {
+      problems.push_back("init: " + std::string(option) + " and --" + key +
+                         " are two names for one thing; give one of them");
+    }
+    value = given;
+  };
+  take("--model", options.model, "model.path", config.model.path);
+  take("--data", options.data, "data.train", config.data.train);
+  take("--dir", options.run_directory, "run.dir", config.run.dir);
+  take("--nvme", options.drives, "offload.nvme", config.offload.nvme);
+  const bool no_adapter = std::ranges::any_of(options.overrides, [&config](const Override& said) {
+    return said.key == "adapter.kind" && !config.adapter.on();
+  });
+  if (options.adapter && no_adapter) {
+    problems.push_back("init: --adapter asks for adapters, and --adapter.kind=none for none");
+  }
+  if (!problems.empty()) throw ConfigError(std::move(problems));
+}
+
 int run_init(const InitOptions& given) {
   InitOptions options = given;
   find_run_file(options);
+  RunConfig config = load_run_config({}, options.overrides, {.complete = false});
+  take_keys(options, config);
   if (fs::exists(options.file) && !options.replace) {
     throw ConfigError(options.file + ": exists already; name another file, or give --replace");
   }
@@ -416,7 +458,6 @@ int run_init(const InitOptions& given) {
     options.model = ask("--model", "model directory, or hub id in the local cache", check_model);
   }
   if (options.data.empty()) options.data = {ask("--data", "training file", check_data)};
-  RunConfig config;
   config.run.dir = options.run_directory.empty() ? "runs/" + fs::path(options.file).stem().string()
                                                  : options.run_directory;
   config.model.path = options.model;
@@ -438,6 +479,7 @@ int run_init(const InitOptions& given) {
 
 void add_init(CommandArguments command, CommandLine& line) {
   InitOptions& options = call_with_options(command, line, run_init);
+  options.overrides = line.overrides;
   command.add_option("file", options.file, "the run file to write").show_default();
   command.add_option("--model", options.model, "model directory, or hub id in the local cache");
   command.add_option("--data", options.data, "training files, or hub ids of data sets");

@@ -1,21 +1,69 @@
-// OtherFindings: the data sets and the loss over preferences that a file of Axolotl, LLaMA-Factory
-// or TRL asks for, as the run file says it. Internal to the conversion of such files; any thread.
+// OtherFindings: what the parts of a file of Axolotl, LLaMA-Factory or TRL become in the run file:
+// data sets, the loss over preferences, adapters, and the settings of DeepSpeed. Internal to the
+// conversion of such files; any thread.
+//
+// Each key of such a file is converted or named, also below the top level. Whether a key asks for
+// anything depends on the key: `false` is the default of most switches, but not of all.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/json.h"
 
 namespace longshore {
 
-using KeyAndWhy = std::pair<std::string, std::string>;
+struct OtherFinding {
+  std::string key, why;
+  std::string ours{};  // a key of the run file that answers it, if it is on the command line
+};
+
+// A key of the run file with its value as TOML.
+struct OtherValue {
+  std::string key, value;
+};
 
 struct OtherFindings {
-  std::vector<std::string> read;         // the file's keys that were looked at
-  std::vector<KeyAndWhy> left, refused;  // what was not converted, and what cannot be
+  std::vector<std::string> read;  // the file's keys that were looked at
+  std::vector<OtherValue> values;
+  // These may change what is trained, these do not, and these cannot be converted.
+  std::vector<OtherFinding> left, needless, refused;
+};
+
+// OtherReader reads the members of a file, or of a table in it, and adds to findings. Plain
+// references, which outlive it.
+class OtherReader {
+ public:
+  OtherReader(const Json& file, OtherFindings& found) : file_(file), found_(found) {}
+
+  const Json& file() const { return file_; }
+  bool has(const char* name) const { return file_.contains(name) && !file_.at(name).is_null(); }
+  // Returns the key's value and notes that it was read; null if it is missing or null.
+  const Json* take(const char* name);
+  bool flag(const char* name);    // true
+  bool denied(const char* name);  // false, and not missing
+  std::optional<double> number(const char* name);
+  std::string text(const char* name);
+  std::vector<std::string> list(const char* name);
+
+  void set(const std::string& key, const std::string& value) {
+    found_.values.push_back({key, value});
+  }
+  void left(const std::string& key, const std::string& why, const std::string& ours = "") {
+    found_.left.push_back({key, why, ours});
+  }
+  void needless(const std::string& key, const std::string& why) {
+    found_.needless.push_back({key, why});
+  }
+  void refuse(const std::string& key, const std::string& why, const std::string& ours = "") {
+    found_.refused.push_back({key, why, ours});
+  }
+
+ private:
+  const Json& file_;
+  OtherFindings& found_;
 };
 
 struct OtherDataSets : OtherFindings {
@@ -31,15 +79,53 @@ OtherDataSets read_other_data_sets(const Json& file, const std::vector<std::stri
                                    const std::string& dataset_directory);
 
 struct OtherPreference : OtherFindings {
-  std::string loss;                // train.loss; empty: supervised fine-tuning
-  std::vector<KeyAndWhy> numbers;  // a key of [preference], and the file's key with its value
-  std::string reference;           // preference.reference; empty: the file names no model
+  std::string loss;       // train.loss; empty: supervised fine-tuning
+  std::string reference;  // preference.reference; empty: the file names no model
 };
 
 // Reads `file` of `trainer`: "Axolotl", "LLaMA-Factory" or "TRL".
 OtherPreference read_other_preference(const Json& file, std::string_view trainer);
 
+// What the trainer's adapters have where its file leaves a key out, and what they depend on.
+struct OtherAdapterDefaults {
+  std::string_view trainer;
+  int64_t r = 8;
+  double alpha = 0.0;  // 0: twice the rank
+  double dropout = 0.0;
+  double lr = 0.0;             // of the run
+  bool drops = true;           // false: the loss is trained without dropout
+  bool below_adapter = false;  // the reference of the loss is the model without its adapter
+};
+
+struct OtherAdapter : OtherFindings {
+  bool packed = false;  // the base has 4 bits
+};
+
+OtherAdapter read_other_adapter(const Json& file, const OtherAdapterDefaults& defaults);
+
+// What a schedule has where the file leaves a key out, and what it depends on.
+struct OtherScheduleDefaults {
+  std::string_view trainer, name;
+  double lr = 0.0;
+  double steps = 0.0;  // of the run; 0: unknown
+};
+
+OtherFindings read_other_schedule(const Json& file, const OtherScheduleDefaults& defaults);
+
+// Reads the file's `deepspeed`: a table, or the name of a JSON file. `path` is the file of the
+// trainer, which the JSON file may lie beside. With a packed base nothing goes to drives.
+OtherFindings read_other_deepspeed(const Json& file, const std::string& path, bool packed);
+
+// Takes a chat template: the name of a Jinja file becomes data.chat_template.
+void read_jinja(const std::string& key, const std::string& jinja, OtherReader& in);
+
 // Returns the texts of a list, or of a string with commas.
 std::vector<std::string> texts_of(const Json& value);
+// YAML 1.1 reads 1e-4 as a string, which the other trainers take for a number.
+std::optional<double> number_of(const Json& value);
+// Returns the number as a TOML real.
+std::string toml_real(double value);
+// Returns a plain value as TOML; nullopt for tables and lists.
+std::optional<std::string> toml_of(const Json& value);
 
 }  // namespace longshore

@@ -1,8 +1,6 @@
 #include "trainer/setup/other_run_file.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -39,42 +37,21 @@ constexpr OtherTrainer kLlamaFactory{"LLaMA-Factory", 5e-5, 3.0, 8,  "linear", 2
                                      "truncate",      8,    0.0, 0.0};
 constexpr OtherTrainer kTrl{"TRL", 2e-5, 3.0, 8, "linear", 1024, "truncate", 16, 32.0, 0.05};
 
-std::string real(double value) {
-  std::string text = formatted("%.15g", value);
-  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-}
-
-// YAML 1.1 reads 1e-4 as a string, which the other trainers take for a number.
-std::optional<double> number_of(const Json& value) {
-  if (value.is_number()) return value.get<double>();
-  if (!value.is_string()) return std::nullopt;
-  const std::string& text = value.get_ref<const std::string&>();
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-bool asks_for_nothing(const Json& value) {
-  if (value.is_null() || value == false || value == 0 || value == "" || value == "none") {
-    return true;
-  }
-  return value.is_structured() && value.empty();
-}
-
-// Returns a plain value as TOML; nullopt for tables and lists of other things than strings.
-std::optional<std::string> toml_of(const Json& value) {
-  if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
-  if (value.is_number_integer()) return value.dump();
-  if (const auto number = number_of(value)) return real(*number);
-  if (value.is_string()) return quote_toml(value.get_ref<const std::string&>());
-  return std::nullopt;
+// Returns whether the key's value asks for nothing: the other trainer's default.
+bool asks_for_nothing(const OtherKey& key, const Json& value) {
+  if (value == "" || (value.is_structured() && value.empty())) return true;
+  if (!key.usual.empty()) return value.dump() == key.usual;
+  return value == false || value == 0 || value == "none" || value == "false";
 }
 
 class Converter {
  public:
   Converter(const std::string& path, const ConversionGiven& given)
-      : path_(path), given_(given), file_(read_file(path)), trainer_(trainer_of(file_, path)) {}
+      : path_(path),
+        given_(given),
+        file_(read_file(path)),
+        trainer_(trainer_of(file_, path)),
+        draft_(given.keys) {}
 
   ConvertedRun run() {
     convert_model();
@@ -88,14 +65,27 @@ class Converter {
     convert_saves();
     convert_evaluations();
     convert_rest();
-    if (!refused_.empty()) throw ConfigError(refused_);
-    const CheckedConfig checked = check_run_config({}, draft_.overrides());
-    for (const std::string& problem : checked.problems) refused_.push_back(path_ + ": " + problem);
-    if (!refused_.empty()) throw ConfigError(refused_);
+    take_over(found_);
+    draft_.add_given();
+    // A refusal names everything else too, so that one look at the list is enough.
+    if (refused_.empty()) {
+      const CheckedConfig checked = check_run_config({}, draft_.overrides());
+      for (const std::string& problem : checked.problems) {
+        refused_.push_back(path_ + ": " + problem);
+      }
+    }
+    if (!refused_.empty()) {
+      for (const NotConverted& entry : left_) {
+        refused_.push_back(path_ + ": not converted either: " + joined(entry.keys, ", ") + ": " +
+                           entry.why);
+      }
+      throw ConfigError(refused_);
+    }
     return {.trainer = trainer_.name,
             .draft = std::move(draft_),
             .left = std::move(left_),
-            .needless = std::move(needless_)};
+            .needless = std::move(needless_),
+            .reminder = reminder_};
   }
 
  private:
@@ -119,56 +109,49 @@ class Converter {
                       "(it has no model_name_or_path)");
   }
 
-  // Returns the key's value and remembers that it was read; null if it is missing or null.
-  const Json* take(const char* name) {
-    read_.insert(name);
-    const auto found = file_.find(name);
-    return found == file_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool flag(const char* name) {
-    const Json* value = take(name);
-    return value != nullptr && (*value == true || *value == "true");
-  }
-  bool denied(const char* name) {
-    const Json* value = take(name);
-    return value != nullptr && *value == false;
-  }
-  std::optional<double> number(const char* name) {
-    const Json* value = take(name);
-    if (value == nullptr) return std::nullopt;
-    const std::optional<double> found = number_of(*value);
-    if (!found) refuse(name, "expected a number, found " + printable(value->dump(), 40));
-    return found;
-  }
-  std::string text(const char* name) {
-    read_.insert(name);
-    return member_text(file_, name);
-  }
-  std::vector<std::string> list(const char* name) {
-    const Json* value = take(name);
-    return value == nullptr ? std::vector<std::string>{} : texts_of(*value);
-  }
+  const Json* take(const char* name) { return in_.take(name); }
+  bool flag(const char* name) { return in_.flag(name); }
+  bool denied(const char* name) { return in_.denied(name); }
+  std::optional<double> number(const char* name) { return in_.number(name); }
+  std::string text(const char* name) { return in_.text(name); }
+  std::vector<std::string> list(const char* name) { return in_.list(name); }
 
   void set(const char* section, const char* name, const std::string& value) {
     draft_.set(section, name, value, "");
   }
-  void note(const std::string& key, const std::string& why) { add(left_, key, why); }
-  void refuse(const std::string& key, const std::string& why) {
-    refused_.push_back(path_ + ": " + key + ": " + why);
+  void note(const std::string& key, const std::string& why, const std::string& ours = "") {
+    in_.left(key, why, ours);
+  }
+  void refuse(const std::string& key, const std::string& why, const std::string& ours = "") {
+    in_.refuse(key, why, ours);
   }
   static void add(std::vector<NotConverted>& list, const std::string& key, const std::string& why) {
     const auto same = std::ranges::find(list, why, &NotConverted::why);
     if (same == list.end()) {
       list.push_back({{key}, why});
-    } else {
+    } else if (std::ranges::find(same->keys, key) == same->keys.end()) {
       same->keys.push_back(key);
     }
   }
 
+  bool is_given(const std::string& ours) const {
+    return !ours.empty() && !draft_.given(ours).empty();
+  }
   void take_over(const OtherFindings& found) {
     read_.insert(found.read.begin(), found.read.end());
-    for (const auto& [key, why] : found.left) note(key, why);
-    for (const auto& [key, why] : found.refused) refuse(key, why);
+    for (const OtherValue& value : found.values) {
+      const size_t dot = value.key.find('.');
+      draft_.set(value.key.substr(0, dot), value.key.substr(dot + 1), value.value, "");
+    }
+    for (const auto& [key, why, ours] : found.left) {
+      if (!is_given(ours)) add(left_, key, why);
+    }
+    for (const auto& [key, why, ours] : found.needless) add(needless_, key, why);
+    for (const auto& [key, why, ours] : found.refused) {
+      const std::string problem = path_ + ": " + key + ": " + why;
+      if (is_given(ours) || std::ranges::count(refused_, problem) > 0) continue;
+      refused_.push_back(problem);
+    }
   }
 
   void convert_model() {
@@ -176,6 +159,20 @@ class Converter {
     if (model.empty()) model = text("model_name_or_path");
     if (!given_.model.empty()) model = given_.model;
     if (model.empty()) refuse("model_name_or_path", "it is missing; name the model with --model");
+    for (const char* name : {"model_revision", "revision_of_model"}) {
+      const std::string revision = text(name);
+      if (revision.empty() || revision == "main" || model.empty()) continue;
+      if (!given_.model.empty()) {
+        add(needless_, name, "another model is given");
+        continue;
+      }
+      std::error_code ignored;
+      if (std::filesystem::exists(model, ignored) || model.find('@') != std::string::npos) {
+        note(name, "model.path is a directory, whose weights are taken as they are");
+      } else {
+        model += "@" + revision;
+      }
+    }
     std::string directory = text("output_dir");
     if (directory.empty()) directory = "runs/" + std::filesystem::path(path_).stem().string();
     if (!given_.run_directory.empty()) directory = given_.run_directory;
@@ -185,13 +182,10 @@ class Converter {
 
   void convert_loss() {
     const OtherPreference found = read_other_preference(file_, trainer_.name);
-    take_over(found);
     loss_ = found.loss;
+    if (!loss_.empty()) set("train", "loss", quote_toml(loss_));
+    take_over(found);
     if (loss_.empty()) return;
-    set("train", "loss", quote_toml(loss_));
-    for (const auto& [ours, theirs] : found.numbers) {
-      if (const auto value = number(theirs.c_str())) set("preference", ours.c_str(), real(*value));
-    }
     if (loss_ == "orpo" || loss_ == "simpo") return;  // without a reference
     if (!found.reference.empty()) set("preference", "reference", quote_toml(found.reference));
     below_adapter_ = found.reference.empty();
@@ -215,39 +209,101 @@ class Converter {
       overlength = trainer_.overlength;
     }
     set("data", "overlength", quote_toml(overlength));
+    // LLaMA-Factory packs by default in its stage pt.
     const bool neat = flag("neat_packing");
-    const bool packing = flag("packing") || flag("sample_packing") || neat;
+    const bool packing = flag("packing") || flag("sample_packing") || neat ||
+                         (text("stage") == "pt" && take("packing") == nullptr);
     set("data", "packing", packing ? "true" : "false");
-    const std::optional<double> fraction = number("val_set_size"), size = number("val_size");
-    const double held_out = fraction.value_or(size.value_or(0.0));
+    convert_order();
+    const char* held = "val_set_size";
+    for (const char* name : {"val_size", "test_split_size"}) held = in_.has(name) ? name : held;
+    const double held_out = number(held).value_or(0.0);
     if (held_out >= 1.0) {
-      note(fraction ? "val_set_size" : "val_size",
-           "it is a number of rows; set eval.split to the fraction of the documents");
+      note(held, "it is a number of rows; set eval.split to the fraction of the documents",
+           "eval.split");
     } else if (held_out > 0.0 && sets.eval.empty()) {
-      set("eval", "split", real(held_out));
+      set("eval", "split", toml_real(held_out));
       evaluates_ = true;
+    } else if (held_out > 0.0) {
+      add(needless_, held, "the data to evaluate on is named (data.eval)");
     }
     evaluates_ = evaluates_ || !sets.eval.empty();
+  }
+
+  // The others shuffle by default, too.
+  void convert_order() {
+    const bool merged = denied("shuffle_merged_datasets"), sorted = flag("curriculum_sampling");
+    const bool disabled = flag("disable_shuffling");
+    const bool ordered =
+        text("train_sampling_strategy") == "sequential" || merged || sorted || disabled;
+    if (ordered) set("data", "shuffle", "false");
+    for (const char* name : {"shuffle_merged_datasets", "curriculum_sampling", "disable_shuffling",
+                             "train_sampling_strategy"}) {
+      if (in_.has(name) && !ordered) add(needless_, name, "the rows are shuffled (data.shuffle)");
+    }
+    if (flag("split_special_tokens")) set("data", "special_tokens", "\"text\"");
+  }
+
+  // Variables of the chat template.
+  void convert_arguments() {
+    std::vector<std::string> arguments;
+    const auto add_argument = [&](const std::string& key, const std::string& name,
+                                  const Json& value) {
+      const std::optional<std::string> toml =
+          value.is_string() ? quote_toml(value.get_ref<const std::string&>()) : toml_of(value);
+      if (toml && !value.is_number_float()) {
+        arguments.push_back(name + " = " + *toml);
+      } else if (!value.is_null()) {
+        note(key, "expected a text, an integer, true or false for data.template_arguments",
+             "data.template_arguments");
+      }
+    };
+    if (const Json* thinks = take("enable_thinking")) {
+      add_argument("enable_thinking", "enable_thinking", *thinks);
+    }
+    const Json* more = take("chat_template_kwargs");
+    if (more != nullptr && !more->is_object()) {
+      note("chat_template_kwargs", "expected a table", "data.template_arguments");
+    }
+    if (more != nullptr && more->is_object()) {
+      for (const auto& [name, value] : more->items()) {
+        add_argument("chat_template_kwargs." + printable(name, 40), name, value);
+      }
+    }
+    if (!arguments.empty()) {
+      set("data", "template_arguments", "{ " + joined(arguments, ", ") + " }");
+    }
   }
 
   // LLaMA-Factory writes prompts by its chat template, too.
   void convert_template(bool prompts_are_chat) {
     std::string chat = text("chat_template");
-    if (chat == "jinja") chat = text("chat_template_jinja");
+    const std::string jinja = text("chat_template_jinja");
+    if (!jinja.empty() && (chat.empty() || chat == "jinja")) {
+      read_jinja("chat_template_jinja", jinja, in_);
+      chat.clear();
+    } else if (!jinja.empty()) {
+      add(needless_, "chat_template_jinja", "chat_template names another template");
+    }
     if (chat.empty()) chat = text("chat_template_path");
     if (chat.ends_with(".jinja")) {
       set("data", "chat_template", quote_toml(chat));
-    } else if (!chat.empty() && !chat.starts_with("tokenizer_default")) {
+    } else if (chat.starts_with("tokenizer_default")) {
+      add(needless_, "chat_template", "the model's own template is used");
+    } else if (!chat.empty()) {
       note("chat_template",
            "the model's own template is used; for another name a Jinja file in "
+           "data.chat_template",
            "data.chat_template");
     }
+    convert_arguments();
     const std::string named = text("template");
     if (!named.empty()) {
       if (prompts_are_chat) set("data", "prompt_template", "\"chat\"");
       note("template",
            "the model's own chat template is used, which may differ from "
-           "LLaMA-Factory's; for another name a Jinja file in data.chat_template");
+           "LLaMA-Factory's; for another name a Jinja file in data.chat_template",
+           "data.chat_template");
     }
   }
 
@@ -255,8 +311,12 @@ class Converter {
     const bool all =
         flag("train_on_inputs") || flag("train_on_prompt") || denied("completion_only_loss");
     const bool last = flag("mask_history"), assistant = flag("assistant_only_loss");
-    if (!loss_.empty()) return;  // the answers alone are scored
-    if (last) {
+    if (!loss_.empty()) {  // the answers alone are scored
+      for (const char* name : {"train_on_inputs", "train_on_prompt", "completion_only_loss",
+                               "mask_history", "assistant_only_loss"}) {
+        if (in_.has(name)) add(needless_, name, "the answers alone are scored with this loss");
+      }
+    } else if (last) {
       set("data", "mask", "\"last\"");
     } else if (assistant) {
       set("data", "mask", "\"assistant\"");
@@ -265,7 +325,8 @@ class Converter {
     } else if (&trainer_ == &kTrl) {
       note("assistant_only_loss",
            "without it TRL trains every token of rows with messages; here the answers are trained "
-           "(data.mask = \"all\" trains every token)");
+           "(data.mask = \"all\" trains every token)",
+           "data.mask");
     }
   }
 
@@ -275,178 +336,106 @@ class Converter {
     if (steps_ > 0.0) {
       set("train", "steps", formatted("%.0f", steps_));
     } else {
-      set("train", "epochs", real(named.value_or(other.value_or(trainer_.epochs))));
+      set("train", "epochs", toml_real(named.value_or(other.value_or(trainer_.epochs))));
     }
     double batch = static_cast<double>(trainer_.micro_batch);
     for (const char* name : {"micro_batch_size", "per_device_train_batch_size"}) {
       batch = number(name).value_or(batch);
     }
-    const double accumulated = number("gradient_accumulation_steps").value_or(1.0);
+    double all = batch * number("gradient_accumulation_steps").value_or(1.0);
+    if (&trainer_ == &kAxolotl && !in_.has("gradient_accumulation_steps")) {
+      all = number("batch_size").value_or(all);
+    }
     set("train", "micro_batch", formatted("%.0f", batch));
-    set("train", "sequences_per_step", formatted("%.0f", batch * accumulated));
-    note("gradient_accumulation_steps",
-         "train.sequences_per_step = " + formatted("%.0f", batch * accumulated) +
-             " is the batch of one GPU; multiply it by the number of GPUs that the file was for");
+    set("train", "sequences_per_step", formatted("%.0f", all));
+    if (!is_given("train.sequences_per_step")) {
+      reminder_ = "train.sequences_per_step = " + formatted("%.0f", all) +
+                  " is the batch of one GPU; multiply it by the number of GPUs that the file was "
+                  "for";
+    }
   }
 
   void convert_optimizer() {
     const bool small_rate = &trainer_ == &kTrl && !loss_.empty();
     lr_ = number("learning_rate").value_or(small_rate ? 1e-6 : trainer_.lr);
-    set("optimizer", "lr", real(lr_));
+    set("optimizer", "lr", toml_real(lr_));
     set("optimizer", "betas",
-        "[" + real(number("adam_beta1").value_or(0.9)) + ", " +
-            real(number("adam_beta2").value_or(0.999)) + "]");
+        "[" + toml_real(number("adam_beta1").value_or(0.9)) + ", " +
+            toml_real(number("adam_beta2").value_or(0.999)) + "]");
     std::string name = text("optim");
     if (name.empty()) name = text("optimizer");
     const bool adamw = name.empty() || name.find("adamw") != std::string::npos;
-    if (!adamw) refuse("optim = " + printable(name, 40), "Longshore has no optimizer but AdamW");
+    if (!adamw) {
+      refuse("optim = " + printable(name, 40), "Longshore has no optimizer but AdamW",
+             "optimizer.name");
+    }
     // The others keep the moments in fp32, or in 8 bits.
     const bool small = name.find("8bit") != std::string::npos;
     set("offload", "state_format", small ? "\"split-int8\"" : "\"split\"");
-    if (flag("activation_offloading")) set("offload", "activations", "\"host\"");
+    convert_checkpointing();
+  }
+
+  void convert_checkpointing() {
+    bool offloads = false, disk = false;
+    for (const char* name : {"gradient_checkpointing", "activation_offloading"}) {
+      const std::string how = text(name);
+      const bool switched = std::string_view(name) == "activation_offloading" && flag(name);
+      disk = disk || how == "offload_disk" || how == "disk";
+      offloads = offloads || switched || disk || how == "offload" || how == "legacy" ||
+                 how == "hidden_states" || how == "unsloth";
+    }
+    if (offloads) set("offload", "activations", "\"host\"");
+    if (disk) {
+      add(needless_, "activations on disk",
+          "they are on the host; offload.activations = \"nvme\" with offload.nvme puts them on "
+          "drives");
+    }
     if (flag("disable_gradient_checkpointing") || denied("gradient_checkpointing")) {
       add(needless_, "gradient_checkpointing",
           "activations are recomputed (fsdp.recompute = \"unit\"); \"none\" takes more memory and "
           "gives the same results");
+    } else if (!offloads) {
+      for (const char* name : {"gradient_checkpointing", "disable_gradient_checkpointing"}) {
+        if (in_.has(name)) add(needless_, name, "activations are recomputed (fsdp.recompute)");
+      }
     }
-    take("gradient_checkpointing");
   }
 
   void convert_schedule() {
-    std::string name = text("lr_scheduler");
-    if (name.empty()) name = text("lr_scheduler_type");
-    if (name.empty()) name = trainer_.schedule;
-    const Json* given = take("lr_scheduler_kwargs");
-    const Json options = given != nullptr && given->is_object() ? *given : Json::object();
-    const auto option = [&options](const char* key) {
-      return options.contains(key) ? number_of(options[key]).value_or(0.0) : 0.0;
-    };
-    double least = option("min_lr_rate");
-    if (least == 0.0) least = option("min_lr") / lr_;
-    std::string ours = name;
-    if (name == "constant_with_warmup") ours = "constant";
-    if (name == "cosine_with_min_lr") ours = "cosine";
-    if (name == "warmup_stable_decay") {
-      ours = "wsd";
-      set("schedule", "decay_steps", formatted("%.0f", option("num_decay_steps")));
-      least = option("min_lr_ratio");
-    }
-    if (ours != "constant" && ours != "cosine" && ours != "linear" && ours != "wsd") {
-      refuse("lr_scheduler = " + printable(name, 40),
-             "the run file has constant, linear, cosine and wsd (schedule.name)");
-      ours = "constant";
-    }
-    set("schedule", "name", quote_toml(ours));
-    set("schedule", "min_lr_ratio", real(least));
-    convert_warmup(name);
-  }
-
-  void convert_warmup(const std::string& schedule) {
-    double steps = number("warmup_steps").value_or(0.0);
-    double ratio = number("warmup_ratio").value_or(0.0);
-    const bool given = file_.contains("warmup_steps") || file_.contains("warmup_ratio");
-    if (steps > 0.0 && steps < 1.0) ratio = std::exchange(steps, 0.0);
-    if (schedule == "constant") return;  // it has no warm-up
-    if (steps > 0.0) {
-      set("schedule", "warmup_steps", formatted("%.0f", steps));
-    } else if (ratio > 0.0) {
-      set("schedule", "warmup_ratio", real(ratio));
-    } else if (!given && &trainer_ == &kAxolotl) {
-      note("warmup_steps",
-           "without it Axolotl warms up for 3% of the steps, at most 100; set "
-           "schedule.warmup_steps");
-    }
-  }
-
-  bool wants_adapter() {
-    const std::string adapter = text("adapter");
-    const Json* type = take("finetuning_type");
-    const bool peft = flag("use_peft");
-    if (&trainer_ == &kAxolotl) {
-      if (adapter == "lora" || adapter == "dora" || adapter == "qlora") return true;
-      if (!adapter.empty()) {
-        refuse("adapter = " + printable(adapter, 40), "Longshore has adapters of LoRA and DoRA");
-      }
-      return false;
-    }
-    if (&trainer_ == &kTrl) return peft;
-    if (type == nullptr || *type == "lora") return true;
-    if (*type != "full") {
-      refuse("finetuning_type = " + printable(type->dump(), 40),
-             "Longshore trains a model in full, or adapters of LoRA and DoRA");
-    }
-    return false;
-  }
-
-  // Returns whether the base is loaded in 4 bits, which only adapters can be trained over.
-  bool wants_packed(bool adapter) {
-    const std::optional<double> bits = number("quantization_bit");
-    const bool packed =
-        flag("load_in_4bit") || bits == 4.0 || (adapter && text("adapter") == "qlora");
-    const char* const only =
-        "quantised bases are adapter.base = \"nf4\" (4 bits) and \"fp8\", under adapters";
-    if (bits && bits != 4.0) refuse("quantization_bit = " + formatted("%g", *bits), only);
-    if (packed && !adapter) refuse("load_in_4bit or quantization_bit without adapters", only);
-    return packed;
+    take_over(read_other_schedule(
+        file_, {.trainer = trainer_.name, .name = trainer_.schedule, .lr = lr_, .steps = steps_}));
   }
 
   void convert_adapter() {
-    const bool on = wants_adapter();
-    const bool packed = wants_packed(on);
-    const double r = number("lora_r").value_or(
-        number("lora_rank").value_or(static_cast<double>(trainer_.adapter_r)));
-    const double alpha =
-        number("lora_alpha")
-            .value_or(trainer_.adapter_alpha > 0.0 ? trainer_.adapter_alpha : 2.0 * r);
-    const double dropout = number("lora_dropout").value_or(trainer_.adapter_dropout);
-    const bool dora = flag("peft_use_dora") || flag("use_dora") || text("adapter") == "dora";
-    const bool rslora = flag("peft_use_rslora") || flag("use_rslora");
-    const std::vector<std::string> targets = adapter_targets(on);
-    std::vector<std::string> trained = list("lora_modules_to_save");
-    for (const std::string& name : list("additional_target")) trained.push_back(name);
-    std::string start = text("lora_model_dir");
-    if (start.empty()) start = text("adapter_name_or_path");
-    if (!on) return;  // without an adapter the other trainers do not read these
-    set("adapter", "kind", dora ? "\"dora\"" : "\"lora\"");
-    if (packed) set("adapter", "base", "\"nf4\"");
-    if (!start.empty()) {  // its own adapter_config.json says the rest
-      set("adapter", "path", quote_toml(start));
-      if (below_adapter_ && packed) {
-        refuse("a reference below the adapters of a base in 4 bits",
-               "preference.reference = \"adapter-off\" compares with the published base");
-      } else if (below_adapter_) {
-        set("preference", "reference", "\"adapter-off\"");
-      }
-      return;
+    // With these losses the other trainers set dropout to 0, also that of adapters.
+    const bool drops = loss_.empty() || denied("disable_dropout");
+    if (!drops && number("lora_dropout").value_or(0.0) > 0.0) {
+      note("lora_dropout", "with this loss it is 0, unless disable_dropout is false",
+           "adapter.dropout");
     }
-    set("adapter", "r", formatted("%.0f", r));
-    set("adapter", "alpha", real(alpha));
-    set("adapter", "dropout", real(dropout));
-    if (rslora) set("adapter", "rslora", "true");
-    set("adapter", "targets", toml_list(targets));
-    if (!trained.empty()) set("adapter", "train", toml_list(trained));
-  }
-
-  std::vector<std::string> adapter_targets(bool on) {
-    std::vector<std::string> targets = list("lora_target_modules");
-    for (const std::string& name : list("lora_target")) targets.push_back(name);
-    const bool linear = flag("lora_target_linear");
-    if (targets == std::vector<std::string>{"all"} || linear) return {"all-linear"};
-    if (!targets.empty()) return targets;
-    if (&trainer_ != &kTrl) return {"all-linear"};
-    if (on) {
-      note("lora_target_modules",
-           "without it PEFT adapts q_proj and v_proj of most models; so does "
-           "the run file (adapter.targets)");
+    if (take("disable_dropout") != nullptr) {
+      add(needless_, "disable_dropout", "adapter.dropout is the only dropout");
     }
-    return {"q_proj", "v_proj"};
+    OtherAdapter found = read_other_adapter(file_, {.trainer = trainer_.name,
+                                                    .r = trainer_.adapter_r,
+                                                    .alpha = trainer_.adapter_alpha,
+                                                    .dropout = trainer_.adapter_dropout,
+                                                    .lr = lr_,
+                                                    .drops = drops,
+                                                    .below_adapter = below_adapter_});
+    take_over(found);
+    take_over(read_other_deepspeed(file_, path_, found.packed));
   }
 
   void convert_precision() {
     const bool half = flag("fp16"), full = denied("bf16");
     const bool pure = flag("pure_bf16");
     take("bf16");
-    if (half) note("fp16", "Longshore computes in bf16 or fp32; the run file says bf16");
+    if (pure) note("pure_bf16", "fp32 master weights are kept");
+    if (half) {
+      note("fp16", "Longshore computes in bf16 or fp32; the run file says bf16",
+           "precision.compute");
+    }
     set("precision", "compute", full && !half && !pure ? "\"fp32\"" : "\"bf16\"");
   }
 
@@ -458,13 +447,16 @@ class Converter {
       set(section, "every_steps", "0");
     } else if (strategy == "epoch" || strategy == "best") {
       note(std::string(strategy_key) + " = " + strategy,
-           std::string(find_other_key("saves_per_epoch")->why));
+           std::string(find_other_key("saves_per_epoch")->why),
+           std::string(section) + ".every_steps");
     } else if (steps && *steps >= 1.0) {
       set(section, "every_steps", formatted("%.0f", *steps));
       return true;
     } else if (steps && *steps > 0.0) {
-      note(steps_key, "it is a share of the run's steps; set " + std::string(section) +
-                          ".every_steps, which counts steps");
+      note(steps_key,
+           "it is a share of the run's steps; set " + std::string(section) +
+               ".every_steps, which counts steps",
+           std::string(section) + ".every_steps");
     }
     return false;
   }
@@ -473,20 +465,23 @@ class Converter {
     take("evaluation_strategy");
     const char* strategy =
         file_.contains("eval_strategy") ? "eval_strategy" : "evaluation_strategy";
-    const std::optional<double> patience = number("early_stopping_patience");
+    const char* const stopping =
+        in_.has("early_stopping_steps") ? "early_stopping_steps" : "early_stopping_patience";
+    const std::optional<double> patience = number(stopping);
     const bool best = flag("load_best_model_at_end");
     if (!evaluates_) {
-      for (const char* name : {strategy, "eval_steps"}) {
-        if (take(name) != nullptr) add(needless_, name, "the file names no data to evaluate on");
+      const char* const none = "the file names no data to evaluate on";
+      for (const char* name : {strategy, "eval_steps", stopping}) {
+        if (take(name) != nullptr) add(needless_, name, none);
       }
+      if (best) add(needless_, "load_best_model_at_end", none);
       return;
     }
     if (convert_steps(strategy, "eval_steps", "eval")) {
       if (patience) set("eval", "patience", formatted("%.0f", *patience));
       if (best) set("eval", "keep_best", "true");
     } else if (patience || best) {
-      note(patience ? "early_stopping_patience" : "load_best_model_at_end",
-           "it needs eval.every_steps; set both");
+      note(patience ? stopping : "load_best_model_at_end", "it needs eval.every_steps; set both");
     }
   }
 
@@ -511,6 +506,7 @@ class Converter {
 
   // The keys that need no code of their own, and those that nobody knows.
   void convert_rest() {
+    read_.insert(found_.read.begin(), found_.read.end());
     for (const auto& [name, value] : file_.items()) {
       if (read_.contains(name)) continue;
       const OtherKey* known = find_other_key(name);
@@ -519,7 +515,9 @@ class Converter {
         continue;
       }
       const std::string why(known->why);
-      if (asks_for_nothing(value) && known->use != OtherKeyUse::kSame) continue;
+      if (value.is_null()) continue;
+      const bool same = known->use == OtherKeyUse::kSame;
+      if (!same && asks_for_nothing(*known, value)) continue;
       if (known->use == OtherKeyUse::kNeedless) add(needless_, name, why);
       if (known->use == OtherKeyUse::kMissing) note(name, why);
       if (known->use == OtherKeyUse::kRefused) refuse(name, why);
@@ -527,18 +525,18 @@ class Converter {
         note(name, "it is not a key of " + std::string(trainer_.name) + "; here it is " +
                        std::string(known->key));
       }
-      if (known->use == OtherKeyUse::kSame && !value.is_null()) take_over(name, *known, value);
+      if (same) take_value(name, *known, value);
     }
   }
 
-  void take_over(const std::string& name, const OtherKey& known, const Json& value) {
+  void take_value(const std::string& name, const OtherKey& known, const Json& value) {
     const std::optional<std::string> toml = toml_of(value);
     const size_t dot = known.key.find('.');
     if (toml) {
       draft_.set(std::string(known.key.substr(0, dot)), std::string(known.key.substr(dot + 1)),
                  *toml, "");
     } else {
-      note(name, "expected a plain value, for " + std::string(known.key));
+      note(name, "expected a plain value, for " + std::string(known.key), std::string(known.key));
     }
   }
 
@@ -547,9 +545,12 @@ class Converter {
   Json file_;
   const OtherTrainer& trainer_;
   RunFileDraft draft_;
+  OtherFindings found_;
+  OtherReader in_{file_, found_};
   std::set<std::string> read_;
   std::vector<NotConverted> left_, needless_;
   std::vector<std::string> refused_;
+  std::string reminder_;
   double steps_ = 0.0;  // 0: the epochs set the length
   std::string loss_;    // over preferences; empty: supervised fine-tuning
   double lr_ = 0.0;

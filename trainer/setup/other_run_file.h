@@ -9,11 +9,13 @@
 
 namespace longshore {
 
-// These take the place of the file's own, if not empty.
+// These take the place of the file's own, if not empty. A key that is given answers what could not
+// be converted to it.
 struct ConversionGiven {
   std::string model{};
   std::vector<std::string> data{};
   std::string run_directory{};
+  std::vector<DraftKey> keys{};  // of the command line
 };
 
 struct NotConverted {
@@ -26,12 +28,14 @@ struct ConvertedRun {
   RunFileDraft draft;                  // a complete run file
   std::vector<NotConverted> left;      // these may change what is trained
   std::vector<NotConverted> needless;  // these do not
+  std::string reminder;                // what to look at in any case; may be empty
 };
 
-// Reads the file, and LLaMA-Factory's dataset_info.json if it names data sets. Neither the model
-// nor the data has to exist. ConfigError with every feature that Longshore lacks and without which
-// the run would be another, and with every value that the run file refuses; DataError if the file
-// is not YAML.
+// Reads the file, LLaMA-Factory's dataset_info.json if it names data sets, and the settings of
+// DeepSpeed that it names. Neither the model nor the data has to exist. ConfigError with every
+// feature that Longshore lacks and without which the run would be another, and with every value
+// that the run file refuses; it names what else was not converted. DataError if the file is not
+// YAML.
 ConvertedRun convert_run_file(const std::string& path, const ConversionGiven& given);
 
 }  // namespace longshore

@@ -60,12 +60,12 @@ Bytes memory_of(const PlanPoint& point) {
 }
 
 // Returns whether the smallest plan fits with any choice of tiers and units.
-bool fits_somehow(PlanInputs inputs, const Machine& machine) {
+bool fits_somehow(PlanInputs inputs, const Machine& machine, const SearchScope& scope) {
   inputs.micro_batch = 1;
   inputs.prefetch = 0;
   inputs.recompute = true;
   inputs.keep_what_fits = inputs.keep_results = false;
-  std::vector<SearchAxis> axes = search_axes(inputs, {});
+  std::vector<SearchAxis> axes = search_axes(inputs, scope);
   // Micro-batch and speed keys cannot make a plan fit, so only tiers and units vary.
   std::erase_if(axes, [](const SearchAxis& axis) {
     return axis.size() < 2 || (axis[1].key != "fsdp.units" && !axis[1].key.starts_with("offload."));
@@ -187,7 +187,8 @@ void PlanForecast::learn(const PlanCheck& check) const {
 }
 
 std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
-                                    const std::optional<DescribedMachine>& described) {
+                                    const std::optional<DescribedMachine>& described,
+                                    const SearchScope& scope) {
   PlanForecast forecast(&setup, described);
   if (goal == DraftGoal::kFastest && !forecast.known()) {
     throw ConfigError(
@@ -196,19 +197,19 @@ std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
   }
   const bool timed = goal != DraftGoal::kSmallest && forecast.known();
   PlanSearch search =
-      timed ? forecast.search({})
-            : PlanSearch(setup.inputs, setup.machine, search_axes(setup.inputs, {}), no_time);
+      timed ? forecast.search(scope)
+            : PlanSearch(setup.inputs, setup.machine, search_axes(setup.inputs, scope), no_time);
   const std::vector<PlanPoint> points = search.frontier();
   if (points.empty()) return std::nullopt;
   return timed ? points.front() : *std::ranges::min_element(points, {}, memory_of);
 }
 
-int64_t longest_sequences(const MeasuredRun& setup, int64_t most) {
+int64_t longest_sequences(const MeasuredRun& setup, int64_t most, const SearchScope& scope) {
   PlanInputs inputs = setup.inputs;
   while (inputs.max_tokens < most) {
     PlanInputs longer = inputs;
     longer.max_tokens = std::min(2 * longer.max_tokens, most);
-    if (!fits_somehow(longer, setup.machine)) break;
+    if (!fits_somehow(longer, setup.machine, scope)) break;
     inputs.max_tokens = longer.max_tokens;
   }
   return inputs.max_tokens;

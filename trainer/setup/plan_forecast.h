@@ -55,12 +55,14 @@ class PlanForecast {
 };
 
 // Returns the plan that meets the goal of `longshore init` best, among the setup's plan and those
-// that a search around it finds; empty if no plan fits. Nothing runs. `described` is the target
-// machine; empty: the local one. Throws ConfigError for kFastest if the rates are unknown.
+// that a search of this scope around it finds; empty if no plan fits. Nothing runs. `described` is
+// the target machine; empty: the local one. Throws ConfigError for kFastest if the rates are
+// unknown.
 std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
-                                    const std::optional<DescribedMachine>& described);
+                                    const std::optional<DescribedMachine>& described,
+                                    const SearchScope& scope);
 
-// Returns the setup's sequence length, doubled while some plan fits, up to `most`.
-int64_t longest_sequences(const MeasuredRun& setup, int64_t most);
+// Returns the setup's sequence length, doubled while some plan of the scope fits, up to `most`.
+int64_t longest_sequences(const MeasuredRun& setup, int64_t most, const SearchScope& scope);
 
 }  // namespace longshore

@@ -85,13 +85,13 @@ void add_length(RunFileDraft& draft, const DraftFacts& facts) {
 // Returns the recipe's keys and the user's own: directories, model, data and drives.
 RunFileDraft recipe_draft(const DraftFacts& facts) {
   const std::string name(facts.recipe->name);
-  RunFileDraft draft;
+  RunFileDraft draft(facts.given);
   draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
   draft.set("model", "path", quote_toml(facts.model), "");
   add_data(draft, facts);
   bool drives = false;
   for (const DraftKey& key : keys_of_run_file(facts.recipe->text, name)) {
-    const std::string path = key.section + "." + key.name;
+    const std::string path = key.full_name();
     if (path == "model.path") continue;
     drives = drives || path == "offload.nvme";
     draft.set(key.section, key.name, path == "offload.nvme" ? toml_list(facts.drives) : key.value,
@@ -102,6 +102,7 @@ RunFileDraft recipe_draft(const DraftFacts& facts) {
                       (drives ? " has state on drives; name a directory on each with --nvme"
                               : " has nothing on drives; leave out --nvme"));
   }
+  draft.add_given();
   return draft;
 }
 
@@ -126,23 +127,56 @@ std::vector<DraftKey> keys_of_run_file(std::string_view text, const std::string&
   return keys;
 }
 
+std::vector<DraftKey> keys_given(const std::vector<Override>& overrides) {
+  const RunConfig config = load_run_config({}, overrides, {.complete = false});
+  std::vector<DraftKey> keys;
+  for (const Override& said : overrides) {
+    const Key& key = key_named(said.key);
+    std::erase_if(keys, [&](const DraftKey& other) { return other.full_name() == said.key; });
+    keys.push_back({key.section, key.name, toml_text(key, key.get(config)), ""});
+  }
+  return keys;
+}
+
+std::string RunFileDraft::given(std::string_view key) const {
+  const auto found = std::ranges::find(given_, key, &DraftKey::full_name);
+  return found == given_.end() ? "" : found->value;
+}
+
+bool RunFileDraft::has_no_effect(const std::string& key) const {
+  if (const std::string rival(rival_of(key)); !given(rival).empty()) {
+    return given(rival) != toml_text(key_named(rival), key_named(rival).default_value());
+  }
+  if (!key.starts_with("adapter.")) return false;
+  if (given("adapter.kind") == "\"none\"") return true;
+  const std::string start = given("adapter.path");
+  return !start.empty() && start != "\"new\"" && key != "adapter.kind" && key != "adapter.base";
+}
+
 void RunFileDraft::set(const std::string& section, const std::string& name,
                        const std::string& value, const std::string& why) {
   LONGSHORE_CHECK(find_key(section, name) != nullptr) << section << "." << name;
+  const std::string full = section + "." + name, said = given(full);
+  if (said.empty() && has_no_effect(full)) return;
+  const DraftKey made = {section, name, said.empty() ? value : said, said.empty() ? why : ""};
   auto behind = keys_.end();
   for (auto key = keys_.begin(); key != keys_.end(); ++key) {
     if (key->section == section && key->name == name) {
-      *key = {section, name, value, why};
+      *key = made;
       return;
     }
     if (key->section == section) behind = key + 1;
   }
-  keys_.insert(behind, {section, name, value, why});
+  keys_.insert(behind, made);
+}
+
+void RunFileDraft::add_given() {
+  for (const DraftKey& key : given_) set(key.section, key.name, key.value, "");
 }
 
 std::vector<Override> RunFileDraft::overrides() const {
   std::vector<Override> overrides;
-  for (const DraftKey& key : keys_) overrides.push_back({key.section + "." + key.name, key.value});
+  for (const DraftKey& key : keys_) overrides.push_back({key.full_name(), key.value});
   return overrides;
 }
 
@@ -167,13 +201,14 @@ std::string RunFileDraft::toml(const std::string& made_of) const {
 
 RunFileDraft first_draft(const DraftFacts& facts) {
   if (facts.recipe != nullptr) return recipe_draft(facts);
-  RunFileDraft draft;
+  RunFileDraft draft(facts.given);
   draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
   draft.set("model", "path", quote_toml(facts.model), "");
   if (facts.adapter) {
+    const std::string rank = draft.given("adapter.r");
     draft.set("adapter", "kind", "\"lora\"", "trains low-rank adapters over the frozen model");
     draft.set("adapter", "r", "16", "");
-    draft.set("adapter", "alpha", "16", "");
+    draft.set("adapter", "alpha", rank.empty() ? "16" : rank, "");
     draft.set("adapter", "targets", "[\"all-linear\"]", "every matrix of attention and MLP");
   }
   add_data(draft, facts);
@@ -198,6 +233,7 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   draft.set("precision", "compute", emulated ? "\"fp32\"" : "\"bf16\"",
             emulated ? "this CPU has no bf16 instructions" : "");
   draft.set("fsdp", "units", "\"auto\"", "the coarsest that fits");
+  draft.add_given();
   return draft;
 }
 

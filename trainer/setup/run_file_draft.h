@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -21,6 +22,13 @@ constexpr bool is_searched(DraftGoal goal) {
   return goal >= DraftGoal::kFastest;
 }
 
+struct DraftKey {
+  std::string section, name;
+  std::string value;  // TOML
+  std::string why;    // the reason; may be empty
+  std::string full_name() const { return section + "." + name; }
+};
+
 struct DraftFacts {
   std::string model;              // as the user named it
   std::vector<std::string> data;  // paths or hub ids
@@ -28,7 +36,8 @@ struct DraftFacts {
   std::vector<std::string> drives;    // directories for offload.nvme; may be empty
   const NamedText* recipe = nullptr;  // source of the keys; `goal` is then ignored
   DraftGoal goal = DraftGoal::kBalanced;
-  bool adapter = false;  // trains LoRA adapters; excludes a recipe
+  bool adapter = false;         // trains LoRA adapters; excludes a recipe
+  std::vector<DraftKey> given;  // keys of the command line
   int64_t parameters = 0;
   int64_t max_positions = 0;  // the model's limit; 0: unknown
   int64_t longest_row = 0;    // tokens, among the rows that were read: all if they were counted
@@ -46,21 +55,26 @@ struct DraftFacts {
   bool cpu_bf16 = false;  // in hardware
 };
 
-struct DraftKey {
-  std::string section, name;
-  std::string value;  // TOML
-  std::string why;    // the reason; may be empty
-};
-
 // Returns the keys of a run file that has one key per line, with values as written; a trailing
 // comment is the reason. Throws ConfigError if the text is not TOML.
 std::vector<DraftKey> keys_of_run_file(std::string_view text, const std::string& origin);
 
+// Returns the keys of the command line. Throws ConfigError for unknown keys and wrong values.
+std::vector<DraftKey> keys_given(const std::vector<Override>& overrides);
+
 class RunFileDraft {
  public:
+  // The given keys keep their values, and keys that have no effect beside them are left out.
+  explicit RunFileDraft(std::vector<DraftKey> given) : given_(std::move(given)) {}
+  RunFileDraft() = default;
+
   // Sets or replaces the key; keys of a section stay together.
   void set(const std::string& section, const std::string& name, const std::string& value,
            const std::string& why);
+  // Sets the given keys that were not set yet.
+  void add_given();
+  // Returns the value of a given key, empty for other keys.
+  std::string given(std::string_view key) const;
   const std::vector<DraftKey>& keys() const { return keys_; }
   // Returns the keys as command-line overrides.
   std::vector<Override> overrides() const;
@@ -69,6 +83,9 @@ class RunFileDraft {
   std::string toml(const std::string& made_of = "") const;
 
  private:
+  bool has_no_effect(const std::string& key) const;
+
+  std::vector<DraftKey> given_;
   std::vector<DraftKey> keys_;
 };
 
