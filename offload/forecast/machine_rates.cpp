@@ -368,7 +368,7 @@ std::string rates_text(const MachineRates& rates) {
 
 std::string machine_to_toml(const DescribedMachine& machine) {
   std::string text =
-      "# A machine, as `longshore plan --machine FILE` reads it. Rates: GB/s (1e9 bytes), "
+      "# A machine, as longshore plan reads it with --machine. Rates: GB/s (1e9 bytes), "
       "TFLOP/s.\n"
       "version = " +
       std::to_string(kVersion) + "\n";

@@ -82,7 +82,7 @@ OptionWords words_of(const CLI::Option& option) {
   OptionWords words;
   words.description = option.get_description();
   words.positional = option.get_positional();
-  words.takes_value = option.get_type_size_max() > 0;
+  words.takes_value = option.get_items_expected_max() > 0;  // a flag expects none
   if (words.takes_value) words.values = values_of(option);
   if (words.positional) {
     words.names = {option.get_single_name()};

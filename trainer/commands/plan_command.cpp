@@ -257,7 +257,7 @@ int run_plan(const PlanOptions& given) {
   const bool starts_here = !described && !model_alone;
   if (starts_here) {
     for (const InputProblem& problem : check_data_files(opened.config, *opened.source)) {
-      log_warning(problem.text + "; `longshore train` refuses it");
+      log_warning(problem.text + "; the run would be refused");
     }
   }
   const MeasuredRun setup(std::move(opened));
