@@ -96,7 +96,7 @@ TEST_F(PlannedStart, TrainLooksAtTheDataFirst) {
     EXPECT_FALSE(has(ended.err, "to measure memory") || has(ended.err, "fits: ")) << ended.err;
     const Ended plan = run_command(joined({"plan", path("run.toml")}, keys));
     EXPECT_EQ(plan.exit_code, 0) << plan.err;
-    EXPECT_TRUE(has(plan.err, words) && has(plan.err, "`longshore train` refuses it")) << plan.err;
+    EXPECT_TRUE(has(plan.err, words) && has(plan.err, "the run would be refused")) << plan.err;
   }
 }
 
