@@ -27,7 +27,6 @@
 namespace longshore {
 namespace {
 
-constexpr double kStatusSeconds = 1.0;
 constexpr Bytes kMostRecordBytes = 64 * kMiB;
 
 // Returns what one rank says of the data: less if the run goes on from an earlier start.
@@ -489,58 +488,6 @@ StopCheck stop_check_of(const SignalFlag& signals) {
   return [&signals] {
     if (signals.stop_requested()) throw Stopped(signals.stop_exit_code());
   };
-}
-
-void RunLedger::note_saved(const std::string& path) {
-  saved_step_ = progress.step;
-  saved_path_ = path;
-}
-
-void RunLedger::note_committed(Step step) {
-  const bool first_of_all = step.value > 0 && (!committed_ || committed_->value == 0);
-  if (first_of_all && first_) longshore::note_committed(directory_.path(), true);
-  committed_ = step;
-}
-
-std::string RunLedger::what_is_saved() const {
-  std::string text = saved_step_ ? "the run is saved after step " +
-                                       std::to_string(saved_step_->value) + " in " + saved_path_
-                                 : "no checkpoint of it is saved by this process";
-  if (committed_) {
-    text += "; the drives hold it after step " + std::to_string(committed_->value);
-  }
-  return text;
-}
-
-RunStatus RunLedger::status() const {
-  return {.exit_code = std::nullopt,
-          .step = progress.step,
-          .saved_step = saved_step_,
-          .committed_step = committed_,
-          .message = ""};
-}
-
-void RunLedger::write_status(StepReporter& reporter, bool durable) const {
-  if (!first_) return;
-  try {
-    durable ? directory_.write_status(status()) : directory_.note_status(status());
-  } catch (const IoError& error) {
-    reporter.clear_display();
-    log_warning(error.what());  // not fatal
-  }
-}
-
-void RunLedger::note_status(StepReporter& reporter, SignalFlag& signals) {
-  if (!first_) return;
-  RunStatus interrupted = status();
-  interrupted.state = RunStatus::State::kStopped;
-  interrupted.exit_code = static_cast<int>(ExitCode::kInterrupted);
-  interrupted.message = "interrupted twice; nothing was saved after saved_step";
-  signals.set_last_words(directory_.file("run.json"), RunDirectory::status_text(interrupted));
-  const auto now = std::chrono::steady_clock::now();
-  if (std::chrono::duration<double>(now - status_noted_).count() < kStatusSeconds) return;
-  status_noted_ = now;
-  write_status(reporter, /*durable=*/false);
 }
 
 StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,

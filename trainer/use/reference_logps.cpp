@@ -37,7 +37,13 @@ References read_file(const std::string& path, const std::string& key, int64_t do
                           "started from, which train.loss needs" +
                           kHelp);
   }
-  const std::string text = read_own_file(path, kMostBytes);
+  const std::string text = [&path] {
+    try {
+      return read_own_file(path, kMostBytes);
+    } catch (const IoError& error) {  // a link or a pipe is none of the run's files
+      throw CheckpointError(error.what() + std::string(kHelp));
+    }
+  }();
   const size_t line = text.find('\n');
   if (line == std::string::npos) throw CheckpointError(path + " is damaged" + kHelp);
   const Json head = Json::parse(text.substr(0, line), nullptr, /*allow_exceptions=*/false);
