@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kChanged = "model.layers.2.mlp.down_proj.weight";
+constexpr const char* kChanged = "model.layers.1.mlp.down_proj.weight";
 
 // The ways in which a run keeps its frozen parameters.
 struct Tier {
