@@ -136,7 +136,8 @@ TEST_F(RunReport, ShowsChosenAndRejectedOfPreferences) {
     file.write(EvalRecord{.step = Step(step), .loss = 0.0625 * step, .preference = means});
   }
   run_.put("config.toml",
-           "[train]\nloss = \"dpo\"\n[adapter]\nkind = \"lora\"\nr = 8\nbase = \"nf4\"\n");
+           "[train]\nloss = \"dpo\"\n[adapter]\nkind = \"lora\"\npath = \"new\"\nr = 8\n"
+           "base = \"nf4\"\n");
   const std::string page = run_.page();
   expect_has(page, {"rewards: chosen, and rejected dashed</figcaption>",
                     "log-probabilities: chosen, and rejected dashed</figcaption>",

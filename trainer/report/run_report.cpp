@@ -96,7 +96,7 @@ std::string key_of(const RunRecord& run, const char* key) {
 // Returns "lora, r 8, over nf4"; empty for a run in full.
 std::string adapter_of(const RunRecord& run) {
   const std::string kind = key_of(run, "adapter.kind"), path = key_of(run, "adapter.path");
-  const bool goes_on = !path.empty() && path != "none";
+  const bool goes_on = !path.empty() && path != "new";
   if (!goes_on && (kind.empty() || kind == "none")) return "";
   const std::string base = key_of(run, "adapter.base");
   const std::string over = base.empty() ? "" : ", base " + base;
