@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 20> kPackedEndings = {".qweight",
                                                              ".g_idx",
                                                              ".weight_packed",
                                                              ".weight_scale",
-                                                             ".weight_scale_inv",
+                                                             "_scale_inv",
                                                              ".weight_scale_2",
                                                              ".weight_shape",
                                                              ".weight_zero_point",
@@ -153,7 +153,8 @@ bool is_packed_part(std::string_view name, TensorDType dtype, size_t dimensions)
   const bool wide = dtype == TensorDType::kBool || dtype == TensorDType::kI64 ||
                     dtype == TensorDType::kU64 || dtype == TensorDType::kF64 ||
                     dtype == TensorDType::kC64;
-  if (!model_dtype(dtype) && !wide && dimensions > 1) return true;
+  const bool fp8 = dtype == TensorDType::kF8E4M3 || dtype == TensorDType::kF8E5M2;
+  if (fp8 || (!model_dtype(dtype) && !wide && dimensions > 1)) return true;
   if (name.find(".quant_state.") != name.npos) return true;
   return std::ranges::any_of(kPackedEndings,
                              [name](std::string_view ending) { return name.ends_with(ending); });

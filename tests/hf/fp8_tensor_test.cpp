@@ -145,7 +145,7 @@ TEST_F(Fp8Files, ACodeThatIsNoNumberIsNamed) {
 
 // Other kinds of fp8 are refused by what makes them others.
 TEST_F(Fp8Files, OtherKindsAreRefused) {
-  write_safetensors(directory_ / "model.safetensors", {{"w", TensorDType::kI8, {2, 2}}});
+  write_safetensors(directory_ / "model.safetensors", {{"w.qweight", TensorDType::kI32, {2, 2}}});
   const auto problem = [&](const std::string& text) {
     write_text(directory_ / "config.json", text);
     return error_of<ConfigError>([this] { ModelDirectory::open(directory_.path()); });

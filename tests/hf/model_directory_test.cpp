@@ -190,6 +190,7 @@ TEST_F(SingleDirectory, RefusesAConfigOverTheLimit) {
 
 // Quantised models are refused by the key that names the quantisation.
 TEST_F(SingleDirectory, RefusesQuantisedModels) {
+  std::filesystem::remove(directory_ / "model.safetensors");
   write_safetensors(directory_ / "model.safetensors",
                     {kA, kB, {"c.qweight", TensorDType::kI32, {2, 2}}});
   for (const char* text :
@@ -226,6 +227,7 @@ TEST_F(SingleDirectory, IgnoresAQuantisationThatPlainWeightsDoNotHave) {
     EXPECT_EQ(Json::parse(model.config_text()), model.config());
   }
   // A buffer of integers is no packed matrix.
+  std::filesystem::remove(directory_ / "model.safetensors");
   write_safetensors(directory_ / "model.safetensors", {kA, {"ids", TensorDType::kI64, {1, 3}}});
   EXPECT_FALSE(open().quantised());
 }
