@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/texts.h"
 #include "trainer/directory/run_directory.h"
 
@@ -42,6 +43,24 @@ double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t
   if (done < warmup) return peak_lr * ratio(done, warmup);
   const double least = schedule.min_lr_ratio;
   return peak_lr * (decay(schedule, warmup, done, total_steps) * (1.0 - least) + least);
+}
+
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool first) {
+  if (schedule.name != ScheduleSection::Name::kWsd) {
+    if (first && schedule.warmup_steps > total_steps) {
+      log_warning("schedule.warmup_steps = " + std::to_string(schedule.warmup_steps) +
+                  " is longer than the run; it is shortened to the run's " +
+                  std::to_string(total_steps) + " steps");
+    }
+    return;
+  }
+  const int64_t warmup =
+      schedule.warmup_ratio > 0.0 ? schedule.warmup_in(total_steps) : schedule.warmup_steps;
+  if (warmup + schedule.decay_steps <= total_steps) return;
+  throw ConfigError("the warm-up and schedule.decay_steps take " +
+                    std::to_string(warmup + schedule.decay_steps) +
+                    " steps, which is more than the run's " + std::to_string(total_steps) +
+                    " steps; lower them or raise train.epochs");
 }
 
 std::optional<RunConfig> rates_of(const std::string& run_file) {

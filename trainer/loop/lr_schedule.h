@@ -1,4 +1,4 @@
-// The learning rate of every step. A pure function; any thread.
+// The learning rate of every step. Pure functions but for a warning; any thread.
 //
 // With s = step - 1 (steps already done), T = total steps, W = warmup_steps, or warmup_ratio of T
 // rounded up, but at most T, D = decay_steps and r = min_lr_ratio, the rate is the peak rate times
@@ -25,6 +25,10 @@ namespace longshore {
 
 // Returns the rate of `step` (from 1) in a run of `total_steps` (>= 1).
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps);
+
+// Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Warns
+// of a warm-up that is longer than the run, which is shortened: a short run is how a file is tried.
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool first);
 
 // Returns the keys of a resolved run file that the learning rate depends on; nullopt if another
 // version wrote them in a way that this one cannot read, or if they give no length.

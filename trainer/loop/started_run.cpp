@@ -89,26 +89,6 @@ void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
   if (!sets.empty()) world.agree("the evaluation data", sets);
 }
 
-// Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Warns
-// of a warm-up that is longer than the run, which is shortened: a short run is how a file is tried.
-void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool first) {
-  if (schedule.name != ScheduleSection::Name::kWsd) {
-    if (first && schedule.warmup_steps > total_steps) {
-      log_warning("schedule.warmup_steps = " + std::to_string(schedule.warmup_steps) +
-                  " is longer than the run; it is shortened to the run's " +
-                  std::to_string(total_steps) + " steps");
-    }
-    return;
-  }
-  const int64_t warmup =
-      schedule.warmup_ratio > 0.0 ? schedule.warmup_in(total_steps) : schedule.warmup_steps;
-  if (warmup + schedule.decay_steps <= total_steps) return;
-  throw ConfigError("the warm-up and schedule.decay_steps take " +
-                    std::to_string(warmup + schedule.decay_steps) +
-                    " steps, which is more than the run's " + std::to_string(total_steps) +
-                    " steps; lower them or raise train.epochs");
-}
-
 // Says how many sequences of the next pass fill the last step of a run of epochs.
 void say_last_step(const StartedRun& run) {
   const RunConfig& config = run.setup.config;
