@@ -320,6 +320,7 @@ class PreferenceFormat : public RowFormat {
     if (single && !has(row, prompt_key)) prompt_key = "conversations";
     note_members(row, prompt_key, notes);
     if (has(row, prompt_key) && !row[prompt_key].is_string()) {
+      check_messages(row[prompt_key], prompt_key);
       return encode_messages(row, {as_list(row[prompt_key], prompt_key), std::move(answers)},
                              notes);
     }

@@ -554,6 +554,10 @@ std::string unknown_kind(JsonlReader reader) {
     return place + "the file looks like a table (CSV)" + kExpected +
            "; write it so once: datasets.Dataset.from_csv(FILE).to_json(\"rows.jsonl\")";
   }
+  if (text.starts_with('[')) {
+    return place + "the row is a list, but a row is an object; a list of messages is a row as " +
+           "{\"messages\": [...]}";
+  }
   if (!text.starts_with('{')) {
     return place + "the line is no JSON object" + kExpected +
            "; a file of plain text is read as one document where its name ends in .txt";

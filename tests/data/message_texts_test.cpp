@@ -135,7 +135,8 @@ TEST_F(MessageTexts, OfOtherKindsAreRefusedWithWhatToDo) {
        "completion: messages, but prompt is a text; both must be"},
       {R"({"train": [{"text": "a"}]})",
        "the rows lie in its member \"train\": write them so once: jq -c '.train[]' FILE"},
-      {"[" + list(kQuestion + "," + kGood) + "]", "expected an object, found an array"},
+      {"[" + list(kQuestion + "," + kGood) + "]",
+       "the row is a list, but a row is an object; a list of messages is a row as"},
       {kQuestion, "this is one message: a row has its messages in a list"},
       {"{\"chosen\": " + quoted("{\"messages\": " + list(kGood) + ", \"tools\": []}") + "}",
        "chosen: has members beside its messages, found messages, tools"}};

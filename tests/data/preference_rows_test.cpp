@@ -186,7 +186,7 @@ TEST_F(Pairs, OtherRowsAreRefusedWithAReason) {
       {R"({"prompt": "q", "chosen": "", "rejected": "b"})", "chosen: the string is empty"},
       {R"({"prompt": "q", "chosen": [], "rejected": "b"})", "chosen: holds no message"},
       {R"({"prompt": {}, "chosen": [)" + kGood + R"(], "rejected": [)" + kBad + "]}",
-       "expected the prompt and the answer as arrays of messages"},
+       "prompt: expected a text or messages, found an object with none"},
       {R"({"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": []})",
        "rejected_ids: the array is empty"},
       {R"({"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [999]})",

@@ -466,7 +466,7 @@ std::vector<Hostile> hostile_prompts() {
        "completion: the string is empty"},
       {"empty prompt", "{\"prompt\": \"\", \"completion\": \"a\"}", "prompt: the string is empty"},
       {"list and text", "{\"prompt\": [], \"completion\": \"a\"}",
-       "prompt: expected a string, found an array"},
+       "completion: a text, but prompt holds messages"},
       {"NUL", "{\"prompt\": \"a\", \"completion\": \"\\u0000\"}",
        "completion: holds a NUL character"},
       {"context number", "{\"prompt\": \"a\", \"context\": 4, \"completion\": \"b\"}",
