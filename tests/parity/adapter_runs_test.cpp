@@ -385,7 +385,7 @@ void expect_exports_of(const std::string& kind) {
   const std::string again = scratch_directory("adapter-again");
   const Ended exported = run_command({"export", config, "--to", again});
   EXPECT_EQ(exported.err.find("vllm serve ") != std::string::npos, kind == "lora") << exported.err;
-  EXPECT_NE(exported.err.find("export --merged"), std::string::npos) << exported.err;
+  EXPECT_NE(exported.err.find(" --merged --to DIR"), std::string::npos) << exported.err;
   std::filesystem::remove_all(again);
 
   const std::string merged = scratch_directory("adapter-merged");
