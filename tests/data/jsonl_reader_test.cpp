@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
+#include "data/row_block.h"
 #include "tests/data/scratch_files.h"
 
 namespace longshore {
@@ -94,6 +95,17 @@ TEST(Utf8, FindsTheFirstByteThatIsNone) {
   EXPECT_EQ(first_invalid_utf8("\xED\xA0\x80"), 0u);      // surrogate
   EXPECT_EQ(first_invalid_utf8("\xF4\x90\x80\x80"), 0u);  // above U+10FFFF
   EXPECT_EQ(first_invalid_utf8("x\x80"), 1u);             // a continuation byte alone
+}
+
+// Goal: the rows that are tokenized at once are fewer where the tokenizer makes them longer.
+TEST(JsonlReader, GivesBlocksThatAreShortWhereTokenizingMakesThemLong) {
+  const ScratchFiles files;
+  std::string rows;
+  for (int row = 0; row < 600; ++row) rows += std::string(999, 'a') + "\n";
+  JsonlReader reader(files.write("a", rows));
+  EXPECT_EQ(read_block(reader, 1)->rows.size(), 263u);
+  EXPECT_EQ(read_block(reader, 64)->rows.size(), 5u);
+  EXPECT_EQ(read_block(reader, 4096)->rows.size(), 1u);
 }
 
 }  // namespace
