@@ -247,7 +247,7 @@ TEST_F(Init, TakesARecipe) {
   EXPECT_TRUE(has(ended.out, "2 GPUs of 2 x NVIDIA GeForce RTX 4090")) << ended.out;
   EXPECT_TRUE(has(ended.out, "fits with the recipe's keys")) << ended.out;
   EXPECT_TRUE(has(ended.out, "longshore launch --nproc 2 -- train " + file_)) << ended.out;
-  EXPECT_TRUE(has(read(file_), "init` of recipe qwen3-8b_2x-rtx-4090")) << read(file_);
+  EXPECT_TRUE(has(read(file_), "longshore init of recipe qwen3-8b_2x-rtx-4090")) << read(file_);
   EXPECT_EQ(run_command({"plan", "--machine", "2x-rtx-4090", file_}).exit_code, 0);
   // Without --machine it is for this machine, or for the recipe's if this one has no GPU.
   const Ended json =
