@@ -239,10 +239,19 @@ constexpr OtherKeys kKeys[] = {
 // The values that ask for nothing where `false`, 0 and "none" are not the default: as JSON.
 constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
     {"average_tokens_across_devices", "true"},
+    {"freeze_multi_modal_projector", "true"},
+    {"freeze_vision_tower", "true"},
+    {"include_tkps", "true"},
+    {"low_cpu_mem_usage", "true"},
     {"metric_for_best_model", "\"eval_loss\""},
     {"mix_strategy", "\"concat\""},
     {"peft_init_lora_weights", "true"},
+    {"save_safetensors", "true"},
+    {"tokenizer_save_jinja_files", "true"},
     {"truncation_mode", "\"keep_start\""},
+    {"use_fast_tokenizer", "true"},
+    {"use_kv_cache", "true"},
+    {"use_reentrant_gc", "true"},
 };
 
 std::map<std::string_view, OtherKey> keys_by_name() {

@@ -262,8 +262,8 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
        "(run.toml:2:8)"},
       {"[adapter]\nkind = \"lora\"\n[train]\nfreeze = [\"*.bias\"]",
        "run.toml:4:10: train.freeze = [\"*.bias\"] has no effect with adapter.kind = \"lora\" "
-       "(run.toml:2:8), which freezes the whole model; adapter.train names what is trained beside "
-       "it"},
+       "(run.toml:2:8), which freezes the whole model; adapter.train names what is trained as "
+       "well"},
       {"[offload]\nparameters = \"files\"",
        "run.toml:2:14: offload.parameters = \"files\" needs frozen parameters, but adapter.kind = "
        "\"none\" (default): set adapter.kind = \"lora\", or name parameters in train.freeze"},

@@ -71,6 +71,8 @@ class AdapterReader {
     }
     if (!method.empty() && method != "bnb" && method != "bitsandbytes") {
       in_.refuse("quantization_method = " + printable(method, 40), only, "adapter.base");
+    } else if (!method.empty()) {
+      in_.needless("quantization_method", packed ? kNf4 : kUnpacked);
     }
     if (packed && !on_) {
       in_.refuse("load_in_4bit or quantization_bit without adapters", only, "adapter.kind");
@@ -221,6 +223,12 @@ class AdapterReader {
   void read_frozen() {
     const std::vector<std::string> patterns = in_.list("unfrozen_parameters");
     if (patterns.empty()) return;
+    if (on_) {
+      return in_.left("unfrozen_parameters",
+                      "adapters are trained over a frozen model; adapter.train names what is "
+                      "trained as well",
+                      "adapter.train");
+    }
     std::vector<std::string> frozen = {"model.embed_tokens.*", "model.norm.*", "lm_head.*"};
     bool known = true;
     for (std::string name : patterns) {

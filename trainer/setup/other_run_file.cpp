@@ -311,6 +311,9 @@ class Converter {
     const bool all =
         flag("train_on_inputs") || flag("train_on_prompt") || denied("completion_only_loss");
     const bool last = flag("mask_history"), assistant = flag("assistant_only_loss");
+    if (loss_.empty() && flag("completion_only_loss")) {
+      add(needless_, "completion_only_loss", "completions alone are trained (data.mask)");
+    }
     if (!loss_.empty()) {  // the answers alone are scored
       for (const char* name : {"train_on_inputs", "train_on_prompt", "completion_only_loss",
                                "mask_history", "assistant_only_loss"}) {
@@ -390,8 +393,9 @@ class Converter {
           "they are on the host; offload.activations = \"nvme\" with offload.nvme puts them on "
           "drives");
     }
-    if (flag("disable_gradient_checkpointing") || denied("gradient_checkpointing")) {
-      add(needless_, "gradient_checkpointing",
+    const bool disabled = flag("disable_gradient_checkpointing");
+    if (disabled || denied("gradient_checkpointing")) {
+      add(needless_, disabled ? "disable_gradient_checkpointing" : "gradient_checkpointing",
           "activations are recomputed (fsdp.recompute = \"unit\"); \"none\" takes more memory and "
           "gives the same results");
     } else if (!offloads) {
