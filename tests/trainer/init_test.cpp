@@ -16,6 +16,7 @@
 #include "model/model_spec.h"
 #include "model/random_init.h"
 #include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/run_file_draft.h"
 

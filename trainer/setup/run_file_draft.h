@@ -36,8 +36,8 @@ struct DraftFacts {
   std::vector<std::string> drives;    // directories for offload.nvme; may be empty
   const NamedText* recipe = nullptr;  // source of the keys; `goal` is then ignored
   DraftGoal goal = DraftGoal::kBalanced;
-  bool adapter = false;         // trains LoRA adapters; excludes a recipe
-  std::vector<DraftKey> given;  // keys of the command line
+  bool adapter = false;              // trains LoRA adapters; excludes a recipe
+  std::vector<DraftKey> given = {};  // keys of the command line
   int64_t parameters = 0;
   int64_t max_positions = 0;  // the model's limit; 0: unknown
   int64_t longest_row = 0;    // tokens, among the rows that were read: all if they were counted
