@@ -309,7 +309,7 @@ TEST_F(Init, RefusesKeysThatAreWrong) {
 
 // Goal: a recipe and a searched goal keep what the command line gives.
 TEST_F(Init, KeepsGivenKeysInRecipesAndSearches) {
-  const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
+  const std::string machine = "rtx-4090";
   const std::vector<std::string> keys = {"--machine",
                                          machine,
                                          "--model",

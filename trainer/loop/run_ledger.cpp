@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "trainer/directory/drive_record.h"
 #include "trainer/loop/started_run.h"
+#include "trainer/run/drive_state.h"
 #include "trainer/run/signal_flag.h"
 
 namespace longshore {
