@@ -44,12 +44,12 @@ TEST(CommonMachines, HaveTheFiguresOfTheirDataSheets) {
   EXPECT_EQ(two.machine.gpus.size(), 2u);
   EXPECT_EQ(two.watts, 1300.0);
   EXPECT_EQ(two.rates.link, (LinkRates{25.2e9, 25.2e9, 22.05e9, 22.05e9}));
-  EXPECT_EQ(two.rates.dram, 322.6e9);
-  EXPECT_EQ(two.rates.update_bytes(StateFormat::kSplitInt8, 8, 1), 230.4e9);
-  EXPECT_EQ(two.rates.drive("/x")->read, 6.705e9);
-  EXPECT_EQ(two.rates.drive("/x")->written_both, 4.14e9);
-  EXPECT_EQ(two.rates.group(DeviceKind::kCuda, 2)->gather.bytes, 12.6e9);
-  EXPECT_EQ(two.rates.group(DeviceKind::kCuda, 2)->all_reduce.bytes, 6.3e9);
+  EXPECT_DOUBLE_EQ(two.rates.dram, 322.6e9);
+  EXPECT_DOUBLE_EQ(two.rates.update_bytes(StateFormat::kSplitInt8, 8, 1), 230.4e9);
+  EXPECT_DOUBLE_EQ(two.rates.drive("/x")->read, 6.705e9);
+  EXPECT_DOUBLE_EQ(two.rates.drive("/x")->written_both, 4.14e9);
+  EXPECT_DOUBLE_EQ(two.rates.group(DeviceKind::kCuda, 2)->gather.bytes, 12.6e9);
+  EXPECT_DOUBLE_EQ(two.rates.group(DeviceKind::kCuda, 2)->all_reduce.bytes, 6.3e9);
   const ComputeRates& bf16 = *two.rates.of(DeviceKind::kCuda, DType::kBF16);
   EXPECT_EQ(bf16.attention, 49.56e12);
   EXPECT_EQ(bf16.adapters, 484e9);
@@ -58,7 +58,7 @@ TEST(CommonMachines, HaveTheFiguresOfTheirDataSheets) {
   EXPECT_EQ(eight.watts, 7100.0);
   EXPECT_EQ(eight.machine.ram_available, 2012 * kGiB);
   EXPECT_EQ(eight.machine.gpus.front().peers.size(), 7u);
-  EXPECT_EQ(eight.rates.group(DeviceKind::kCuda, 4)->reduce_scatter.bytes, 270e9);
+  EXPECT_DOUBLE_EQ(eight.rates.group(DeviceKind::kCuda, 4)->reduce_scatter.bytes, 270e9);
   EXPECT_EQ(common_machine("rtx-4060-ti-16gb")->rates.link.to_host_both, 11.02e9);
   EXPECT_EQ(common_machine("cpu-desktop-ddr5")->rates.of(DeviceKind::kCpu, DType::kBF16)->attention,
             0.096e12);
@@ -114,11 +114,11 @@ TEST(CommonMachines, CanBeChanged) {
   EXPECT_EQ(two.name, "2 x NVIDIA GeForce RTX 4090, AMD Ryzen 9 7950X, 128 GiB");
   EXPECT_EQ(two.machine.ram_available, 122 * kGiB);
   EXPECT_EQ(two.watts, one.watts + 450.0);
-  EXPECT_EQ(two.rates.drive("/x")->read, 9e9);
-  EXPECT_EQ(two.rates.drive("/x")->written_both, 3e9);
+  EXPECT_DOUBLE_EQ(two.rates.drive("/x")->read, 9e9);
+  EXPECT_DOUBLE_EQ(two.rates.drive("/x")->written_both, 3e9);
   // Two GPUs share the 16 lanes of a desktop.
   EXPECT_EQ(two.rates.link.to_device, one.rates.link.to_device / 2);
-  EXPECT_EQ(two.rates.group(DeviceKind::kCuda, 2)->gather.bytes, 6.3e9);
+  EXPECT_DOUBLE_EQ(two.rates.group(DeviceKind::kCuda, 2)->gather.bytes, 6.3e9);
   EXPECT_EQ(common_machine("h100", {.gpus = 4})->machine.ram_total, 2048 * kGiB) << "a board";
   MachineChanges read_alone;
   parse_drive_rates("3500MB/s", read_alone);
