@@ -224,7 +224,7 @@ constexpr double kNvlinkCollectives = 0.6;
 constexpr double kNarrowProducts = 0.35, kWideProducts = 0.55, kAttention = 0.3;
 // Products with adapters, of the peak of the GPU's memory, as measured on an H200.
 constexpr double kAdapters = 0.48;
-// Of a CPU: share of its peak at 3 GHz; bf16 has half of that, attention a quarter.
+// A CPU reaches this share of its peak at 3 GHz; bf16 has half of that, attention a quarter.
 constexpr double kCpuShare = 0.5, kCpuGhz = 3.0, kCpuBf16 = 0.5, kCpuAttention = 0.25;
 // Shares of a drive's data sheet: one way, and both ways busy. Past their cache writes are slower.
 constexpr double kDriveShare = 0.9, kBothDriveShare = 0.6;

@@ -1,5 +1,5 @@
-// What is said before a run starts: plans for all GPUs of a machine that is not here, and data that
-// cannot be used. Goal: nothing that takes long runs before a mistake is named.
+// Commands say these things before a run starts: plans for all GPUs of another machine, and data
+// that cannot be used. Goal: a mistake is named before anything that takes long.
 #include <gtest/gtest.h>
 
 #include <filesystem>
