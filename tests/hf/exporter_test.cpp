@@ -499,7 +499,7 @@ TEST_F(Exporter, RefusesADirectoryWithOtherWeights) {
     EXPECT_THROW(export_model(source, spec(), path, made_up_values), ConfigError);
     EXPECT_EQ(names_in(path), std::set<std::string>{name});
   }
-  // What a trainer left is not loaded as a model, so it stays; a link to weights is loaded.
+  // A file that a trainer left is not loaded as a model, so it stays; a link to weights is loaded.
   write_text(target() + "/training_args.bin", "mine");
   export_model(source, spec(), target(), made_up_values);
   EXPECT_EQ(read_file(target() + "/training_args.bin"), "mine");

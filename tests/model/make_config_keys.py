@@ -1,16 +1,19 @@
 """Writes config_keys.json: for each family the keys that transformers' configuration class has, and
 those that its model and the shared masks read without one. Needs the sources of transformers, not
-torch: python make_config_keys.py SITE_PACKAGES/transformers > config_keys.json (made with 5.23.0)."""
+torch: python make_config_keys.py SITE_PACKAGES/transformers > config_keys.json
+
+The file was made with transformers 5.23.0.
+"""
 import ast
 import json
 import re
 import sys
 from pathlib import Path
 
-FAMILIES = """llama mistral qwen2 qwen3 gemma2 gemma3_text gemma4_text phi3 olmo2 olmo3 smollm3 glm4
-hunyuan_v1_dense ministral3 ministral starcoder2 ernie4_5 granite seed_oss exaone4 cohere cohere2
-qwen3_moe qwen2_moe mixtral olmoe gpt_oss qwen3_5_text qwen3_5_moe_text qwen3_next glm4_moe deepseek_v3
-lfm2 nemotron_h qwen3_5 qwen3_5_moe gemma3 gemma4 mistral3 muse_glimmer_text muse_glimmer gpt2""".split()
+FAMILIES = """llama mistral qwen2 qwen3 gemma2 gemma3_text gemma4_text phi3 olmo2 olmo3 smollm3
+glm4 hunyuan_v1_dense ministral3 ministral starcoder2 ernie4_5 granite seed_oss exaone4 cohere
+cohere2 qwen3_moe qwen2_moe mixtral olmoe gpt_oss qwen3_5_text qwen3_5_moe_text qwen3_next glm4_moe
+deepseek_v3 lfm2 nemotron_h qwen3_5 qwen3_5_moe gemma3 gemma4 mistral3 muse_glimmer_text muse_glimmer gpt2""".split()
 ROOT = Path(sys.argv[1])
 CLASSES = {}
 
@@ -49,7 +52,8 @@ def keys_of(name):
 scan(ROOT / "configuration_utils.py")
 for file in sorted(ROOT.glob("models/*/configuration_*.py")):
     scan(file)
-SHARED = set(re.findall(r"getattr\(config, ['\"](\w+)['\"]", (ROOT / "masking_utils.py").read_text()))
+MASKS = (ROOT / "masking_utils.py").read_text()
+SHARED = set(re.findall(r"getattr\(config, ['\"](\w+)['\"]", MASKS))
 LIST = {}
 for family in FAMILIES:
     name = next(name for name, value in CLASSES.items() if value[2] == family)

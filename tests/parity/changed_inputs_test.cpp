@@ -1,5 +1,5 @@
-// What a run remembers by name from its start, and what happens when it changes in place, with its
-// size and time of modification kept, before the run goes on. One small run is made for all tests;
+// Inputs that a run remembers by name from its start, and that change in place, with their size
+// and time of modification kept, before the run goes on. One small run is made for all tests;
 // each works on a copy.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

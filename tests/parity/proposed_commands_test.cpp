@@ -69,8 +69,8 @@ std::vector<std::string> proposed(const std::string& text) {
 
 // Returns a source's texts, one a statement: values between literals are kValue, comments are gone.
 std::string texts_of_source(const std::string& source) {
-  static const std::regex kToken(
-      R"re(//[^\n]*|R"\(([\s\S]*?)\)"|"((?:[^"\\\n]|\\.)*)"|'(?:[^'\\\n]|\\.)+'|[;{}]|\s+|[^\s"';{}/]+|.)re");
+  static const std::regex kToken(R"re(//[^\n]*|R"\(([\s\S]*?)\)"|"((?:[^"\\\n]|\\.)*)")re"
+                                 R"re(|'(?:[^'\\\n]|\\.)+'|[;{}]|\s+|[^\s"';{}/]+|.)re");
   std::string texts;
   bool value = false;
   for (std::sregex_iterator at(source.begin(), source.end(), kToken), none; at != none; ++at) {

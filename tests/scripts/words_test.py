@@ -71,7 +71,8 @@ class TestScriptTest(unittest.TestCase):
 
 class SourceTreeTest(unittest.TestCase):
     def test_the_package_of_the_source_tree_says_how_to_get_the_program(self):
-        done = subprocess.run([sys.executable, "-c", "import longshore; longshore.plan('run.toml')"],
+        script = "import longshore; longshore.plan('run.toml')"
+        done = subprocess.run([sys.executable, "-c", script],
                               capture_output=True, text=True, check=False, timeout=300,
                               cwd=SCRIPTS.parent / "python")
         self.assertEqual(done.returncode, 1)

@@ -18,7 +18,7 @@ const StartIdentity kIdentity{.model = "0123456789abcdef",
                               .values = "fedcba9876543210",
                               .reference = "1111111111111111"};
 
-// What was written is read back; a directory without the file gives an empty identity.
+// The identity that was written is read back; a directory without the file gives an empty identity.
 TEST(StartIdentity, ComesBackAsItWasKept) {
   const TemporaryDirectory run;
   EXPECT_EQ(read_start_identity(run.path()), StartIdentity());

@@ -38,8 +38,8 @@ struct RunProgress {
   // The corrections of routers' choices, if the run moves them (model/router_load.h). A
   // commit payload has the hash of their text, which lies in the run's directory.
   std::vector<float> router_corrections = {};
-  // Of the values that the run began with. Not in commit payloads: a run whose state is on drives
-  // has it in its directory.
+  // The identity of the values that the run began with. Commit payloads lack it: a run whose state
+  // is on drives has it in its directory.
   StartIdentity start = {};
 };
 

@@ -20,7 +20,7 @@ struct StartIdentity {
   // The hash of all tensors that the run began with, trained ones and those of adapter.path
   // included; empty until all were read, and for random weights.
   std::string values = {};
-  // The same of the model that preference.reference names; empty without one.
+  // The hash of all tensors of the model that preference.reference names; empty without one.
   std::string reference = {};
   bool operator==(const StartIdentity&) const = default;
 };

@@ -77,7 +77,7 @@ class RunLedger {
   std::chrono::steady_clock::time_point status_noted_;
 };
 
-// What a start found of the model that preference.reference names.
+// A start fills this with what it finds of the model that preference.reference names.
 struct OtherReference {
   struct File {
     std::string path, key;

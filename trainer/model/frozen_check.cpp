@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMostText = 2 << 20;
 constexpr Bytes kPiece = kMiB;
 
-// What one rank read of a tensor, in one piece.
+// One rank read this piece of a tensor.
 struct Part {
   int32_t rank = 0;
   SummedRange range;

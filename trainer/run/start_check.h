@@ -15,7 +15,7 @@ namespace longshore {
 
 class StartCheck {
  public:
-  // What a start goes on from.
+  // A start goes on from one of these.
   enum class From : uint8_t { kNothing, kCheckpoint, kDrives };
 
   // All must outlive this.

@@ -86,7 +86,8 @@ struct OtherPreference : OtherFindings {
 // Reads `file` of `trainer`: "Axolotl", "LLaMA-Factory" or "TRL".
 OtherPreference read_other_preference(const Json& file, std::string_view trainer);
 
-// What the trainer's adapters have where its file leaves a key out, and what they depend on.
+// The values that the trainer's adapters have where its file leaves a key out, and what they
+// depend on.
 struct OtherAdapterDefaults {
   std::string_view trainer;
   int64_t r = 8;
@@ -103,7 +104,7 @@ struct OtherAdapter : OtherFindings {
 
 OtherAdapter read_other_adapter(const Json& file, const OtherAdapterDefaults& defaults);
 
-// What a schedule has where the file leaves a key out, and what it depends on.
+// The values that a schedule has where the file leaves a key out, and what they depend on.
 struct OtherScheduleDefaults {
   std::string_view trainer, name;
   double lr = 0.0;
