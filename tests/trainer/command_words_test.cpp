@@ -182,7 +182,7 @@ TEST(OtherPrograms, TheirWordsAreAnswered) {
 }
 
 // Goal: an error of the C++ library's file functions is said in our words.
-TEST(CommandTexts, FileErrorsAreNotTheLibrarysWords) {
+TEST(ErrorsOfFiles, AreNotTheLibrarysWords) {
   const std::string name(300, 'a');
   const Ended ended = run_command({"report", name});
   EXPECT_NE(ended.exit_code, 0);
