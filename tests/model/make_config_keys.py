@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 FAMILIES = """llama mistral qwen2 qwen3 gemma2 gemma3_text gemma4_text phi3 olmo2 olmo3 smollm3
-glm4 hunyuan_v1_dense ministral3 ministral starcoder2 ernie4_5 granite seed_oss exaone4 cohere
-cohere2 qwen3_moe qwen2_moe mixtral olmoe gpt_oss qwen3_5_text qwen3_5_moe_text qwen3_next glm4_moe
-deepseek_v3 lfm2 nemotron_h qwen3_5 qwen3_5_moe gemma3 gemma4 mistral3 muse_glimmer_text muse_glimmer
-gpt2""".split()
+glm4 hunyuan_v1_dense ministral3 ministral starcoder2 ernie4_5 granite seed_oss
+exaone4 cohere cohere2 qwen3_moe qwen2_moe mixtral olmoe gpt_oss qwen3_5_text
+qwen3_5_moe_text qwen3_next glm4_moe deepseek_v3 lfm2 nemotron_h qwen3_5 qwen3_5_moe
+gemma3 gemma4 mistral3 muse_glimmer_text muse_glimmer gpt2""".split()
 ROOT = Path(sys.argv[1])
 CLASSES = {}
 
