@@ -44,6 +44,11 @@ bool changes_numbers(std::string_view key) {
 
 // Keys that transformers' classes have and that change no number of training, by the reason.
 constexpr std::string_view kWithoutEffect[] = {
+    // Families whose model has them read them; elsewhere, and at the top of a wrapper, nothing
+    // does.
+    "sliding_window", "rope_theta", "initializer_range",
+    // Nemotron H has them for layers of experts, and reads them if there are any.
+    "n_group", "norm_topk_prob", "routed_scaling_factor", "topk_group",
     // They name the model, its files and the program that wrote them.
     "architectures", "auto_map", "_name_or_path", "name_or_path", "_commit_hash",
     "transformers_version", "model_type",

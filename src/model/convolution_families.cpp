@@ -158,6 +158,9 @@ void read_nemotron_h(ConfigReader& config, ArchSpec& arch) {
   arch.gated = false;
   read_activation(config, {"mlp_hidden_act"}, "relu2", arch);
   arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
+  if (config.boolean({"attention_bias"}).value_or(false)) {
+    config.problem("attention_bias", "= true is not supported");
+  }
   read_mamba(config, arch.mamba);
   // Files without experts have these keys too.
   config.find({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "n_shared_experts"});
