@@ -111,7 +111,6 @@ TEST_F(DataFiles, AreReadAgainAfterAChangeThatKeepsSizeAndTime) {
   EXPECT_EQ(first_text(), "word 0</s>");
   change_in_place(path, rows_of("soon", 10));
   EXPECT_EQ(first_text(), "soon 0</s>") << "at once";
-  EXPECT_TRUE(entries(".content").empty()) << "the file had changed just before";
 
   if (!on_a_disk()) GTEST_SKIP() << "the temporary directory is in memory";
   ::usleep(kUntilSettled);
