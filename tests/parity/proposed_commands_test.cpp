@@ -144,7 +144,9 @@ std::string mistake_in(const Arguments& line) {
     }
   }
   if (!command->commands.empty()) return "the command is not complete";
-  if (command->takes_keys() && arguments == 0 && command->path != "check machine") {
+  // These two need no run file: `init` writes run.toml where none is named.
+  const bool alone = command->path == "check machine" || command->path == "init";
+  if (command->takes_keys() && arguments == 0 && !alone) {
     return "it names no run file";
   }
   return "";
