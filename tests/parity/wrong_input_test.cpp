@@ -238,8 +238,8 @@ TEST_F(WrongInput, TooLittleHostMemory) {
 }
 
 // Goal: sizes that no machine holds are answered at once, with the code of a plan that does not
-// fit, or of a model that is none. (Where they are answered by making a unit for each piece, this test takes gigabytes and
-// minutes.)
+// fit, or of a model that is none. (Where they are answered by making a unit for each piece, this
+// test takes gigabytes and minutes.)
 TEST_F(WrongInput, SizesThatNoMachineHolds) {
   add("--model.init=random");
   const std::string config = model() + "/config.json";

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/json.h"
 #include "config/run_config.h"
@@ -213,12 +214,7 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
                           R"({"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}, )"
                           R"({"role": "user", "content": "d"}, )"
                           R"({"role": "assistant", "content": "<think>\ne\n</think>\n\nf"}]})";
-  for (const char* name : {"/one.jsonl", "/two.jsonl"}) {
-    std::ofstream(at + name) << row << "\n";
-    // A file that changed just now is not recorded as known.
-    std::filesystem::last_write_time(
-        at + name, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
-  }
+  for (const char* name : {"/one.jsonl", "/two.jsonl"}) std::ofstream(at + name) << row << "\n";
   printed({"init-model", "--preset", "tiny-llama", at + "/model"});
   std::ofstream(at + "/run.toml")
       << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
@@ -227,6 +223,8 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
       << test_data() << "/text/published_templates/qwen3.jinja\"\n[train]\nsteps = 2\n";
   EXPECT_NE(printed({"plan", at + "/run.toml"}).find("data\n  not prepared yet"),
             std::string::npos);
+  // A file that changed just now is not recorded as known, so that `plan` would not know its data.
+  std::this_thread::sleep_for(std::chrono::milliseconds(4200));
   const std::string text = printed({"prepare", at + "/run.toml"});
   const std::string several = "1 conversations are several samples each";
   const size_t first = text.find(several);

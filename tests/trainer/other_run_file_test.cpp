@@ -515,6 +515,7 @@ TEST_F(OtherRunFile, InitWritesTheRunFile) {
   EXPECT_EQ(config.run.dir, "runs/own");
   EXPECT_EQ(config.adapter.r, 16);
   EXPECT_EQ(run_command({"init", "mine.toml", "--from", "other.yml"}).exit_code, 2);
+  write("other.yml", kAxolotlLora + std::string("made_up: 3\n"));
   const Ended said =
       run_command({"init", "mine.toml", "--replace", "--json", "--from", "other.yml"});
   ASSERT_EQ(said.exit_code, 0) << said.err;
