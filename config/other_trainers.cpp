@@ -242,6 +242,7 @@ constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
     {"freeze_multi_modal_projector", "true"},
     {"freeze_vision_tower", "true"},
     {"include_tkps", "true"},
+    {"low_cpu_mem_usage", "true"},
     {"metric_for_best_model", "\"eval_loss\""},
     {"mix_strategy", "\"concat\""},
     {"peft_init_lora_weights", "true"},

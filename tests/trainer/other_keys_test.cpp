@@ -120,7 +120,7 @@ lora_modules_to_save: [lm_head] | lora_o_kernel: true | lora_on_cpu: true |
 lora_qkv_kernel: true | lora_r: 3 | lora_rank_pattern: {some: 1} |
 lora_target_modules: [q_proj] | lora_target_parameters: [some] | loraplus_lr_embedding: 0.5 |
 loraplus_lr_ratio: 16 | loss_watchdog_patience: 3 | loss_watchdog_threshold: 0.5 |
-low_cpu_mem_usage: true | lr_div_factor: 0.5 |
+low_cpu_mem_usage: false | lr_div_factor: 0.5 |
 lr_groups: [{name: a, modules: [q_proj], lr: 0.1}] | lr_quadratic_warmup: true |
 lr_scheduler: linear | lr_scheduler_kwargs: {num_cycles: 2} | max_grad_norm: 0.5 |
 max_memory: 3 | max_packed_sequence_len: 3 | max_prompt_len: 3 | max_steps: 7 |
