@@ -8,7 +8,8 @@ foreach(parser comm/store/store_messages comm/store/store_table model/config_dec
   list(APPEND targets ${PROJECT_SOURCE_DIR}/src/${parser}.cpp)
 endforeach()
 foreach(parser nvme/commit/manifest trainer/checkpoint/checkpoint_manifest
-               trainer/checkpoint/json_fields trainer/checkpoint/run_progress)
+               trainer/checkpoint/json_fields trainer/checkpoint/run_progress
+               trainer/checkpoint/start_identity)
   list(APPEND targets ${PROJECT_SOURCE_DIR}/${parser}.cpp)
 endforeach()
 
