@@ -158,7 +158,8 @@ class InputCheck {
     if (rows.empty()) add(ExitCode::kData, path + ": has no rows");
     if (config_.data.bad_rows == DataSection::BadRows::kSkip) return;
     for (const InspectedRow& row : rows) {
-      if (!row.problem.empty()) add(ExitCode::kData, row.place + ": " + row.problem);
+      if (row.problem.empty() || row.left_out) continue;
+      add(ExitCode::kData, row.place + ": " + row.problem);
     }
   }
 

@@ -87,7 +87,11 @@ void read_row(const InspectedRow& place, bool judged,
   try {
     RowNotes notes;
     std::vector<Document> documents = read(&notes);
-    if (documents.empty()) inspected.emplace_back(place).problem = "left out: its weight is 0";
+    if (documents.empty()) {
+      InspectedRow& row = inspected.emplace_back(place);
+      row.problem = "left out: its weight is 0";
+      row.left_out = true;
+    }
     for (size_t i = 0; i < documents.size(); ++i) {
       InspectedRow& row = inspected.emplace_back(place);
       row.sample = static_cast<int64_t>(i);

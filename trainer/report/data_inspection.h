@@ -33,6 +33,7 @@ struct InspectedRow {
   // token already shows the character.
   std::vector<std::string> pieces{};
   std::string problem{};  // empty: the row can be used
+  bool left_out = false;  // its weight is 0, so that it is no mistake
 };
 
 // Reads rows [first, last) of the files again and returns them.
