@@ -132,12 +132,18 @@ std::vector<std::string> contradicted_sizes(
       if (parameter.role != ParameterRole::kWeight) continue;
       const auto found = files.find(parameter.spec.name);
       if (found == files.end() || found->second->shape == parameter.spec.shape) continue;
-      const auto size = implied_size(own, parameter.module, found->second->shape);
+      // A transposed matrix says nothing of sizes, and its shape is named anyway.
+      const std::vector<int64_t>& shape = found->second->shape;
+      if (std::equal(shape.rbegin(), shape.rend(), parameter.spec.shape.begin(),
+                     parameter.spec.shape.end())) {
+        continue;
+      }
+      const auto size = implied_size(own, parameter.module, shape);
       if (!size || size->implied == size->used || size->implied < 1) continue;
       const bool absent = arch.absent_keys.contains(size->key);
       lines.emplace(size->key, std::string("'") + size->key + "' is " + (absent ? "absent, " : "") +
                                    std::to_string(size->used) + (absent ? " by default; " : "; ") +
-                                   "the shape " + shape_text(found->second->shape) + " of '" +
+                                   "the shape " + shape_text(shape) + " of '" +
                                    parameter.spec.name + "' implies " +
                                    std::to_string(size->implied));
     }
