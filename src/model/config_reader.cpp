@@ -44,6 +44,7 @@ bool changes_numbers(std::string_view key) {
 
 // Keys that transformers' classes have and that change no number of training, by the reason.
 constexpr std::string_view kWithoutEffect[] = {
+    "initial_context_length",
     // Families whose model has them read them; elsewhere, and at the top of a wrapper, nothing
     // does.
     "sliding_window", "rope_theta", "initializer_range",

@@ -59,7 +59,13 @@ class VerifyGolden : public testing::TestWithParam<std::string> {};
 TEST_P(VerifyGolden, IsRight) {
   const Findings findings = verify_model({.model = golden_directory(GetParam()), .tokens = 24});
   EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
-  EXPECT_EQ(said(findings, Verdict::kWarning), std::vector<std::string>{});
+  // A model may ask for dropout, or have layers, that no run trains: that is said, and nothing
+  // else.
+  for (const std::string& line : said(findings, Verdict::kWarning)) {
+    const bool expected = line.find(" is not applied: ") != std::string::npos ||
+                          line.find("(MTP, ") != std::string::npos;
+    EXPECT_TRUE(expected) << line;
+  }
   EXPECT_GE(findings.count(Verdict::kOk), 6);
 }
 INSTANTIATE_TEST_SUITE_P(Families, VerifyGolden, testing::ValuesIn(golden_names()),
