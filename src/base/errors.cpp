@@ -25,7 +25,8 @@ ConfigError::ConfigError(std::vector<std::string> problems)
 
 IoError::IoError(const std::string& operation, const std::string& path, int error_number)
     : Error(ExitCode::kFailure, operation + " " + path + ": " + std::strerror(error_number) +
-                                    (error_number == EFBIG ? kFileLimit : "")) {}
+                                    (error_number == EFBIG ? kFileLimit : "")),
+      error_number_(error_number) {}
 
 namespace internal {
 

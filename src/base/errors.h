@@ -83,6 +83,11 @@ class IoError : public Error {
  public:
   explicit IoError(const std::string& text) : Error(ExitCode::kFailure, text) {}
   IoError(const std::string& operation, const std::string& path, int error_number);
+  // Returns the number of errno(3); 0 if no call of the system failed.
+  int error_number() const { return error_number_; }
+
+ private:
+  int error_number_ = 0;
 };
 
 // An invariant is broken: a bug in Longshore (exit 1).

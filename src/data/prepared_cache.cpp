@@ -109,9 +109,10 @@ UniqueFd use_entry(const std::string& path) {
   UniqueFd fd;
   try {
     fd = open_own_file(path, O_RDONLY);
-  } catch (const IoError&) {
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(path, ignored))) return {};
+  } catch (const IoError& error) {
+    // The call itself says that there is no file: a look afterwards may find one that another
+    // process has put there since.
+    if (error.error_number() == ENOENT) return {};
     throw;
   }
   // EWOULDBLOCK: a cleaner is about to remove it. File systems without locks set other errors.

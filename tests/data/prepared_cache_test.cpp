@@ -4,7 +4,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "tests/data/prepare_fixture.h"
 
@@ -72,6 +75,27 @@ TEST_F(PreparedCache, TouchesNothingThatIsNotItsOwn) {
   EXPECT_TRUE(fs::exists(foreign) && fs::exists(other));
   EXPECT_TRUE(fs::is_symlink(options_.cache + "/0123456789abcdef.tok"));
   EXPECT_EQ(clean_cache(files_.path("missing"), 0).files, 0);
+}
+
+// Another process may finish an entry at any moment of the look for it: then the entry is there or
+// not yet, which is no failure.
+TEST_F(PreparedCache, LooksForAnEntryThatIsBeingFinished) {
+  const std::string made = files_.write("made", "tokens");
+  const std::string entry = files_.path("0000000000000003.tok");
+  std::atomic<bool> done = false;
+  std::thread maker([&] {
+    while (!done) {
+      fs::rename(made, entry);
+      fs::rename(entry, made);
+    }
+  });
+  int found = 0, missing = 0;
+  EXPECT_NO_THROW({
+    for (int i = 0; i < 20000; ++i) (use_entry(entry).valid() ? found : missing)++;
+  });
+  done = true;
+  maker.join();
+  EXPECT_EQ(found + missing, 20000);
 }
 
 // An entry's lock is on the file at its path, because a removed file would lock nothing.
