@@ -54,4 +54,12 @@ size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source) {
   return first + 2 * static_cast<size_t>(found - sources.begin());
 }
 
+std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer) {
+  const bool attends = layer.mixer == MixerKind::kAttention || layer.mixer == MixerKind::kLatent;
+  if (!layer.has_mixer || !attends) return {};
+  const ArchSpec own = arch.of_layer(layer);
+  return {{.elements_per_position = own.heads * own.head_dim},
+          {.elements_per_position = own.heads, .wide = true}};
+}
+
 }  // namespace longshore

@@ -1,6 +1,6 @@
 // block_carry: the tensors that a decoder's units hand on: the hidden state, and in Gemma 4 E2B and
-// E4B the inputs of layers, and the keys and values that later layers read. Pure functions, no
-// LibTorch.
+// E4B the inputs of layers, and the keys and values that later layers read; and what a plan may keep
+// beside them for backward. Pure functions, no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -32,5 +32,9 @@ std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer,
 // Returns the place of the keys of `source` in the carry into the layer's block or its first half;
 // the values follow.
 size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source);
+
+// Returns what a plan may keep of the forward of a layer's mixer: attention's result and its
+// log-sum-exp. Empty for mixers that are not attention, which backward runs again.
+std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
 
 }  // namespace longshore

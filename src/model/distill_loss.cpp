@@ -7,8 +7,6 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "model/unit.h"
-#include "model/unit_cut.h"
 
 namespace longshore {
 namespace {
@@ -52,12 +50,12 @@ DistillState chained(const DistillState& earlier, const DistillState& after,
   return {shares.mul(by_after.logs), by_after.sums};
 }
 
-TeacherChunk::TeacherChunk(const DistillOptions& options, const MicroBatch& batch, int64_t begin,
-                           int64_t count, at::Device device)
+TeacherChunk::TeacherChunk(const DistillOptions& options, const TokenColumns& columns,
+                           int64_t begin, int64_t count, at::Device device)
     : options_(options) {
   const int64_t width = options.top_k;
-  const std::vector<float>& ids = batch.column(kTeacherIdColumn);
-  const std::vector<float>& logps = batch.column(kTeacherLogpColumn);
+  const std::vector<float>& ids = columns[kTeacherIdColumn];
+  const std::vector<float>& logps = columns[kTeacherLogpColumn];
   const auto end = static_cast<size_t>((begin + count) * width);
   LONGSHORE_CHECK(ids.size() >= end && logps.size() >= end && ids.size() == logps.size())
       << ids.size() << " ids of a teacher, " << logps.size() << " log-probabilities, used " << end;

@@ -21,11 +21,10 @@
 #include <tuple>
 
 #include "base/loss_kind.h"
+#include "base/token_column.h"
 #include "base/value_sums.h"
 
 namespace longshore {
-
-struct MicroBatch;
 
 // Sums over trained tokens, from which a step's mean follows.
 struct DistillSums {
@@ -57,9 +56,9 @@ DistillState chained(const DistillState& earlier, const DistillState& after,
 // TeacherChunk: what the teacher says of some trained positions, on the device.
 class TeacherChunk {
  public:
-  // Takes the columns of the batch's trained positions [begin, begin + count).
-  TeacherChunk(const DistillOptions& options, const MicroBatch& batch, int64_t begin, int64_t count,
-               at::Device device);
+  // Takes the columns of a batch's trained positions [begin, begin + count).
+  TeacherChunk(const DistillOptions& options, const TokenColumns& columns, int64_t begin,
+               int64_t count, at::Device device);
 
   // The state is that over the whole vocabulary.
   at::Tensor divergences(const DistillState& all) const;                           // [N, 1]

@@ -282,23 +282,4 @@ Dispatch dispatch(const at::Tensor& experts, int64_t expert_count) {
   return result;
 }
 
-std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>& all,
-                                              const TableRows& experts) {
-  std::vector<ModuleParameter> group;
-  for (ModuleParameter parameter : all) {
-    const bool of_all =
-        parameter.module == Module::kExpertsGateUp || parameter.module == Module::kExpertsDown;
-    const bool of_one = parameter.expert >= 0;
-    const bool of_group =
-        parameter.module == Module::kExpertsOut ? experts.ends() : experts.begins();
-    const bool mine = of_all || (of_one ? parameter.expert >= experts.first &&
-                                              parameter.expert < experts.first + experts.count
-                                        : of_group);
-    if (!mine) continue;
-    if (of_all && experts.count < experts.all) parameter.spec = piece_of(parameter.spec, experts);
-    group.push_back(std::move(parameter));
-  }
-  return group;
-}
-
 }  // namespace longshore

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "model/arch_spec.h"
-#include "model/model_spec.h"
 #include "model/unit.h"
-#include "model/unit_cut.h"
 
 namespace longshore {
 
@@ -110,11 +108,5 @@ struct Dispatch {
   std::vector<int64_t> starts;  // [experts + 1]: start of each expert's pairs
 };
 Dispatch dispatch(const at::Tensor& experts, int64_t expert_count);
-
-// sparse_groups: the parameters of a group of a layer's experts. Pure functions, no LibTorch.
-
-// Returns a group's parameters, given `all` parameters of the layer's norm, router and experts.
-std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>& all,
-                                              const TableRows& experts);
 
 }  // namespace longshore

@@ -190,7 +190,7 @@ HeadUnit::Distilled HeadUnit::distil(const MicroBatch& batch, int64_t begin,
                                      const at::Tensor& targets, at::Tensor logits,
                                      const Gradients* gradients) const {
   const int64_t count = targets.size(0);
-  const TeacherChunk teacher(*distill_, batch, begin, count, targets.device());
+  const TeacherChunk teacher(*distill_, batch.all_columns(), begin, count, targets.device());
   logits = logits.to(at::kFloat);
   const auto none = DistillState::before(count, logits.options());
   DistillScores scores(&teacher, std::move(logits), 0, targets);

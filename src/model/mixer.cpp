@@ -10,14 +10,6 @@ std::vector<at::Tensor> Mixer::products(UnitParameters parameters, const at::Ten
   return linear_group(x, norm, weights, arch_.transposed_weights, values);
 }
 
-std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer) {
-  const bool attends = layer.mixer == MixerKind::kAttention || layer.mixer == MixerKind::kLatent;
-  if (!layer.has_mixer || !attends) return {};
-  const ArchSpec own = arch.of_layer(layer);
-  return {{.elements_per_position = own.heads * own.head_dim},
-          {.elements_per_position = own.heads, .wide = true}};
-}
-
 AttentionPlace attention_place(const UnitResults& results) {
   if (results.places.empty()) return {};
   return {.out = results.places.front(), .sums = results.places.at(1), .filled = results.filled};

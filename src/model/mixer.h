@@ -53,9 +53,6 @@ class Mixer {
   ModuleIndex index_;
 };
 
-// Returns what a plan may keep of the mixer's forward: attention's result and its log-sum-exp.
-// Empty for mixers that are not attention, which backward runs again.
-std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
 // Returns where attention stores the results that backward reuses.
 AttentionPlace attention_place(const UnitResults& results);
 

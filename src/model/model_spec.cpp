@@ -9,7 +9,6 @@
 #include "base/texts.h"
 #include "model/adapter.h"
 #include "model/block_carry.h"
-#include "model/mixer.h"
 
 namespace longshore {
 namespace {

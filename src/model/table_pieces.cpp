@@ -165,7 +165,7 @@ class HeadRows : public UnitCode {
         batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
       }
       if (distill_) {
-        const TeacherChunk teacher(*distill_, batch, begin, rows.size(0), rows.device());
+        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0), rows.device());
         const DistillScores scores(&teacher, std::move(chunk.scores), rows_.first,
                                    batch.targets.index_select(0, rows));
         put_state(scores.after(state_at(carry, rows)), rows, carry);
@@ -185,7 +185,7 @@ class HeadRows : public UnitCode {
       Chunk chunk = chunk_of(parameters, before, batch, rows);
       at::Tensor by_scores = std::move(chunk.scores);
       if (distill_) {
-        const TeacherChunk teacher(*distill_, batch, begin, rows.size(0), rows.device());
+        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0), rows.device());
         DistillScores scores(&teacher, std::move(by_scores), rows_.first,
                              batch.targets.index_select(0, rows));
         const DistillState earlier = state_at(before, rows), by_after = state_at(grad_out, rows);
@@ -388,7 +388,7 @@ class HeadLoss : public UnitAround<LossUnit> {
     const at::Tensor weights = weights_of(batch);
     for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
       const int64_t count = rows.size(0);
-      const TeacherChunk teacher(*rows_.distill(), batch, begin, count, rows.device());
+      const TeacherChunk teacher(*rows_.distill(), batch.all_columns(), begin, count, rows.device());
       const DistillState all = state_at(carry, rows);
       const at::Tensor divergence = teacher.divergences(all);
       const at::Tensor losses = teacher.losses(all, divergence);

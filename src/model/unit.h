@@ -62,11 +62,13 @@ struct MicroBatch {
   // Numbers of the trained positions, in order; null: there are none. The loss of each is
   // multiplied by its weight. Copies of the batch share them, because those of a teacher are large.
   std::shared_ptr<const TokenColumns> columns = {};
-  // Returns one of them; empty if the rows do not have it.
-  const std::vector<float>& column(TokenColumn which) const {
+  // Returns them; all are empty if there are none.
+  const TokenColumns& all_columns() const {
     static const TokenColumns kNone;
-    return (columns ? *columns : kNone)[which];
+    return columns ? *columns : kNone;
   }
+  // Returns one of them; empty if the rows do not have it.
+  const std::vector<float>& column(TokenColumn which) const { return all_columns()[which]; }
   // Routers report their choices here, and take corrections that a run moves; null if neither.
   RouterLoad* routers = nullptr;
   // The head counts here how often the target has the highest score; null if that is not needed.

@@ -9,7 +9,6 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "model/block_carry.h"
-#include "model/expert_math.h"
 #include "model/model_spec.h"
 #include "shard/flat_layout.h"
 
@@ -488,6 +487,25 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
   }
   validate_model_spec(model);
   return model;
+}
+
+std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>& all,
+                                              const TableRows& experts) {
+  std::vector<ModuleParameter> group;
+  for (ModuleParameter parameter : all) {
+    const bool of_all =
+        parameter.module == Module::kExpertsGateUp || parameter.module == Module::kExpertsDown;
+    const bool of_one = parameter.expert >= 0;
+    const bool of_group =
+        parameter.module == Module::kExpertsOut ? experts.ends() : experts.begins();
+    const bool mine = of_all || (of_one ? parameter.expert >= experts.first &&
+                                              parameter.expert < experts.first + experts.count
+                                        : of_group);
+    if (!mine) continue;
+    if (of_all && experts.count < experts.all) parameter.spec = piece_of(parameter.spec, experts);
+    group.push_back(std::move(parameter));
+  }
+  return group;
 }
 
 }  // namespace longshore

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/arch_spec.h"
+#include "model/unit_parameters.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -101,6 +102,11 @@ constexpr HeadSums head_sums(const ArchSpec& arch) {
 
 // Returns one part for each unit of the cut model, in order.
 std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut);
+
+// Returns the parameters of a group of a layer's experts, given `all` parameters of the layer's
+// norm, router and experts.
+std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>& all,
+                                              const TableRows& experts);
 
 // Cuts the units of make_model_spec. Parameters keep their order; pieces replace tables.
 ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut& cut);

@@ -171,13 +171,11 @@ TEST_F(Distill, AgreesWithAllLogitsAtOnceWholeAndInPieces) {
 // finite loss and the right one; so has one that has nothing beside the teacher's tokens.
 TEST_F(Distill, ALostRestKeepsItsDigits) {
   const DistillOptions options{.top_k = 1};
-  MicroBatch one;
   const float logp = std::log(0.75f);
   TokenColumns columns;
   columns[kTeacherIdColumn] = {0.0f, 0.0f};
   columns[kTeacherLogpColumn] = {logp, logp};
-  one.columns = std::make_shared<const TokenColumns>(std::move(columns));
-  const TeacherChunk teacher(options, one, 0, 2, at::kCPU);
+  const TeacherChunk teacher(options, columns, 0, 2, at::kCPU);
   const at::Tensor logits = at::tensor({50.0f, 0.0f, 0.0f, 200.0f, 0.0f, 0.0f}).view({2, 3});
   DistillScores scores(&teacher, logits.clone(), 0, at::zeros({2}, at::kLong));
   const DistillState all = scores.after(DistillState::before(2, logits.options()));
