@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "hf/safetensors_writer.h"
 #include "hf/weight_loader.h"
-#include "model/random_init.h"
+#include "model/families/random_init.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
 #include "tests/fakes/sweep_in_order.h"

@@ -8,11 +8,11 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "bench/lab/draws.h"
-#include "model/decoder_model.h"
-#include "model/families.h"
-#include "model/model_spec.h"
-#include "model/random_init.h"
-#include "model/unit_cut.h"
+#include "model/families/families.h"
+#include "model/families/random_init.h"
+#include "model/models/decoder_model.h"
+#include "model/parameters/model_spec.h"
+#include "model/parameters/unit_cut.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {

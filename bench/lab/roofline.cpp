@@ -9,9 +9,9 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "model/families.h"
-#include "model/head_unit.h"
-#include "model/model_spec.h"
+#include "model/decoder/head_unit.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/staging/gradient_drain.h"
 

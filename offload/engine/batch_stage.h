@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/copy_engine.h"
-#include "model/unit.h"
+#include "model/units/unit.h"
 
 namespace longshore {
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "device/copy_engine.h"
-#include "model/unit.h"
+#include "model/units/unit.h"
 #include "shard/input_tier.h"
 
 namespace longshore {

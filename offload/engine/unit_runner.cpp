@@ -7,10 +7,10 @@
 #include "base/errors.h"
 #include "device/counting_allocator.h"
 #include "device/gpu_tensors.h"
-#include "model/router_load.h"
-#include "model/row_ops.h"
-#include "model/unit.h"
-#include "model/wide_products.h"
+#include "model/ops/row_ops.h"
+#include "model/ops/wide_products.h"
+#include "model/units/router_load.h"
+#include "model/units/unit.h"
 
 namespace longshore {
 namespace {

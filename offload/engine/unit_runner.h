@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "model/unit.h"
+#include "model/units/unit.h"
 #include "offload/engine/carry_store.h"
 #include "offload/schedule/pass_plan.h"
 #include "offload/staging/prefetcher.h"

@@ -1,4 +1,4 @@
 // A model whose units are custom torch::nn modules.
 #pragma once
 
-#include "model/module_model.h"
+#include "model/models/module_model.h"

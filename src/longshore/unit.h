@@ -1,5 +1,5 @@
 // The interface of a unit's code, and the description of a model as a list of units.
 #pragma once
 
-#include "model/unit.h"
+#include "model/units/unit.h"
 #include "shard/unit_spec.h"

@@ -1,4 +1,4 @@
-#include "data/batch.h"
+#include "data/tokens/batch.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "base/file.h"
-#include "data/batch.h"
+#include "data/tokens/batch.h"
 #include "tests/data/prepare_fixture.h"
 #include "tests/fakes/test_files.h"
 

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "base/file.h"
-#include "data/dataset.h"
-#include "data/row_format.h"
+#include "data/rows/row_format.h"
+#include "data/tokens/dataset.h"
 #include "tests/fakes/test_files.h"
 
 namespace longshore {

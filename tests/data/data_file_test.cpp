@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "data/prepared_cache.h"
+#include "data/prepare/prepared_cache.h"
 #include "tests/data/prepare_fixture.h"
 
 namespace longshore {

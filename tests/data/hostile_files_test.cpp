@@ -4,7 +4,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "data/row_format.h"
+#include "data/rows/row_format.h"
 #include "tests/data/prepare_fixture.h"
 #include "tests/fakes/sanitizer.h"
 

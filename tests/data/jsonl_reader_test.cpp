@@ -1,4 +1,4 @@
-#include "data/row_source.h"
+#include "data/sources/row_source.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
-#include "data/row_block.h"
+#include "data/rows/row_block.h"
 #include "tests/data/scratch_files.h"
 
 namespace longshore {

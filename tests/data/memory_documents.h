@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 
 namespace longshore {
 

@@ -1,11 +1,11 @@
-#include "data/batch.h"
+#include "data/tokens/batch.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "data/sampler.h"
+#include "data/tokens/sampler.h"
 #include "tests/data/memory_documents.h"
 
 namespace longshore {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "base/file.h"
-#include "data/batch.h"
-#include "data/row_format.h"
+#include "data/rows/row_format.h"
+#include "data/tokens/batch.h"
 #include "tests/data/prepare_fixture.h"
 #include "tests/fakes/test_files.h"
 

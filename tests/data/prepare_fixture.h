@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "data/dataset.h"
-#include "data/prepare.h"
+#include "data/prepare/prepare.h"
+#include "data/tokens/dataset.h"
 #include "tests/data/scratch_files.h"
 #include "text/tokenizer_trainer.h"
 

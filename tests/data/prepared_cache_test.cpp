@@ -1,5 +1,5 @@
 // Cleaning the cache of prepared data: the order in which entries go, and that entries in use stay.
-#include "data/prepared_cache.h"
+#include "data/prepare/prepared_cache.h"
 
 #include <sys/file.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 #include <random>
 #include <sstream>
 
-#include "data/row_source.h"
+#include "data/sources/row_source.h"
 #include "tests/data/prepare_fixture.h"
 #include "tests/fakes/test_files.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/world/world.h"
-#include "model/module_model.h"
+#include "model/models/module_model.h"
 #include "offload/engine/engine.h"
 
 namespace longshore {

@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-#include "model/module_model.h"
+#include "model/models/module_model.h"
 
 namespace longshore {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "device/copy_engine.h"
-#include "model/grouped_model.h"
+#include "model/models/grouped_model.h"
 #include "offload/staging/prefetcher.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"

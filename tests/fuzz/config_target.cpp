@@ -4,7 +4,7 @@
 #include "hf/json_members.h"
 #include "hf/quantisation.h"
 #include "hf/tensor_dtype.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace longshore {

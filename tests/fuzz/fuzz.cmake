@@ -2,12 +2,11 @@
 # under libFuzzer, where LONGSHORE_SANITIZE has it (the preset `fuzz`, clang alone). Both compile
 # the few parsers that lie in libraries of LibTorch's users, so that neither needs LibTorch.
 file(GLOB targets CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_target*.cpp)
-foreach(parser comm/store/store_messages comm/store/store_table model/config_decoder
-               model/config_reader model/convolution_families model/families
-               model/family_names model/gemma4_family model/moe_families model/sliding_families)
-  list(APPEND targets ${PROJECT_SOURCE_DIR}/src/${parser}.cpp)
+foreach(parser config_decoder config_reader convolution_families families family_names
+               gemma4_family moe_families sliding_families)
+  list(APPEND targets ${PROJECT_SOURCE_DIR}/src/model/families/${parser}.cpp)
 endforeach()
-foreach(parser nvme/commit/manifest trainer/checkpoint/checkpoint_manifest
+foreach(parser src/comm/store/store_messages src/comm/store/store_table nvme/commit/manifest trainer/checkpoint/checkpoint_manifest
                trainer/checkpoint/json_fields trainer/checkpoint/run_progress
                trainer/checkpoint/start_identity)
   list(APPEND targets ${PROJECT_SOURCE_DIR}/${parser}.cpp)

@@ -1,6 +1,6 @@
 // A Parquet file: every row is an object in JSON, in pieces of any size.
 #include "base/json.h"
-#include "data/row_source.h"
+#include "data/sources/row_source.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace longshore {

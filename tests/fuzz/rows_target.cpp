@@ -1,6 +1,6 @@
 // A file of rows: JSONL, an array or a table, plain or compressed, in every format of data.format.
-#include "data/row_format.h"
-#include "data/row_source.h"
+#include "data/rows/row_format.h"
+#include "data/sources/row_source.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace longshore {

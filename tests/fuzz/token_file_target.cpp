@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/hash.h"
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace longshore {

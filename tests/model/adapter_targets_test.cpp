@@ -1,5 +1,5 @@
 // Targets of adapters: which matrices get one, with which shapes and names, and what is trained.
-#include "model/adapter.h"
+#include "model/parameters/adapter.h"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "model/adapter_values.h"
-#include "model/decoder_units.h"
-#include "model/differentiable_ops.h"
-#include "model/families.h"
-#include "model/model_spec.h"
-#include "model/unit_cut.h"
+#include "model/decoder/decoder_units.h"
+#include "model/families/families.h"
+#include "model/parameters/adapter_values.h"
+#include "model/parameters/model_spec.h"
+#include "model/parameters/unit_cut.h"
+#include "model/units/differentiable_ops.h"
 
 namespace longshore {
 namespace {

@@ -1,5 +1,5 @@
 // Products and values of low-rank adapters follow their formulas.
-#include "model/adapter.h"
+#include "model/parameters/adapter.h"
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <set>
 #include <string>
 
-#include "model/adapter_values.h"
-#include "model/differentiable_ops.h"
+#include "model/parameters/adapter_values.h"
+#include "model/units/differentiable_ops.h"
 
 namespace longshore {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace longshore {
 

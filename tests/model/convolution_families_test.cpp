@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "model/families.h"
-#include "model/mixer_passes.h"
-#include "model/model_spec.h"
+#include "model/families/families.h"
+#include "model/mixers/mixer_passes.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 namespace {

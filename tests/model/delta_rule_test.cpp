@@ -1,5 +1,5 @@
 // Gated DeltaNet in chunks agrees with the recurrence that defines it.
-#include "model/delta_rule.h"
+#include "model/mixers/delta_rule.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The loss of distillation and its gradients agree with all logits at once in fp64, over chunks,
 // with a whole head and one in pieces.
-#include "model/distill_loss.h"
+#include "model/losses/distill_loss.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "model/families.h"
-#include "model/model_spec.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // Attention over documents equals a plain softmax over all positions.
-#include "model/document_attention.h"
+#include "model/attention/document_attention.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "device/compute_threads.h"
 #include "device/gpu_tensors.h"
-#include "model/differentiable_ops.h"
+#include "model/units/differentiable_ops.h"
 #include "tests/fakes/cpu_branches.h"
 #include "tests/model/allocation_meter.h"
 

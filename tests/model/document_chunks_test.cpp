@@ -1,5 +1,5 @@
 // The rows of a block of chunks are read and written where they lie.
-#include "model/document_chunks.h"
+#include "model/ops/document_chunks.h"
 
 #include <gtest/gtest.h>
 

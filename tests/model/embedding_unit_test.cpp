@@ -3,9 +3,9 @@
 
 #include <map>
 
-#include "model/decoder_units.h"
-#include "model/families.h"
-#include "model/model_spec.h"
+#include "model/decoder/decoder_units.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {

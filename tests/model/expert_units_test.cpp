@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "model/random_init.h"
-#include "model/sparse_units.h"
+#include "model/decoder/sparse_units.h"
+#include "model/families/random_init.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // Reading config.json: spellings, defaults and refusals.
-#include "model/families.h"
+#include "model/families/families.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "model/model_spec.h"
+#include "model/parameters/model_spec.h"
 #include "tests/model/configs.h"
 
 namespace longshore {

@@ -1,6 +1,6 @@
 // The fused kernels: the CPU's against LibTorch's operations and autograd in fp64, and the GPU's
 // against the CPU's.
-#include "model/fused_ops.h"
+#include "model/ops/fused_ops.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "model/families.h"
-#include "model/model_spec.h"
-#include "model/unit_cut.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
+#include "model/parameters/unit_cut.h"
 
 namespace longshore {
 namespace {

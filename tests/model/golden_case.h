@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "model/decoder_model.h"
-#include "model/model_spec.h"
+#include "model/models/decoder_model.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 

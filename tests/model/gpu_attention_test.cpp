@@ -1,6 +1,6 @@
 // Attention on a GPU agrees with the CPU's over the same documents: fp32 by the memory-efficient
 // kernel, bf16 by FlashAttention, capped scores by plain operations.
-#include "model/gpu_attention.h"
+#include "model/attention/gpu_attention.h"
 
 #include <gtest/gtest.h>
 

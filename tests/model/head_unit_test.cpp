@@ -1,5 +1,5 @@
 // The head's loss and gradients over chunks, and with several threads that share the work.
-#include "model/head_unit.h"
+#include "model/decoder/head_unit.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "model/families.h"
-#include "model/model_spec.h"
-#include "model/module_index.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
+#include "model/units/module_index.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // Dropout of adapters: which elements a mask drops, and the products and gradients with it.
-#include "model/input_dropout.h"
+#include "model/units/input_dropout.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "model/differentiable_ops.h"
+#include "model/units/differentiable_ops.h"
 
 namespace longshore {
 namespace {

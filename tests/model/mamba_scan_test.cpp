@@ -1,10 +1,10 @@
 // Mamba-2 in chunks agrees with the recurrence that defines it, and so does the norm behind it.
-#include "model/mamba_scan.h"
+#include "model/mixers/mamba_scan.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "model/mixer_passes.h"
+#include "model/mixers/mixer_passes.h"
 
 namespace longshore {
 namespace {

@@ -1,6 +1,6 @@
 // The passes around a mixer's recurrence: the CPU against LibTorch's operations and autograd in
 // fp64, and the GPU against the CPU.
-#include "model/mixer_passes.h"
+#include "model/mixers/mixer_passes.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

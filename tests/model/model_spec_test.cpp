@@ -1,5 +1,5 @@
 // Units and parameters are made from an ArchSpec and a file's tensors.
-#include "model/model_spec.h"
+#include "model/parameters/model_spec.h"
 
 #include <gtest/gtest.h>
 

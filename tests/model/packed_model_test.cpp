@@ -1,6 +1,6 @@
 // Packed experts: a unit over packed matrices has the bits of the unit over their values, whole and
 // in groups, and each expert's matrix is packed by itself.
-#include "model/packed_model.h"
+#include "model/models/packed_model.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "base/json.h"
 #include "base/mxfp4.h"
-#include "model/families.h"
-#include "model/model_spec.h"
-#include "model/random_init.h"
+#include "model/families/families.h"
+#include "model/families/random_init.h"
+#include "model/parameters/model_spec.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {

@@ -1,7 +1,7 @@
 #include "tests/model/plain_runner.h"
 
 #include "base/errors.h"
-#include "model/unit.h"
+#include "model/units/unit.h"
 
 namespace longshore {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder_model.h"
+#include "model/models/decoder_model.h"
 
 namespace longshore {
 

@@ -1,5 +1,5 @@
 // The clipped loss of a policy, against its formula, differences and its limits.
-#include "model/policy_loss.h"
+#include "model/losses/policy_loss.h"
 
 #include <gtest/gtest.h>
 

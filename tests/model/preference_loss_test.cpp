@@ -1,5 +1,5 @@
 // The losses over pairs, against closed forms, numeric derivatives and their limits.
-#include "model/preference_loss.h"
+#include "model/losses/preference_loss.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // The config.json of published models with experts gives their known number of parameters.
 #include <gtest/gtest.h>
 
-#include "model/families.h"
-#include "model/model_spec.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 namespace {

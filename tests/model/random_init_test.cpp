@@ -1,5 +1,5 @@
 // Random values depend on name, seed and element; the presets use them.
-#include "model/random_init.h"
+#include "model/families/random_init.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "model/families.h"
-#include "model/model_spec.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 namespace {

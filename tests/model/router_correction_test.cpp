@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "model/router_load.h"
+#include "model/units/router_load.h"
 #include "tests/fakes/test_files.h"
 #include "tests/model/golden_case.h"
 #include "tests/model/plain_runner.h"

@@ -1,5 +1,5 @@
 // RouterLoad: counts of the routers' choices, and the loss that balances tokens over experts.
-#include "model/router_load.h"
+#include "model/units/router_load.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "model/expert_math.h"
+#include "model/decoder/expert_math.h"
 
 namespace longshore {
 namespace {

@@ -1,5 +1,5 @@
 // Writing rows and adding to rows on a GPU agree with the CPU.
-#include "model/row_ops.h"
+#include "model/ops/row_ops.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

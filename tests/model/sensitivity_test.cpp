@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "model/decoder_units.h"
+#include "model/decoder/decoder_units.h"
 #include "tests/model/golden_case.h"
 #include "tests/model/plain_runner.h"
 

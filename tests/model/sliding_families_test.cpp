@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "tests/model/configs.h"
 
 namespace longshore {

@@ -1,5 +1,5 @@
 // The number of targets with the highest score: ties, pieces, and transformers' numbers.
-#include "model/token_hits.h"
+#include "model/losses/token_hits.h"
 
 #include <gtest/gtest.h>
 

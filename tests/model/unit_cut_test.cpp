@@ -1,5 +1,5 @@
 // Blocks cut in two: the resulting units, and results with the same bits.
-#include "model/unit_cut.h"
+#include "model/parameters/unit_cut.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Weight gradients that backward adds in place equal autograd's and are never held in memory.
-#include "model/weight_products.h"
+#include "model/units/weight_products.h"
 
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "model/differentiable_ops.h"
-#include "model/unit.h"
+#include "model/units/differentiable_ops.h"
+#include "model/units/unit.h"
 #include "tests/model/allocation_meter.h"
 
 namespace longshore {

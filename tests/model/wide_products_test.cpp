@@ -1,5 +1,5 @@
 // Sums of products in fp32: every layout of the factors, no rounding to their dtype.
-#include "model/wide_products.h"
+#include "model/ops/wide_products.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <map>
 
-#include "data/batch.h"
-#include "data/dataset.h"
+#include "data/tokens/batch.h"
+#include "data/tokens/dataset.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
 

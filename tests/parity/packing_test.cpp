@@ -4,8 +4,8 @@
 #include <cmath>
 #include <fstream>
 
-#include "data/batch.h"
-#include "data/dataset.h"
+#include "data/tokens/batch.h"
+#include "data/tokens/dataset.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {

@@ -1,4 +1,4 @@
-#include "trainer/report/event_file.h"
+#include "trainer/metrics/event_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include "base/errors.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 
 namespace longshore {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/report/live_line.h"
+#include "trainer/metrics/live_line.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

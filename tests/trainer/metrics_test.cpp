@@ -1,4 +1,4 @@
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -13,7 +13,7 @@
 
 #include "base/errors.h"
 #include "hf/safetensors_writer.h"
-#include "model/packed_model.h"
+#include "model/models/packed_model.h"
 #include "tests/trainer/temporary_directory.h"
 
 namespace longshore {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 
 namespace longshore {
 namespace {

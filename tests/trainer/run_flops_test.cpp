@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "model/adapter.h"
-#include "model/decoder_model.h"
-#include "model/families.h"
-#include "model/grouped_model.h"
-#include "model/model_spec.h"
+#include "model/families/families.h"
+#include "model/models/decoder_model.h"
+#include "model/models/grouped_model.h"
+#include "model/parameters/adapter.h"
+#include "model/parameters/model_spec.h"
 #include "trainer/machine/measure_rates.h"
 
 namespace longshore {

@@ -14,7 +14,7 @@
 #include "base/processor.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 #include "trainer/report/model_card.h"
 #include "trainer/report/page.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/report/terminal_plot.h"
+#include "trainer/metrics/terminal_plot.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "base/json.h"
-#include "data/sampler.h"
+#include "data/tokens/sampler.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/start_identity.h"
 

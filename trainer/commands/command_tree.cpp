@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/texts.h"
-#include "model/random_init.h"
+#include "model/families/random_init.h"
 #include "offload/forecast/common_machines.h"
 #include "trainer/commands/command_list.h"
 #include "trainer/setup/run_file_draft.h"

@@ -5,7 +5,7 @@
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/shell_completion.h"
-#include "trainer/report/metric_table.h"
+#include "trainer/metrics/metric_table.h"
 
 namespace longshore {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/texts.h"
 #include "trainer/commands/command.h"
 #include "trainer/data/run_prepare.h"
-#include "trainer/report/metric_table.h"
+#include "trainer/metrics/metric_table.h"
 #include "trainer/use/evaluator.h"
 #include "trainer/use/loaded_run.h"
 #include "trainer/use/reference_model.h"

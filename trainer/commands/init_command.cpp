@@ -14,7 +14,7 @@
 #include "base/processor.h"
 #include "base/texts.h"
 #include "config/toml_document.h"
-#include "data/row_block.h"
+#include "data/rows/row_block.h"
 #include "hf/hub_cache.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "config/field_table.h"
-#include "data/row_block.h"
+#include "data/rows/row_block.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"

@@ -1,6 +1,6 @@
 #include "trainer/commands/new_tokenizer.h"
 
-#include "data/row_source.h"
+#include "data/sources/row_source.h"
 #include "text/tokenizer.h"
 
 namespace longshore {

@@ -14,9 +14,9 @@
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
 #include "trainer/directory/metrics_reader.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
+#include "trainer/metrics/terminal_plot.h"
 #include "trainer/report/run_report.h"
-#include "trainer/report/terminal_plot.h"
 
 namespace longshore {
 namespace {

@@ -12,7 +12,7 @@
 #include "trainer/device/run_environment.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/loop/run_loop.h"
-#include "trainer/report/trace_file.h"
+#include "trainer/metrics/trace_file.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/texts.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 #include "trainer/data/run_prepare.h"
 
 namespace longshore {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "data/prepared_cache.h"
+#include "data/prepare/prepared_cache.h"
 #include "hf/hub_cache.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/run_config.h"
-#include "data/prepare.h"
+#include "data/prepare/prepare.h"
 
 namespace longshore {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/measurement.h"
-#include "model/adapter.h"
-#include "model/decoder_model.h"
-#include "model/model_spec.h"
+#include "model/models/decoder_model.h"
+#include "model/parameters/adapter.h"
+#include "model/parameters/model_spec.h"
 #include "offload/engine/probe/unit_probe.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/machine/measure_rates.h"

@@ -9,7 +9,7 @@
 #include "base/texts.h"
 #include "config/field_table.h"
 #include "config/toml_document.h"
-#include "model/adapter.h"
+#include "model/parameters/adapter.h"
 
 namespace longshore {
 namespace {

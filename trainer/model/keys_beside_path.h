@@ -8,7 +8,7 @@
 
 #include "config/run_config.h"
 #include "hf/adapter_directory.h"
-#include "model/arch_spec.h"
+#include "model/families/arch_spec.h"
 
 namespace longshore {
 

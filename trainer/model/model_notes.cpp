@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/texts.h"
-#include "model/model_spec.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 namespace {

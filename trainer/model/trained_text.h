@@ -12,7 +12,7 @@
 
 #include "base/json.h"
 #include "config/run_config.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "trainer/model/model_source.h"

@@ -8,10 +8,10 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "data/batch.h"
-#include "data/dataset.h"
-#include "data/row_block.h"
-#include "data/row_format.h"
+#include "data/rows/row_block.h"
+#include "data/rows/row_format.h"
+#include "data/tokens/batch.h"
+#include "data/tokens/dataset.h"
 
 namespace longshore {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "config/run_config.h"
-#include "data/data_report.h"
-#include "data/dataset.h"
+#include "data/rows/data_report.h"
+#include "data/tokens/dataset.h"
 #include "trainer/data/run_prepare.h"
 
 namespace longshore {

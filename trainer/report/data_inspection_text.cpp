@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/texts.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/report/page.h"
 

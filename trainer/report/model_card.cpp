@@ -14,9 +14,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/texts.h"
-#include "model/adapter.h"
+#include "model/parameters/adapter.h"
 #include "trainer/directory/run_directory.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {

@@ -15,8 +15,8 @@
 #include "base/processor.h"
 #include "base/texts.h"
 #include "trainer/directory/metrics_reader.h"
-#include "trainer/report/metric_table.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metric_table.h"
+#include "trainer/metrics/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {

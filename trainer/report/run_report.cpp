@@ -14,8 +14,8 @@
 #include "base/bytes.h"
 #include "base/texts.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/metrics/metrics.h"
 #include "trainer/report/line_chart.h"
-#include "trainer/report/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {

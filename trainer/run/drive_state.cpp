@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "model/router_load.h"
+#include "model/units/router_load.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/engine/tiers.h"
 #include "trainer/checkpoint/checkpoint_directory.h"

@@ -13,7 +13,7 @@
 #include "offload/engine/step_totals.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/metrics_reader.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 
 namespace longshore {
 

@@ -11,7 +11,7 @@
 
 #include "offload/engine/engine.h"
 #include "trainer/data/run_data.h"
-#include "trainer/report/metrics.h"
+#include "trainer/metrics/metrics.h"
 
 namespace longshore {
 

@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/texts.h"
-#include "data/dataset.h"
+#include "data/tokens/dataset.h"
 
 namespace longshore {
 namespace {

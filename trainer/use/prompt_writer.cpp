@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "base/texts.h"
-#include "data/dataset.h"
-#include "data/prepare.h"
+#include "data/prepare/prepare.h"
+#include "data/tokens/dataset.h"
 #include "text/chat_encoder.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/trained_text.h"

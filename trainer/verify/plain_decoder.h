@@ -12,9 +12,9 @@
 #include <map>
 #include <string>
 
-#include "model/arch_spec.h"
-#include "model/families.h"
-#include "model/model_spec.h"
+#include "model/families/arch_spec.h"
+#include "model/families/families.h"
+#include "model/parameters/model_spec.h"
 
 namespace longshore {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "model/arch_spec.h"
+#include "model/families/arch_spec.h"
 #include "trainer/verify/findings.h"
 #include "trainer/verify/number_check.h"
 

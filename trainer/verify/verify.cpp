@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "base/texts.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "trainer/model/model_notes.h"
 #include "trainer/model/model_source.h"
 #include "trainer/verify/number_check.h"

@@ -23,7 +23,7 @@
 #include "base/processor.h"
 #include "device/cuda_runtime.h"
 #include "device/gpu_tensors.h"
-#include "model/gpu_attention.h"
+#include "model/attention/gpu_attention.h"
 
 namespace longshore {
 namespace {

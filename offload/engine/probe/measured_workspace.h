@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "model/unit.h"
+#include "model/units/unit.h"
 #include "offload/engine/probe/unit_probe.h"
 #include "offload/plan/tier_plan.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "model/unit.h"
+#include "model/units/unit.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {

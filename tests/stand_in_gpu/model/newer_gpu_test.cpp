@@ -6,7 +6,7 @@
 
 #include "device/cuda_device.h"
 #include "device/gpu_tensors.h"
-#include "model/document_attention.h"
+#include "model/attention/document_attention.h"
 #include "tests/fakes/cpu_branches.h"
 #include "tests/stand_in_gpu/stand_in.h"
 

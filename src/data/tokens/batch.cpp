@@ -1,0 +1,274 @@
+#include "data/tokens/batch.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+
+#include "base/errors.h"
+#include "base/random.h"
+#include "config/run_config.h"
+#include "data/tokens/sampler.h"
+
+namespace longshore {
+namespace {
+
+// The documents of one window. Larger windows gain less than 0.1 % and disturb the order more.
+constexpr int64_t kWindowDocuments = 8192;
+// The limit of sequences with free space; the fullest is closed when there are more.
+constexpr size_t kMaxOpenSequences = 1024;
+
+// RowStarts: the documents that are packed together: those of one row, or each alone.
+class RowStarts {
+ public:
+  RowStarts(const Dataset& dataset, bool whole_rows) {
+    if (whole_rows) {
+      starts_ = row_starts(dataset);
+      return;
+    }
+    starts_.resize(static_cast<size_t>(dataset.document_count() + 1));
+    std::iota(starts_.begin(), starts_.end(), int64_t{0});
+  }
+  int64_t count() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  int64_t first(int64_t row) const { return starts_[static_cast<size_t>(row)]; }
+  int64_t end(int64_t row) const { return starts_[static_cast<size_t>(row + 1)]; }
+
+ private:
+  std::vector<int64_t> starts_;  // and the number of documents
+};
+
+// Packer: groups positions of the packing order into sequences.
+class Packer {
+ public:
+  // `rows` and `order`, of rows, must outlive the packer.
+  Packer(const Dataset& dataset, const RowStarts& rows, std::span<const int64_t> order,
+         const PackingOptions& options)
+      : dataset_(dataset),
+        beside_(options.beside),
+        rows_(rows),
+        order_(order),
+        max_tokens_(options.max_tokens) {}
+
+  // Packs the rows at positions [first, last), longest first; equal lengths keep their order.
+  void pack_window(int64_t first, int64_t last) {
+    std::vector<int64_t> window(static_cast<size_t>(last - first));
+    std::iota(window.begin(), window.end(), first);
+    std::stable_sort(window.begin(), window.end(),
+                     [this](int64_t a, int64_t b) { return tokens_at(a) > tokens_at(b); });
+    for (const int64_t place : window) add(place);
+  }
+
+  // Returns the sequences by first document, each with its documents in order.
+  SequenceTable finish() {
+    for (std::vector<int64_t>& places : sequences_) std::sort(places.begin(), places.end());
+    std::sort(sequences_.begin(), sequences_.end());
+    SequenceTable table;
+    for (const std::vector<int64_t>& places : sequences_) {
+      std::vector<int64_t> documents;
+      for (const int64_t place : places) {
+        const int64_t row = order_[static_cast<size_t>(place)];
+        for (int64_t d = rows_.first(row); d < rows_.end(row); ++d) documents.push_back(d);
+      }
+      table.append(documents);
+    }
+    return table;
+  }
+
+ private:
+  int64_t tokens_at(int64_t place) const {
+    const int64_t row = order_[static_cast<size_t>(place)];
+    int64_t tokens = 0;
+    for (int64_t d = rows_.first(row); d < rows_.end(row); ++d) {
+      const int64_t other = beside_ == nullptr ? 0 : beside_->document_tokens(d);
+      tokens += std::max(dataset_.document_tokens(d), other);
+    }
+    return tokens;
+  }
+
+  void add(int64_t place) {
+    const int64_t tokens = tokens_at(place);
+    LONGSHORE_CHECK(tokens <= max_tokens_) << "place " << place << ": " << tokens;
+    // Takes the least sufficient space; among equals the sequence that has waited longest.
+    const auto best = open_.lower_bound(tokens);
+    int64_t space = max_tokens_;
+    size_t sequence = sequences_.size();
+    if (best != open_.end()) {
+      space = best->first;
+      sequence = best->second;
+      open_.erase(best);
+    } else {
+      sequences_.emplace_back();
+    }
+    sequences_[sequence].push_back(place);
+    if (space > tokens) open_.emplace(space - tokens, sequence);
+    if (open_.size() > kMaxOpenSequences) open_.erase(open_.begin());
+  }
+
+  const Dataset& dataset_;
+  const Dataset* beside_;
+  const RowStarts& rows_;
+  const std::span<const int64_t> order_;
+  const int64_t max_tokens_;
+  std::vector<std::vector<int64_t>> sequences_;
+  std::multimap<int64_t, size_t> open_;  // space left -> sequence
+};
+
+std::vector<int64_t> packing_order(int64_t documents, std::optional<uint64_t> shuffle_seed) {
+  std::vector<int64_t> order(static_cast<size_t>(documents));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (shuffle_seed && documents > 0) {
+    const IndexPermutation permutation(documents, *shuffle_seed,
+                                       IndexPermutation::Purpose::kPackingOrder, 0);
+    for (int64_t& document : order) document = permutation(document);
+  }
+  return order;
+}
+
+StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& table,
+                                   std::span<const int64_t> sequences, int64_t micro_batch) {
+  LONGSHORE_CHECK(micro_batch >= 1) << micro_batch;
+  StepBatches step;
+  while (!sequences.empty()) {
+    const size_t count = std::min(sequences.size(), static_cast<size_t>(micro_batch));
+    TokenBatch batch = make_token_batch(dataset, table, sequences.first(count));
+    sequences = sequences.subspan(count);
+    step.sequences += batch.sequences;
+    step.tokens += batch.token_count();
+    step.trained_tokens += batch.trained_tokens;
+    const std::vector<float>& weights = batch.columns[kWeightColumn];
+    for (const float weight : weights) step.weight += static_cast<double>(weight);
+    if (weights.empty()) step.weight += static_cast<double>(batch.trained_tokens);
+    step.micro_batches.push_back(std::move(batch));
+  }
+  return step;
+}
+
+// Appends the values of a document's trained tokens. The batch's last targets are the document's.
+void append_columns(const Dataset& dataset, int64_t document, TokenBatch& batch) {
+  for (size_t c = 0; c < kTokenColumns; ++c) {
+    const auto column = static_cast<TokenColumn>(c);
+    if (!dataset.has_column(column)) continue;
+    const std::vector<float> values = dataset.column_of(document, column);
+    const size_t width = dataset.width_of(column), tokens = values.size() / width;
+    if (column >= kTeacherIdColumn) batch.columns.teacher_tokens = width;
+    const size_t first = batch.targets.size() - tokens;
+    for (size_t t = 0; t < tokens; ++t) {
+      if (batch.targets[first + t] == kNotTrained) continue;
+      const auto value = values.begin() + static_cast<int64_t>(t * width);
+      batch.columns[c].insert(batch.columns[c].end(), value, value + static_cast<int64_t>(width));
+    }
+  }
+}
+
+// Separates the keys of dropout from what else is drawn from the seed of a run.
+constexpr uint32_t kDropoutPurpose = 0x64726f70;  // "drop"
+
+// Appends the keys of the tokens of a document.
+void append_dropout_keys(uint64_t seed, int64_t epoch, int64_t document, int64_t tokens,
+                         std::vector<int64_t>& keys) {
+  const auto low = [](auto number) { return static_cast<uint32_t>(number); };
+  const PhiloxKey key{low(seed), low(seed >> 32) ^ kDropoutPurpose};
+  for (int64_t position = 0; position < tokens; ++position) {
+    const std::array<uint32_t, 4> words =
+        philox4x32({low(position), low(document), low(document >> 32), low(epoch)}, key);
+    keys.push_back(static_cast<int64_t>(uint64_t{words[1]} << 32 | words[0]));
+  }
+}
+
+}  // namespace
+
+std::span<const int64_t> SequenceTable::documents_of(int64_t sequence) const {
+  LONGSHORE_CHECK(sequence >= 0 && sequence < sequence_count())
+      << sequence << " of " << sequence_count();
+  const auto begin = static_cast<size_t>(starts_[sequence]);
+  const auto end = static_cast<size_t>(starts_[sequence + 1]);
+  return std::span<const int64_t>(documents_).subspan(begin, end - begin);
+}
+
+void SequenceTable::append(std::span<const int64_t> documents) {
+  LONGSHORE_CHECK(!documents.empty());
+  documents_.insert(documents_.end(), documents.begin(), documents.end());
+  starts_.push_back(static_cast<int64_t>(documents_.size()));
+}
+
+PackingOptions packing_options(const DataSection& data, int64_t answers) {
+  return {
+      .packing = data.packing, .max_tokens = answers * data.max_tokens, .whole_rows = answers > 1};
+}
+
+SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options) {
+  const RowStarts rows(dataset, options.whole_rows);
+  std::vector<int64_t> order = packing_order(
+      rows.count(), options.packing ? options.shuffle_seed : std::optional<uint64_t>());
+  if (!options.packing) {
+    SequenceTable table;
+    for (const int64_t row : order) {
+      std::vector<int64_t> documents(static_cast<size_t>(rows.end(row) - rows.first(row)));
+      std::iota(documents.begin(), documents.end(), rows.first(row));
+      table.append(documents);
+    }
+    return table;
+  }
+  Packer packer(dataset, rows, order, options);
+  for (int64_t first = 0; first < rows.count(); first += kWindowDocuments) {
+    packer.pack_window(first, std::min(rows.count(), first + kWindowDocuments));
+  }
+  return packer.finish();
+}
+
+TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
+                            std::span<const int64_t> sequences) {
+  TokenBatch batch;
+  batch.sequences = static_cast<int64_t>(sequences.size());
+  for (const int64_t sequence : sequences) {
+    for (const int64_t document : table.documents_of(sequence)) {
+      const size_t start = batch.tokens.size();
+      batch.document_starts.push_back(static_cast<int64_t>(start));
+      batch.documents.push_back(document);
+      batch.desirable.push_back(dataset.is_desirable(document) ? 1 : 0);
+      batch.trained_tokens += dataset.document_trained_tokens(document);
+      dataset.append_document(document, batch.tokens, batch.targets);
+      append_columns(dataset, document, batch);
+      batch.positions.resize(batch.tokens.size());
+      std::iota(batch.positions.begin() + static_cast<int64_t>(start), batch.positions.end(),
+                int64_t{0});
+    }
+  }
+  batch.document_starts.push_back(batch.token_count());
+  LONGSHORE_CHECK(batch.targets.size() == batch.tokens.size());
+  return batch;
+}
+
+StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table,
+                              const Sampler& sampler, const StepSamples& samples) {
+  std::vector<int64_t> sequences(static_cast<size_t>(samples.sequences));
+  for (int64_t i = 0; i < samples.sequences; ++i) {
+    sequences[static_cast<size_t>(i)] = sampler.sequence_at(samples.first_sample + i);
+  }
+  StepBatches step = cut_into_micro_batches(dataset, table, sequences, samples.micro_batch);
+  if (!samples.dropout_seed) return step;
+  int64_t sample = samples.first_sample;
+  for (TokenBatch& batch : step.micro_batches) {
+    batch.dropout_keys.reserve(batch.tokens.size());
+    for (int64_t i = 0; i < batch.sequences; ++i, ++sample) {
+      const int64_t epoch = sampler.cursor_after(sample).epoch;
+      for (const int64_t document : table.documents_of(sampler.sequence_at(sample))) {
+        append_dropout_keys(*samples.dropout_seed, epoch, document,
+                            dataset.document_tokens(document), batch.dropout_keys);
+      }
+    }
+    LONGSHORE_CHECK(batch.dropout_keys.size() == batch.tokens.size());
+  }
+  return step;
+}
+
+StepBatches make_eval_batches(const Dataset& dataset, const SequenceTable& table,
+                              int64_t max_sequences, int64_t micro_batch) {
+  int64_t count = table.sequence_count();
+  if (max_sequences > 0) count = std::min(count, max_sequences);
+  std::vector<int64_t> sequences(static_cast<size_t>(count));
+  std::iota(sequences.begin(), sequences.end(), int64_t{0});
+  return cut_into_micro_batches(dataset, table, sequences, micro_batch);
+}
+
+}  // namespace longshore

@@ -1,0 +1,415 @@
+#include "model/decoder/head_unit.h"
+
+#include "base/errors.h"
+#include "base/texts.h"
+#include "device/gpu_tensors.h"
+#include "model/losses/preference_loss.h"
+#include "model/ops/fused_ops.h"
+#include "model/ops/row_ops.h"
+
+namespace longshore {
+namespace {
+
+// Returns the losses of all chunks, fp32 [trained].
+at::Tensor joined(const std::vector<at::Tensor>& losses) {
+  return losses.empty() ? at::empty({0}, at::kFloat) : at::cat(losses);
+}
+
+// Sets the sum of losses. HOST WAIT, on a GPU: the loss is the step's result.
+void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained,
+                const MicroBatch& batch, LossUnit::Result& result) {
+  result.trained = trained.size(0);
+  if (losses.empty()) return;
+  result.loss = ordered_sum(at::cat(losses), batch.column(kWeightColumn));
+}
+
+}  // namespace
+
+at::Tensor trained_positions(const at::Tensor& targets) {
+  return at::nonzero(targets != kNotTrained).view({-1});
+}
+
+double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
+  const at::Tensor host = values.to(at::kCPU).contiguous();
+  const std::span<const float> data(host.const_data_ptr<float>(),
+                                    static_cast<size_t>(host.numel()));
+  LONGSHORE_CHECK(weights.empty() || weights.size() == data.size()) << weights.size() << " weights";
+  double sum = 0.0;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
+    sum += weight * static_cast<double>(data[i]);
+  }
+  return sum;
+}
+
+at::Tensor weights_of(const MicroBatch& batch) {
+  const std::vector<float>& weights = batch.column(kWeightColumn);
+  if (weights.empty()) return {};
+  return tensor_over(const_cast<float*>(weights.data()), {static_cast<int64_t>(weights.size())},
+                     at::kFloat, at::kCPU);
+}
+
+at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table,
+                              const Lora& lora) const {
+  at::Tensor logits = adapted_product(normed, table, {}, lora, /*transposed=*/false);
+  return divides() ? logits.div_(divisor_) : logits;
+}
+
+at::Tensor LogitRule::bend(const at::Tensor& logits) const {
+  return logits.to(at::kFloat).div_(cap_).tanh_();
+}
+
+at::Tensor LogitRule::scores(const at::Tensor& normed, const at::Tensor& table,
+                             const Lora& lora) const {
+  const at::Tensor raw = project(normed, table, lora);
+  return caps() ? bend(raw).mul_(cap_) : raw.to(at::kFloat);
+}
+
+at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const {
+  if (bent.defined()) at::tanh_backward_out(grad, grad, bent);
+  bent.reset();
+  grad = grad.to(like.scalar_type());
+  return divides() ? grad.div_(divisor_) : grad;
+}
+
+std::string signature_of(const std::optional<DistillOptions>& distill) {
+  if (!distill) return {};
+  return formatted(" distilled %lld", static_cast<long long>(distill->top_k)) +
+         (distill->temperature != 1.0 ? " divided" : "") +
+         (distill->ce_weight > 0.0 ? " mixed" : "");
+}
+
+// Counts the scores in fp32 and their exponentials, and with cross entropy two copies more.
+Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill) {
+  if (!distill) return 0;
+  return (distill->ce_weight > 0.0 ? 4 : 2) * width_of(DType::kF32);
+}
+
+// The sums that backward fills over the chunks.
+struct HeadUnit::Gradients {
+  double scale = 1.0;
+  GradientSink* sink = nullptr;
+  at::Tensor factors = {};     // by trained position, fp32; undefined: all are 1
+  bool scored = false;         // the losses were computed before
+  at::Tensor in = {};          // undefined if not wanted
+  at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
+  at::Tensor bias_sum = {};
+  at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
+};
+
+HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
+    : norm_kind_(arch.final_norm_kind()),
+      norm_eps_(arch.norm_eps),
+      rule_(arch),
+      distill_(arch.distill),
+      vocabulary_(arch.vocabulary),
+      index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
+      drops_(arch.adapter.dropout > 0.0),
+      head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
+                       : index_.weight_index(Module::kHead)) {}
+
+std::string HeadUnit::signature() const {
+  const bool adapted = index_.index(Module::kHead, ParameterRole::kLoraA) >= 0;
+  const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
+  const std::string adapter = dora ? " dora" : adapted ? " lora" : "";
+  return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
+         std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
+         (rule_.caps() ? " capped" : "") + adapter + (adapted && drops_ ? " dropout" : "") +
+         signature_of(distill_);
+}
+
+// Counts the logits, which their gradient overwrites, with DoRA the logits that its gradient makes
+// again, and with a cap two more copies in fp32.
+Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
+  const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
+  return vocabulary_ * ((dora ? 2 : 1) * width_of(compute) +
+                        (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + gpu_bytes_of(distill_));
+}
+
+at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
+  return parameters[static_cast<size_t>(head_index_)];
+}
+
+Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch) const {
+  const LinearWeights weights = index_.linear(parameters, Module::kHead, batch);
+  Lora lora = Lora::of(Lora::tensors_of(weights), weights.lora_scaling);
+  lora.dropout = weights.lora_dropout;
+  if (lora.magnitude.defined()) {
+    lora.norms = lora.norms_of(head_weight(parameters), /*transposed=*/false);
+  }
+  return lora;
+}
+
+at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
+  return normalise(x, index_.weight(parameters, Module::kFinalNorm),
+                   index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
+}
+
+// Turns the gradient by the product into those of head, adapter, norm and input.
+void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
+                               const at::Tensor& normed, at::Tensor grad_logits, const Lora& lora,
+                               const at::Tensor& rows, Gradients& gradients) const {
+  GradientSink& sink = *gradients.sink;
+  const at::Tensor weight = head_weight(parameters);
+  LoraGradients by_lora{.product = grad_logits, .inner = {}};
+  if (lora.a.defined()) {
+    const at::Tensor kept = lora.input(normed);
+    at::Tensor magnitude;
+    by_lora = LoraGradients::inside(grad_logits, kept, weight, lora, /*transposed=*/false,
+                                    lora.magnitude.defined() ? &magnitude : nullptr);
+    if (magnitude.defined()) gradients.magnitude_sum.add_(magnitude);
+    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraA), by_lora.inner, kept);
+    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraB), by_lora.product,
+                     lora.inner_of(kept).mul(lora.scaling));
+    by_lora.divide(grad_logits, lora);
+  }
+  grad_logits.reset();
+  if (sink.wants(head_index_)) {
+    sink.add_product(head_index_, by_lora.product, normed);
+    if (by_lora.kept.defined()) sink.add_product(head_index_, by_lora.kept, lora.input(normed));
+  }
+  const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
+  if (!gradients.in.defined() && !norm_wanted) return;
+  const at::Tensor grad_normed = at::mm(by_lora.product, weight);
+  by_lora.add_to_input(grad_normed, weight, lora, /*transposed=*/false);
+  by_lora = {};
+  const at::Tensor grad_x =
+      fused::norm_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm),
+                           norm_kind_, norm_eps_, gradients.weight_sum, gradients.bias_sum);
+  if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
+}
+
+struct HeadUnit::Distilled {
+  at::Tensor losses;  // fp32 [N]
+  double kl = 0.0;
+  at::Tensor by_logits;  // undefined without gradients
+};
+
+// HOST WAIT, on a GPU: the sum of the divergence is a metric of the step.
+HeadUnit::Distilled HeadUnit::distil(const MicroBatch& batch, int64_t begin,
+                                     const at::Tensor& targets, at::Tensor logits,
+                                     const Gradients* gradients) const {
+  const int64_t count = targets.size(0);
+  const TeacherChunk teacher(*distill_, batch.all_columns(), begin, count, targets.device());
+  logits = logits.to(at::kFloat);
+  const auto none = DistillState::before(count, logits.options());
+  DistillScores scores(&teacher, std::move(logits), 0, targets);
+  const DistillState all = scores.after(none);
+  const at::Tensor divergence = teacher.divergences(all);
+  Distilled result{
+      .losses = teacher.losses(all, divergence), .kl = ordered_sum(divergence), .by_logits = {}};
+  if (gradients == nullptr) return result;
+  at::Tensor factors = at::full_like(divergence, gradients->scale);
+  if (gradients->factors.defined()) {
+    factors.mul_(gradients->factors.narrow(0, begin, count).unsqueeze(1));
+  }
+  result.by_logits = scores.by_logits(all, teacher.derivatives(all, factors));
+  return result;
+}
+
+std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in,
+                                      const MicroBatch& batch, const at::Tensor& trained,
+                                      Gradients* gradients, DistillSums& sums) const {
+  const at::NoGradGuard no_grad;
+  const bool wanted = gradients != nullptr;
+  const bool scaled = wanted && gradients->factors.defined();
+  const bool scored = wanted && gradients->scored;
+  const int64_t chunk = positions_at_once(on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const int64_t count = trained.size(0);
+  std::vector<at::Tensor> losses;
+  if (count == 0) return losses;
+  const Lora whole = adapter(parameters, batch);
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    const int64_t length = std::min(chunk, count - begin);
+    const at::Tensor rows = trained.narrow(0, begin, length);
+    const at::Tensor targets = batch.targets.index_select(0, rows);
+    const at::Tensor x = in.at(0).index_select(0, rows);
+    const at::Tensor normed = norm(parameters, x);
+    const Lora lora = whole.of_rows(rows);
+    at::Tensor logits = rule_.project(normed, head_weight(parameters), lora);
+    at::Tensor bent;  // saved for the cap's derivative
+    if (rule_.caps()) {
+      bent = rule_.bend(logits);
+      logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
+    }
+    if (batch.hits != nullptr) batch.hits->compare(logits, targets);
+    if (distill_) {
+      Distilled part = distil(batch, begin, targets, std::move(logits), gradients);
+      losses.push_back(part.losses);
+      sums += {.tokens = length, .kl = part.kl};
+      if (wanted) {
+        chunk_gradients(parameters, x, normed,
+                        rule_.by_product(std::move(part.by_logits), std::move(bent), x), lora, rows,
+                        *gradients);
+      }
+      continue;
+    }
+    at::Tensor factors;
+    if (scaled) factors = gradients->factors.narrow(0, begin, length);
+    const at::Tensor part =
+        fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
+    if (!scored) losses.push_back(part);
+    if (!wanted) continue;
+    chunk_gradients(parameters, x, normed, rule_.by_product(std::move(logits), std::move(bent), x),
+                    lora, rows, *gradients);
+  }
+  return losses;
+}
+
+LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
+                                const MicroBatch& batch) const {
+  const at::Tensor trained = trained_positions(batch.targets);
+  Result result;
+  const std::vector<at::Tensor> losses =
+      run(parameters, in, batch, trained, nullptr, result.distill);
+  if (batch.preference) {
+    apply_preference(batch, trained, joined(losses), result);
+  } else {
+    sum_losses(losses, trained, batch, result);
+  }
+  return result;
+}
+
+LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                              const MicroBatch& batch, double scale,
+                                              bool want_grad_in, GradientSink& sink) const {
+  Result result;
+  const at::Tensor trained = trained_positions(batch.targets);
+  Gradients gradients{.scale = scale, .sink = &sink};
+  if (batch.preference) {
+    // The gradient of a position depends on all of its document and of the other answer's, so the
+    // log-probabilities come first, and the logits exist a second time for gradients.
+    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result.distill));
+    gradients.factors = apply_preference(batch, trained, losses, result).to(in.at(0).device());
+    gradients.scored = true;
+  } else if (const at::Tensor weights = weights_of(batch); weights.defined()) {
+    gradients.factors = weights.to(in.at(0).device());
+  }
+  if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
+  const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
+  const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
+  const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
+  const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+  if (sink.wants(weight_index)) gradients.weight_sum = at::zeros(weight.sizes(), sums);
+  if (bias_index >= 0 && sink.wants(bias_index)) {
+    gradients.bias_sum = at::zeros(weight.sizes(), sums);
+  }
+  const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);
+  if (magnitude_index >= 0) gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
+  const std::vector<at::Tensor> losses =
+      run(parameters, in, batch, trained, &gradients, result.distill);
+  if (!batch.preference) sum_losses(losses, trained, batch, result);
+  if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
+  if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
+  if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);
+  if (want_grad_in) result.grad_in.push_back(gradients.in);
+  return result;
+}
+
+at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            const at::Tensor& positions) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = positions.to(in.at(0).device());
+  const at::Tensor normed = norm(parameters, in.at(0).index_select(0, rows));
+  return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch).of_rows(rows));
+}
+
+// ---- Losses from log-probabilities: over pairs or rows, and the clipped loss of a policy ----
+
+namespace {
+
+// Returns the scores of the batch's documents. `document_of` becomes the document of each trained
+// position.
+std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tensor& trained,
+                                         const at::Tensor& losses,
+                                         std::vector<size_t>& document_of) {
+  const at::Tensor places = trained.to(at::kCPU).contiguous();
+  const at::Tensor values = losses.to(at::kCPU).contiguous();
+  const auto* const position = places.const_data_ptr<int64_t>();
+  const auto* const loss = values.const_data_ptr<float>();
+  const size_t documents = batch.document_starts.size() - 1;
+  const std::vector<double>& references = batch.reference_logps;
+  const bool paired = is_paired(batch.preference->loss);
+  LONGSHORE_CHECK(!paired || documents % 2 == 0) << documents << " documents are no pairs";
+  LONGSHORE_CHECK(paired || batch.desirable.size() == documents) << batch.desirable.size();
+  LONGSHORE_CHECK(references.size() == (has_reference(batch.preference->loss) ? documents : 0))
+      << references.size() << " reference values";
+  std::vector<AnswerScore> scores(documents);
+  size_t document = 0;
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    while (position[i] >= batch.document_starts[document + 1]) ++document;
+    scores[document].logp -= static_cast<double>(loss[i]);
+    scores[document].tokens += 1;
+    document_of.push_back(document);
+  }
+  for (size_t i = 0; i < references.size(); ++i) scores[i].reference = references[i];
+  return scores;
+}
+
+at::Tensor apply_policy(const MicroBatch& batch, const at::Tensor& losses,
+                        LossUnit::Result& result) {
+  const at::Tensor values = losses.to(at::kCPU).contiguous();
+  const auto* const loss = values.const_data_ptr<float>();
+  const std::vector<float>& advantages = batch.column(kAdvantageColumn);
+  const std::vector<float>& old_logps = batch.column(kOldLogpColumn);
+  const auto count = static_cast<size_t>(values.numel());
+  LONGSHORE_CHECK(advantages.size() == count && old_logps.size() == count)
+      << advantages.size() << " advantages and " << old_logps.size() << " old logps of " << count;
+  at::Tensor factors = at::empty({values.numel()}, at::kFloat);
+  auto* const factor = factors.mutable_data_ptr<float>();
+  for (size_t i = 0; i < count; ++i) {
+    const PolicyTerm term =
+        policy_term(*batch.preference, -static_cast<double>(loss[i]),
+                    static_cast<double>(old_logps[i]), static_cast<double>(advantages[i]));
+    result.loss += term.loss;
+    result.policy.add(term);
+    factor[i] = static_cast<float>(-term.by_logp);  // a loss is a negative logp
+  }
+  result.trained = values.numel();
+  return factors;
+}
+
+// Adds the losses of the batch's pairs or rows to `result`, and returns their derivatives by the
+// log-probability of each document.
+std::vector<double> add_losses(const MicroBatch& batch, const std::vector<AnswerScore>& scores,
+                               LossUnit::Result& result) {
+  std::vector<double> by_logp(scores.size());
+  if (!is_paired(batch.preference->loss)) {
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const bool desirable = batch.desirable[i] != 0;
+      const RowLoss row = row_loss(*batch.preference, scores[i], desirable, batch.kl);
+      result.loss += row.loss;
+      result.preference.add(row, desirable, scores[i].logp, batch.kl);
+      by_logp[i] = row.by_logp;
+    }
+    return by_logp;
+  }
+  for (size_t i = 0; i < scores.size(); i += 2) {
+    const PairLoss pair = pair_loss(*batch.preference, scores[i], scores[i + 1]);
+    result.loss += pair.loss;
+    result.preference.add(pair, scores[i].logp, scores[i + 1].logp);
+    by_logp[i] = pair.by_chosen;
+    by_logp[i + 1] = pair.by_rejected;
+  }
+  return by_logp;
+}
+
+}  // namespace
+
+at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
+                            const at::Tensor& losses, LossUnit::Result& result) {
+  if (batch.preference->loss == LossKind::kPolicy) return apply_policy(batch, losses, result);
+  std::vector<size_t> document_of;
+  const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
+  result.trained = trained.numel();
+  const std::vector<double> by_logp = add_losses(batch, scores, result);
+  for (const AnswerScore& score : scores) result.document_logps.push_back(score.logp);
+  at::Tensor factors = at::empty({trained.numel()}, at::kFloat);
+  auto* const factor = factors.mutable_data_ptr<float>();
+  for (size_t i = 0; i < document_of.size(); ++i) {
+    factor[i] = static_cast<float>(-by_logp[document_of[i]]);  // a loss is a negative logp
+  }
+  return factors;
+}
+
+}  // namespace longshore

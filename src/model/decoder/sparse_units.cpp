@@ -1,0 +1,519 @@
+#include "model/decoder/sparse_units.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/errors.h"
+#include "model/ops/fused_ops.h"
+#include "model/ops/row_ops.h"
+#include "model/units/unit.h"
+
+namespace longshore {
+namespace {
+
+std::vector<ModuleParameter> parameters_of(const ArchSpec& arch, int64_t layer,
+                                           const TableRows& experts) {
+  return group_parameters(block_parameters(arch, {}, layer, BlockPart::kMlp), experts);
+}
+
+std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& parameters,
+                                    const ModuleIndex& index, const TableRows& experts) {
+  std::vector<ExpertPlaces> places(static_cast<size_t>(experts.count));
+  const auto adapter_of = [&index](Module module) {
+    return ExpertPlaces::Adapter{.a = index.index(module, ParameterRole::kLoraA),
+                                 .b = index.index(module, ParameterRole::kLoraB)};
+  };
+  for (int64_t i = 0; i < experts.count; ++i) {
+    ExpertPlaces& one = places[static_cast<size_t>(i)];
+    one.gate_up_adapter = adapter_of(Module::kExpertsGateUp);
+    one.down_adapter = adapter_of(Module::kExpertsDown);
+    one.adapter_row = i;
+    one.gate_up = index.weight_index(Module::kExpertsGateUp);
+    if (one.gate_up < 0) continue;
+    one.gate_up_bias = index.bias_index(Module::kExpertsGateUp);
+    one.down = index.weight_index(Module::kExpertsDown);
+    one.down_bias = index.bias_index(Module::kExpertsDown);
+    one.row = i;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].expert < 0) continue;
+    ExpertPlaces& one = places.at(static_cast<size_t>(parameters[i].expert - experts.first));
+    const Module module = parameters[i].module;
+    const auto number = static_cast<int32_t>(i);
+    if (module == Module::kExpertGate) one.gate = number;
+    if (module == Module::kExpertUp) one.up = number;
+    if (module == Module::kExpertDown) one.down = number;
+  }
+  return places;
+}
+
+// Calls use(pairs, rows) for an expert's tokens, in pieces of bounded size; `rows` are tokens.
+template <typename Use>
+void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const Use& use) {
+  const int64_t end = tokens.starts.at(static_cast<size_t>(expert) + 1);
+  for (int64_t begin = tokens.starts.at(static_cast<size_t>(expert)); begin < end;
+       begin += kExpertRows) {
+    const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
+    use(pairs, pairs.floor_divide(top_k));
+  }
+}
+
+ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& pairs,
+                   const at::Tensor& rows) {
+  return {x.index_select(0, rows), weights.index_select(0, pairs).unsqueeze(1)};
+}
+
+}  // namespace
+
+TableRows all_experts(const ArchSpec& arch) {
+  return {.first = 0, .count = arch.moe.experts, .all = arch.moe.experts};
+}
+
+// The residual h, the input x of the experts, the normed input of the router and of the expert for
+// all tokens, and the routing of the tokens. `shares` are the weights before they are scaled by
+// expert.
+struct ExpertsUnit::State {
+  at::Tensor h, x, router_x, shares;
+  Routing routing;
+};
+
+// The fp32 sums of gradients.
+struct ExpertsUnit::Sums {
+  at::Tensor x;        // of the shape of the experts' input
+  at::Tensor routing;  // [T, 2 * top_k]: weights, then top_k zeros
+};
+
+ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts)
+    : arch_(arch.of_layer(arch.layers.at(static_cast<size_t>(layer)))),
+      layer_(layer),
+      experts_(experts),
+      index_(parameters_of(arch, layer, experts), arch.adapter.scaling),
+      places_(places_of(parameters_of(arch, layer, experts), index_, experts)),
+      math_(arch, arch.moe.width),
+      shared_places_{.gate = index_.weight_index(Module::kSharedGate),
+                     .up = index_.weight_index(Module::kSharedUp),
+                     .down = index_.weight_index(Module::kSharedDown)},
+      shared_math_(arch, arch.moe.shared_width),
+      root_(1.0 / std::sqrt(static_cast<double>(arch.hidden))) {
+  const NormPlacement placed = arch.moe.beside ? NormPlacement::kBoth : NormPlacement::kBefore;
+  LONGSHORE_CHECK(arch.norm_placement == placed && arch.residual_scale == 1.0)
+      << arch.family << ": experts between other norms";
+  LONGSHORE_CHECK(!arch.moe.beside || (experts.begins() && experts.ends()))
+      << arch.family << ": a group of experts beside an MLP";
+}
+
+std::string ExpertsUnit::signature() const {
+  const MoeSpec& moe = arch_.moe;
+  return signature_text("experts", arch_.hidden, moe.experts, moe.top_k, moe.width, moe.latent,
+                        moe.shared_width, experts_.first, experts_.count, arch_.norm, arch_.gated,
+                        arch_.activation, moe.scores, moe.groups, moe.kept_groups, moe.correction,
+                        moe.shared_switch, moe.beside ? arch_.intermediate : 0, moe.renormalise,
+                        moe.rounded_weights, moe.transposed, moe.interleaved, moe.clamp != 0.0,
+                        moe.balance != 0.0, moe.watched);
+}
+
+int64_t ExpertsUnit::idle_elements() const {
+  const int64_t met = std::min(arch_.moe.top_k, experts_.count);
+  const int64_t outer = arch_.experts_hidden(), width = arch_.moe.width;
+  int64_t of_one = arch_.expert_elements();
+  if (arch_.adapter.adapts(layer_, Module::kExpertsDown)) {
+    of_one +=
+        arch_.adapter.rank_of(Module::kExpertsGateUp) * (outer + (arch_.gated ? 2 : 1) * width) +
+        arch_.adapter.rank * (outer + width);
+  }
+  return (experts_.count - met) * of_one;
+}
+
+void ExpertsUnit::make_worst(Carry& in) const {
+  if (experts_.begins()) return;
+  const int64_t top_k = arch_.moe.top_k;
+  for (int64_t choice = 0; choice < top_k; ++choice) {
+    const int64_t expert = (experts_.first + choice) % arch_.moe.experts;
+    in.at(1).narrow(1, top_k + choice, 1).fill_(static_cast<double>(expert));
+  }
+}
+
+at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
+  return arch_.moe.scores == RouterScores::kSigmoid ? at::kFloat : x.scalar_type();
+}
+
+at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed) const {
+  const at::Tensor x = normed.to(router_type(normed));
+  const at::Tensor bias = index_.bias(parameters, Module::kRouter);
+  return adapted_product(x, index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()),
+                         bias.defined() ? bias.detach() : bias,
+                         adapter(parameters, Module::kRouter, x.scalar_type()),
+                         /*transposed=*/false);
+}
+
+Lora ExpertsUnit::adapter(UnitParameters parameters, Module module, at::ScalarType type) const {
+  Lora lora;
+  if (!arch_.adapter.adapts(layer_, module)) return lora;
+  lora.a = index_.tensor(parameters, module, ParameterRole::kLoraA).detach().to(type);
+  lora.b = index_.tensor(parameters, module, ParameterRole::kLoraB).detach().to(type);
+  lora.scaling = arch_.adapter.scaling;
+  return lora;
+}
+
+void ExpertsUnit::adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
+                                   const at::Tensor& x, const at::Tensor& sum,
+                                   GradientSink& sink) const {
+  if (!lora.a.defined()) return;
+  const at::Tensor inner_grad = at::mm(grad, lora.b).mul_(lora.scaling);
+  sink.add_product(index_.index(module, ParameterRole::kLoraA), inner_grad, x);
+  sink.add_product(index_.index(module, ParameterRole::kLoraB), grad,
+                   lora.inner_of(x).mul(lora.scaling));
+  sum.add_(at::mm(inner_grad, lora.a));
+}
+
+ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in,
+                                      const MicroBatch& batch) const {
+  State state;
+  if (experts_.begins()) {
+    state.h = in.at(0);
+    if (arch_.moe.beside) {
+      begin_beside(parameters, state);
+      return state;
+    }
+    state.router_x =
+        normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
+                  index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
+    state.x =
+        in_latent() ? product(parameters, Module::kExpertsIn, state.router_x) : state.router_x;
+    at::Tensor correction =
+        batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
+    if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
+    if (correction.defined()) correction = correction.detach().to(at::kFloat);
+    state.routing = route(scores(parameters, state.router_x), arch_.moe, correction);
+    return state;
+  }
+  const int64_t top_k = arch_.moe.top_k;
+  state.routing.weights = in.at(1).narrow(1, 0, top_k).contiguous();
+  state.routing.experts = in.at(1).narrow(1, top_k, top_k).to(at::kLong);
+  state.h = in.at(2);
+  state.x = in.at(3);
+  return state;
+}
+
+void ExpertsUnit::begin_beside(UnitParameters parameters, State& state) const {
+  const auto normed = [&](Module module, NormKind kind) {
+    return normalise(state.h, index_.weight(parameters, module).detach(), {}, kind, arch_.norm_eps);
+  };
+  state.x = normed(Module::kExpertsNorm, arch_.norm);
+  state.router_x = normed(Module::kRouterScale, NormKind::kRms).mul_(root_);
+  state.routing = route(scores(parameters, state.router_x), arch_.moe);
+  state.shares = state.routing.weights;
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  state.routing.weights = state.shares * scales.to(at::kFloat).take(state.routing.experts);
+}
+
+at::Tensor ExpertsUnit::joined(UnitParameters parameters, const Carry& in,
+                               const MicroBatch& batch) const {
+  const at::Tensor& h = in.at(0);
+  const auto normed = [&](Module module, const at::Tensor& x) {
+    return normalise(x, index_.weight(parameters, module), {}, arch_.norm, arch_.norm_eps);
+  };
+  const std::array weights{index_.linear(parameters, Module::kGate, batch),
+                           index_.linear(parameters, Module::kUp, batch)};
+  const std::vector<at::Tensor> inner =
+      linear_group(h, index_.norm(parameters, Module::kMlpNorm, arch_.norm, arch_.norm_eps),
+                   weights, arch_.transposed_weights);
+  const at::Tensor mlp =
+      activate_and_project(inner[0], inner[1], index_.linear(parameters, Module::kDown, batch),
+                           arch_.activation, arch_.transposed_weights);
+  const at::Tensor both = normed(Module::kMlpInnerNorm, mlp) +
+                          normed(Module::kExpertsPostNorm, in.at(1).to(h.scalar_type()));
+  const at::Tensor sum = normed(Module::kMlpPostNorm, both).add_(h);
+  const at::Tensor factor = index_.weight(parameters, Module::kLayerScale);
+  return factor.defined() ? sum * factor.detach() : sum;
+}
+
+Carry ExpertsUnit::joined_backward(UnitParameters parameters, const State& state,
+                                   const MicroBatch& batch, const Carry& grad_out,
+                                   GradientSink& sink) const {
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor sum = at::zeros(state.h.sizes(), wide);
+  add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+  const Carry leaves{state.h.detach().requires_grad_(true), sum.requires_grad_(true)};
+  Carry out;
+  {
+    const at::AutoGradMode grad_mode(true);
+    out = {joined(parameters, leaves, batch)};
+  }
+  return autograd_backward(parameters, leaves, out, grad_out, /*want_grad_in=*/true, sink);
+}
+
+void ExpertsUnit::scale_backward(UnitParameters parameters, const State& state, const Sums& sums,
+                                 GradientSink& sink) const {
+  const at::Tensor grad = sums.routing.narrow(1, 0, arch_.moe.top_k);
+  const int32_t place = index_.weight_index(Module::kRouterExpertScale);
+  if (sink.wants(place)) {
+    const at::Tensor of_each = at::zeros({grad.size(0), arch_.moe.experts}, grad.options());
+    of_each.scatter_(1, state.routing.experts, grad * state.shares);
+    // A matrix product has bits that do not depend on the number of threads.
+    sink.add(place, at::mm(at::ones({1, grad.size(0)}, grad.options()), of_each).view({-1}));
+  }
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  grad.mul_(scales.to(at::kFloat).take(state.routing.experts));
+}
+
+at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
+  if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
+  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
+  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
+  return adapted_product(x, matrix, {}, lora, /*transposed=*/false).sigmoid_().to(at::kFloat);
+}
+
+void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
+                             const at::Tensor& sum) const {
+  const at::Tensor weights = shared_weights(parameters, x);
+  for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
+    const int64_t count = std::min(kExpertRows, x.size(0) - begin);
+    const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
+    sum.narrow(0, begin, count).add_(shared_math_.outputs(parameters, shared_places_, rows));
+  }
+}
+
+void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x,
+                                  const at::Tensor& grad, const Sums& sums,
+                                  GradientSink& sink) const {
+  const at::Tensor weights = shared_weights(parameters, x);
+  const int32_t place = index_.weight_index(Module::kSharedSwitch);
+  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch);
+  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
+  for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
+    const int64_t count = std::min(kExpertRows, x.size(0) - begin);
+    const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
+    const ExpertMath::Gradients grads = shared_math_.gradients(parameters, shared_places_, rows,
+                                                               grad.narrow(0, begin, count), sink);
+    const at::Tensor grad_x = sums.x.narrow(0, begin, count).add_(grads.x);
+    if (place < 0) continue;
+    const at::Tensor grad_switch =
+        at::sigmoid_backward(grads.weights.unsqueeze(1), rows.weights).to(x.scalar_type());
+    if (sink.wants(place)) sink.add_product(place, grad_switch, rows.x);
+    grad_x.add_(at::mm(grad_switch, matrix.detach()));
+    adapter_backward(lora, Module::kSharedSwitch, grad_switch, rows.x, grad_x, sink);
+  }
+}
+
+at::Tensor ExpertsUnit::product(UnitParameters parameters, Module module,
+                                const at::Tensor& x) const {
+  return at::mm(x, index_.weight(parameters, module).detach().t());
+}
+
+at::Tensor ExpertsUnit::product_backward(UnitParameters parameters, Module module,
+                                         const at::Tensor& x, const at::Tensor& grad,
+                                         GradientSink& sink) const {
+  const int32_t place = index_.weight_index(module);
+  if (sink.wants(place)) sink.add_product(place, grad, x);
+  return at::mm(grad, index_.weight(parameters, module).detach());
+}
+
+at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
+                                    const at::Tensor& grad, GradientSink& sink) const {
+  const at::ScalarType compute = state.h.scalar_type();
+  at::Tensor sum;
+  if (sink.wants(index_.weight_index(Module::kExpertsOut))) {
+    const auto wide = state.x.options().dtype(at::kFloat);
+    sum =
+        experts_.begins() ? at::zeros(state.x.sizes(), wide) : in.at(0).to(at::kFloat, false, true);
+    add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+    sum = sum.to(compute);
+  }
+  return product_backward(parameters, Module::kExpertsOut, sum, grad, sink);
+}
+
+void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
+                              const at::Tensor& sum) const {
+  const int64_t top_k = arch_.moe.top_k;
+  const at::Tensor weights = state.routing.weights.view({-1});
+  for (int64_t i = 0; i < experts_.count; ++i) {
+    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
+    for_pieces_of(experts_.first + i, tokens, top_k,
+                  [&](const at::Tensor& pairs, const at::Tensor& rows) {
+                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    add_to_rows(sum, rows, math_.outputs(parameters, places, own));
+                  });
+  }
+}
+
+void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state,
+                                   const at::Tensor& grad, const Sums& sums,
+                                   GradientSink& sink) const {
+  const int64_t top_k = arch_.moe.top_k;
+  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
+  const at::Tensor weights = state.routing.weights.view({-1});
+  const at::Tensor grad_weights = sums.routing.view({-1});
+  for (int64_t i = experts_.count; i-- > 0;) {
+    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
+    for_pieces_of(experts_.first + i, tokens, top_k,
+                  [&](const at::Tensor& pairs, const at::Tensor& rows) {
+                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    const ExpertMath::Gradients grads =
+                        math_.gradients(parameters, places, own, grad.index_select(0, rows), sink);
+                    add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
+                    // A row of `routing` has top_k more elements behind those of the weights.
+                    copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
+                  });
+  }
+}
+
+void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
+                                  const at::Tensor& balance, const Sums& sums,
+                                  const at::Tensor& input, GradientSink& sink) const {
+  const int32_t weight = index_.weight_index(Module::kRouter);
+  const int32_t bias = index_.bias_index(Module::kRouter);
+  const at::Tensor wide =
+      route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), balance, state.routing, arch_.moe);
+  const at::ScalarType type = router_type(state.router_x);
+  const at::Tensor grad = wide.to(type);
+  if (sink.wants(weight)) sink.add_product(weight, grad, state.router_x.to(type));
+  if (bias >= 0 && sink.wants(bias)) {
+    sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
+  }
+  input.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
+  adapter_backward(adapter(parameters, Module::kRouter, type), Module::kRouter, grad,
+                   state.router_x.to(type), input, sink);
+}
+
+at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, NormKind kind,
+                                      const at::Tensor& h, const at::Tensor& grad,
+                                      GradientSink& sink) const {
+  const at::Tensor weight = index_.weight(parameters, module).detach();
+  const int32_t weight_index = index_.weight_index(module);
+  const int32_t bias_index = index_.bias_index(module);
+  const auto sum_for = [&](int32_t index) {
+    const bool wanted = index >= 0 && sink.wants(index);
+    return wanted ? at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)) : at::Tensor();
+  };
+  const at::Tensor weight_sum = sum_for(weight_index), bias_sum = sum_for(bias_index);
+  const at::Tensor result = fused::norm_backward(grad.to(h.scalar_type()), h, weight, kind,
+                                                 arch_.norm_eps, weight_sum, bias_sum);
+  if (weight_sum.defined()) sink.add(weight_index, weight_sum);
+  if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+  return result;
+}
+
+Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
+                           const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  const State state = begin(parameters, in, batch);
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor sum = experts_.begins() ? at::zeros(state.x.sizes(), wide) : in.at(0).clone();
+  at::Tensor h = state.h;
+  if (experts_.begins() && arch_.moe.shared_width > 0) {
+    // A sum of another width cannot hold that expert's output, so the residual does.
+    const at::Tensor output = in_latent() ? h.to(at::kFloat, false, /*copy=*/true) : sum;
+    add_shared(parameters, state.router_x, output);
+    if (in_latent()) h = output.to(h.scalar_type());
+  }
+  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
+  if (experts_.begins() && batch.routers != nullptr) {
+    batch.routers->note(layer_, tokens.starts, state.routing.of_all);
+  }
+  add_experts(parameters, state, tokens, sum);
+  if (arch_.moe.beside) {
+    Carry out{joined(parameters, {state.h, sum}, batch)};
+    out.insert(out.end(), in.begin() + 1, in.end());
+    return out;
+  }
+  if (experts_.ends()) {
+    const at::Tensor output = sum.to(h.scalar_type());
+    return {(in_latent() ? product(parameters, Module::kExpertsOut, output) : output).add_(h)};
+  }
+  const at::Tensor routing =
+      experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
+                        : in.at(1);
+  return {sum, routing, h, state.x};
+}
+
+Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            const Carry& grad_out, GradientSink& sink) const {
+  const State state = begin(parameters, in, batch);
+  const at::ScalarType compute = state.h.scalar_type();
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  Sums sums;
+  at::Tensor grad_h;
+  at::Tensor grad = grad_out.at(0).to(compute);
+  if (experts_.ends()) {
+    sums.x = at::zeros(state.x.sizes(), wide);
+    sums.routing = at::zeros({state.x.size(0), 2 * arch_.moe.top_k}, wide);
+    if (arch_.moe.beside) {
+      const Carry grads = joined_backward(parameters, state, batch, {grad}, sink);
+      grad_h = grads.at(0), grad = grads.at(1).to(compute);
+    } else {
+      grad_h = grad.clone();  // the buffer of grad_out is reused
+      if (in_latent()) grad = grad_of_sum(parameters, state, in, grad, sink);
+    }
+  } else {
+    sums.routing = grad_out.at(1);
+    grad_h = grad_out.at(2);
+    sums.x = grad_out.at(3);
+  }
+  experts_backward(parameters, state, grad, sums, sink);
+  if (!experts_.begins()) return {grad.to(at::kFloat), sums.routing, grad_h, sums.x};
+  if (in_latent()) {
+    sums.x =
+        product_backward(parameters, Module::kExpertsIn, state.router_x, sums.x.to(compute), sink)
+            .to(at::kFloat);
+  }
+  if (arch_.moe.shared_width > 0) {
+    shared_backward(parameters, state.router_x, in_latent() ? grad_h : grad, sums, sink);
+  }
+  const at::Tensor balance = batch.routers != nullptr ? batch.routers->gradient() : at::Tensor();
+  const Module norm = arch_.moe.beside ? Module::kExpertsNorm : Module::kMlpNorm;
+  if (!arch_.moe.beside) {
+    router_backward(parameters, state, balance, sums, sums.x, sink);
+  } else {
+    scale_backward(parameters, state, sums, sink);
+    const at::Tensor input = at::zeros(state.x.sizes(), wide);
+    router_backward(parameters, state, balance, sums, input, sink);
+    grad_h = grad_h + norm_backward(parameters, Module::kRouterScale, NormKind::kRms, state.h,
+                                    input.mul_(root_), sink);
+  }
+  Carry grads{norm_backward(parameters, norm, arch_.norm, state.h, sums.x, sink).add_(grad_h)};
+  if (arch_.moe.beside) grads.insert(grads.end(), grad_out.begin() + 1, grad_out.end());
+  return grads;
+}
+
+SparseBlock::SparseBlock(const ArchSpec& arch, int64_t layer)
+    : attention_parameters_(block_parameters(arch, {}, layer, BlockPart::kAttention).size()),
+      attention_(arch, layer, BlockPart::kAttention),
+      experts_(arch, layer, all_experts(arch)) {}
+
+std::string SparseBlock::signature() const {
+  return attention_.signature() + "; " + experts_.signature();
+}
+
+Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
+                           const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  return experts_.forward(parameters.subspan(attention_parameters_),
+                          attention_.forward(parameters.first(attention_parameters_), in, batch),
+                          batch);
+}
+
+Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            const Carry& grad_out, GradientSink& sink) const {
+  const UnitParameters own = parameters.first(attention_parameters_);
+  Carry leaves, h;
+  for (const at::Tensor& tensor : in) leaves.push_back(tensor.detach().requires_grad_(true));
+  {
+    const at::AutoGradMode grad_mode(true);
+    h = attention_.forward(own, leaves, batch);
+  }
+  std::vector<int32_t> expert_parameters(parameters.size() - attention_parameters_);
+  std::iota(expert_parameters.begin(), expert_parameters.end(),
+            static_cast<int32_t>(attention_parameters_));
+  MappedSink expert_sink(&sink, &expert_parameters);
+  const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
+                                       {h.front().detach()}, batch, grad_out, expert_sink);
+  Carry grads = autograd_backward(own, leaves, h, grad, /*want_grad_in=*/true, sink);
+  // Several layers add to the gradients of keys and values.
+  for (size_t i = 1; i < grads.size(); ++i) grads[i] = grads[i].to(at::kFloat);
+  return grads;
+}
+
+}  // namespace longshore

@@ -1,0 +1,135 @@
+// sparse_units: a block whose MLP is a router with experts, whole or cut into groups. DecoderModel
+// builds them; they are immutable. Compute thread only.
+//
+// [Note: experts run backward by themselves] An autograd graph would hold gate and up of every
+// choice, top_k times those of a dense MLP, or need a second forward pass to build it. Instead
+// backward runs expert by expert, last to first: it recomputes gate and up, then adds all gradients
+// to the sums (expert_math.h). It recomputes norm and routing from the activation checkpoint with
+// the same operations and bits, or gets them with the carry. So a sparse block keeps no graph with
+// recompute = "none".
+//
+// [Note: groups of experts] The first group of a layer has norm, router and the expert for all
+// tokens; the last one adds the residual. The carry between groups is the running sum of outputs
+// (fp32), weights and indices of the chosen experts (fp32 [T, 2 * top_k]), the residual, and the
+// experts' input, whose gradient is summed in fp32. Sums run in the order of experts (backward:
+// reversed) for any grouping, so bits do not depend on it. Where the experts work in a width of
+// their own (MoeSpec::latent), the residual has the output of the expert for all tokens, and the
+// last group, which has the matrix behind the experts, adds up its sum again in backward.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/decoder/decoder_units.h"
+#include "model/decoder/expert_math.h"
+#include "model/parameters/unit_cut.h"
+#include "model/units/adapted_product.h"
+
+namespace longshore {
+
+// Returns the group of all experts of a layer.
+TableRows all_experts(const ArchSpec& arch);
+
+// A layer's norm, router and experts with the residual, or a group of its experts.
+class ExpertsUnit : public Unit {
+ public:
+  ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts);
+  std::string signature() const override;
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
+  // Makes all positions choose the same experts, as many of this unit's as possible. The first
+  // group needs no values: for a zero input equal scores choose the lowest experts.
+  void make_worst(Carry& in) const override;
+  int64_t idle_elements() const override;
+  bool has_router() const override { return experts_.begins(); }
+  Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override;
+
+ private:
+  struct State;
+  struct Sums;
+  State begin(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
+  // Sets what differs in State where experts run beside the MLP.
+  void begin_beside(UnitParameters parameters, State& state) const;
+  // Returns the block's output where experts run beside the MLP. `in` is the residual and the sum
+  // of the experts' outputs, [T, hidden] each. Has an autograd graph if its inputs do.
+  at::Tensor joined(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
+  // Returns the gradients of joined()'s inputs, given that of its output.
+  Carry joined_backward(UnitParameters parameters, const State& state, const MicroBatch& batch,
+                        const Carry& grad_out, GradientSink& sink) const;
+  // Adds the gradient of the experts' scales and multiplies that of the weights by them.
+  void scale_backward(UnitParameters parameters, const State& state, const Sums& sums,
+                      GradientSink& sink) const;
+  // Returns the dtype in which the router computes.
+  at::ScalarType router_type(const at::Tensor& x) const;
+  at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
+  // Returns the adapter of the router or the switch in this dtype; without tensors if it has none.
+  Lora adapter(UnitParameters parameters, Module module, at::ScalarType type) const;
+  // Adds the gradients of that adapter, given that of the output, and what flows through it to x to
+  // rows of `sum`.
+  void adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
+                        const at::Tensor& x, const at::Tensor& sum, GradientSink& sink) const;
+  // Whether the experts work in another width than the model.
+  bool in_latent() const { return arch_.moe.latent > 0; }
+  at::Tensor product(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  // Returns the gradient of x, given that of product().
+  at::Tensor product_backward(UnitParameters parameters, Module module, const at::Tensor& x,
+                              const at::Tensor& grad, GradientSink& sink) const;
+  // Returns the gradient of the sum of the experts' outputs, given that of the matrix behind them,
+  // whose gradient it adds. `in` is the carry of the last group.
+  at::Tensor grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
+                         const at::Tensor& grad, GradientSink& sink) const;
+  at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
+  void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
+  void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,
+                       const Sums& sums, GradientSink& sink) const;
+  void add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
+                   const at::Tensor& sum) const;
+  void experts_backward(UnitParameters parameters, const State& state, const at::Tensor& grad,
+                        const Sums& sums, GradientSink& sink) const;
+  // Adds the gradient of the router's input to `input`, fp32 [T, hidden].
+  void router_backward(UnitParameters parameters, const State& state, const at::Tensor& balance,
+                       const Sums& sums, const at::Tensor& input, GradientSink& sink) const;
+  // Returns the gradient of h, which the norm of this module took.
+  at::Tensor norm_backward(UnitParameters parameters, Module module, NormKind kind,
+                           const at::Tensor& h, const at::Tensor& grad, GradientSink& sink) const;
+
+  ArchSpec arch_;
+  int64_t layer_;
+  TableRows experts_;
+  ModuleIndex index_;
+  std::vector<ExpertPlaces> places_;  // of the unit's experts
+  ExpertMath math_;
+  ExpertPlaces shared_places_;
+  ExpertMath shared_math_;
+  double root_;  // factor of the router's input beside an MLP
+};
+
+// A block of attention and all experts. Keys and values that later layers read pass through the
+// experts.
+class SparseBlock : public UnitAround<Unit> {
+ public:
+  SparseBlock(const ArchSpec& arch, int64_t layer);
+  std::string signature() const override;
+  int64_t idle_elements() const override { return experts_.idle_elements(); }
+  bool has_router() const override { return true; }
+  Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override;
+
+ private:
+  const UnitCode& code() const override { return attention_; }
+
+  size_t attention_parameters_;
+  DecoderBlock attention_;
+  ExpertsUnit experts_;
+};
+
+}  // namespace longshore

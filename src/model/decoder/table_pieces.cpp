@@ -1,0 +1,451 @@
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "device/gpu_tensors.h"
+#include "model/decoder/decoder_units.h"
+#include "model/decoder/head_unit.h"
+#include "model/ops/fused_ops.h"
+#include "model/ops/row_ops.h"
+#include "model/ops/wide_products.h"
+
+namespace longshore {
+namespace {
+
+// [Note: a head in pieces] Every piece passes on the normed hidden state x unchanged, the
+// log-sum-exp over the vocabulary so far for each position, and the target's score once its piece
+// has run. With `out` the log-sum-exp after a piece and g its gradient, the gradient of the piece's
+// scores is g * exp(scores - out) and that of the log-sum-exp before it g * exp(before - out). This
+// is exact and recomputed from x, so scores of all positions or the whole vocabulary never exist.
+// The last piece computes the loss. With distillation the pieces pass on the sums of DistillState
+// instead ([Note: distillation]). Gradients of x are computed and summed in fp32: rounded to bf16
+// in each piece, gradients of small models were up to 1.3 times as far from fp32 as a whole head's.
+
+constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // indices into a head's carry
+
+// Returns left x right in fp32: the caller sums such products.
+at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
+  at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
+  add_wide_product(sum, left, right);
+  return sum;
+}
+
+// Calls work(positions, begin) for each chunk of trained positions, of which `begin` is the first.
+template <typename Work>
+void for_each_chunk(const UnitCode& rows, const MicroBatch& batch, const Work& work) {
+  const int64_t chunk =
+      rows.positions_at_once(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const at::Tensor positions = trained_positions(batch.targets);
+  const int64_t count = positions.size(0);
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    work(positions.narrow(0, begin, std::min(chunk, count - begin)), begin);
+  }
+}
+
+// Returns the carry's sums of distillation at some positions.
+DistillState state_at(const Carry& carry, const at::Tensor& rows) {
+  return {carry.at(kLog).index_select(0, rows), carry.at(kTarget).index_select(0, rows)};
+}
+
+void put_state(const DistillState& state, const at::Tensor& rows, Carry& carry) {
+  copy_rows(carry[kLog], rows, state.logs);
+  copy_rows(carry[kTarget], rows, state.sums);
+}
+
+// Adds the rows of its tokens to the carry; other positions stay. The last piece adds learned
+// positions. Each row belongs to one piece, so the bits equal those of the whole embedding.
+class EmbeddingPiece : public Unit {
+ public:
+  EmbeddingPiece(const ArchSpec& arch, const TableRows& rows)
+      : rows_(rows),
+        scale_(arch.embedding_scale),
+        scale_rounded_(arch.embedding_scale_rounded),
+        norm_eps_(embedding_norm_eps(arch)),
+        learned_positions_(rows.ends() && arch.position == PositionKind::kLearned) {}
+  std::string signature() const override {
+    return std::string("embedding piece") + (rows_.begins() ? " first" : "") +
+           (norm_eps_ ? " normed" : "") + (learned_positions_ ? " positions" : "");
+  }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
+  Carry forward(UnitParameters parameters, const Carry& in,
+                const MicroBatch& batch) const override {
+    const at::NoGradGuard no_grad;
+    const auto [inside, local] = find_rows(batch.tokens, rows_);
+    at::Tensor x = at::index_select(parameters[0], 0, local);
+    if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
+    if (norm_eps_) x = normed_rows(x, *norm_eps_);
+    x = joined_rows(std::move(x), inside, rows_, in, 0);
+    if (learned_positions_) x.add_(at::index_select(parameters[1], 0, batch.positions));
+    return {x};
+  }
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry&, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override {
+    const at::Tensor& grad = grad_out.at(0);
+    if (sink.wants(0)) {
+      const auto [inside, local] = find_rows(batch.tokens, rows_);
+      at::Tensor values;
+      if (norm_eps_) {
+        const at::Tensor rows = parameters[0].detach().index_select(0, local);
+        values = normed_rows_backward(grad, rows, *norm_eps_);
+      } else {
+        values =
+            scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
+      }
+      add_rows_inside(std::move(values), inside, local, sink);
+    }
+    if (learned_positions_ && sink.wants(1)) sink.add_rows(1, batch.positions, grad);
+    if (rows_.begins()) return {};
+    return {grad};
+  }
+
+ private:
+  TableRows rows_;
+  double scale_;
+  bool scale_rounded_;
+  std::optional<double> norm_eps_;
+  bool learned_positions_;  // the second parameter, after the table
+};
+
+// The code that all pieces of a head share. Carry: log-sum-exp and target score, fp32 [T, 1], x.
+class HeadRows : public UnitCode {
+ public:
+  HeadRows(const ArchSpec& arch, const TableRows& rows)
+      : rows_(rows),
+        norm_kind_(arch.final_norm_kind()),
+        norm_eps_(arch.norm_eps),
+        rule_(arch),
+        distill_(arch.distill),
+        index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
+                             : std::vector<ModuleParameter>()),
+        table_index_(rows.begins()
+                         ? static_cast<int32_t>(head_parameters(arch, {}, /*tied=*/true).size())
+                         : 0) {}
+  std::string signature() const override {
+    return std::string("head piece") + (rows_.begins() ? " first " : " ") +
+           std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(rows_.count) +
+           (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "") +
+           signature_of(distill_);
+  }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return head_chunk_positions(rows_.count, device);
+  }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32) +
+                          gpu_bytes_of(distill_));
+  }
+  // The settings of distillation, whose sums the carry has then; empty with other losses.
+  const std::optional<DistillOptions>& distill() const { return distill_; }
+  int64_t teacher_tokens() const override { return distill_ ? distill_->top_k : 0; }
+  // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
+  Carry begin(UnitParameters parameters, const Carry& in) const {
+    if (!rows_.begins()) return in;
+    const at::Tensor& hidden = in.at(0);
+    const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+    if (distill_) {
+      DistillState none = DistillState::before(hidden.size(0), fp32);
+      return {none.logs, none.sums, norm(parameters, hidden)};
+    }
+    return {at::full({hidden.size(0), 1}, -std::numeric_limits<float>::infinity(), fp32),
+            at::zeros({hidden.size(0), 1}, fp32), norm(parameters, hidden)};
+  }
+  // Adds the piece's rows to the log-sum-exp and the target's score.
+  void add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
+    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
+      Chunk chunk = chunk_of(parameters, carry, batch, rows);
+      if (batch.hits != nullptr) {
+        batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
+      }
+      if (distill_) {
+        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0),
+                                   rows.device());
+        const DistillScores scores(&teacher, std::move(chunk.scores), rows_.first,
+                                   batch.targets.index_select(0, rows));
+        put_state(scores.after(state_at(carry, rows)), rows, carry);
+        return;
+      }
+      const at::Tensor of_target = chunk.scores.gather(1, chunk.targets);
+      const at::Tensor target = carry[kTarget].index_select(0, rows);
+      copy_rows(carry[kLog], rows, chunk.after);
+      copy_rows(carry[kTarget], rows, at::where(chunk.inside, of_target, target));
+    });
+  }
+  // Turns the gradient of the carry after the rows into that before; adds to x's in place.
+  Carry rows_backward(UnitParameters parameters, const Carry& before, const MicroBatch& batch,
+                      const Carry& grad_out, GradientSink& sink) const {
+    Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
+    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
+      Chunk chunk = chunk_of(parameters, before, batch, rows);
+      at::Tensor by_scores = std::move(chunk.scores);
+      if (distill_) {
+        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0),
+                                   rows.device());
+        DistillScores scores(&teacher, std::move(by_scores), rows_.first,
+                             batch.targets.index_select(0, rows));
+        const DistillState earlier = state_at(before, rows), by_after = state_at(grad_out, rows);
+        const DistillState after = scores.after(earlier);
+        copy_rows(grad[kLog], rows, chained(earlier, after, by_after).logs);
+        by_scores = scores.by_logits(after, by_after);
+      } else {
+        const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
+        copy_rows(grad[kLog], rows, (chunk.before - chunk.after).exp_().mul_(by_after));
+        by_scores.sub_(chunk.after).exp_().mul_(by_after);
+        const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
+        add_in_rows(by_scores, chunk.targets,
+                    at::where(chunk.inside, by_target, at::zeros_like(by_target)));
+      }
+      const at::Tensor by_product =
+          rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
+      if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
+      add_to_rows(grad[kHidden], rows, wide_product(by_product, table(parameters)));
+    });
+    return grad;
+  }
+  // Turns the gradient of begin()'s result into the input's.
+  Carry begin_backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                       Carry grad, GradientSink& sink) const {
+    if (!rows_.begins()) return grad;
+    const at::Tensor& hidden = in.at(0);
+    const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
+    const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
+    const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
+    const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+    at::Tensor weight_sum, bias_sum;
+    if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
+    if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
+    at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
+    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t) {
+      const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
+      copy_rows(grad_in, rows,
+                fused::norm_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
+                                     norm_eps_, weight_sum, bias_sum));
+    });
+    if (weight_sum.defined()) sink.add(weight_index, weight_sum);
+    if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+    return {grad_in};
+  }
+  at::Tensor scores(UnitParameters parameters, const Carry& in, const at::Tensor& positions) const {
+    const at::NoGradGuard no_grad;
+    const at::Tensor& from = in.at(rows_.begins() ? 0 : kHidden);
+    const at::Tensor x = from.index_select(0, positions.to(from.device()));
+    return rule_.scores(rows_.begins() ? norm(parameters, x) : x, table(parameters));
+  }
+
+ private:
+  at::Tensor table(UnitParameters parameters) const {
+    return parameters[static_cast<size_t>(table_index_)];
+  }
+  at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const {
+    return normalise(x, index_.weight(parameters, Module::kFinalNorm),
+                     index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
+  }
+  // The piece's scores at `rows`, and the targets that lie in the piece.
+  // Bytes of logits, and in fp32 of scores, their exponentials and, with a cap, the tanh.
+  struct Chunk {
+    at::Tensor x;              // [N, hidden]
+    at::Tensor scores;         // fp32 [N, count]
+    at::Tensor bent;           // LogitRule::bend(), if scores are capped
+    at::Tensor inside;         // bool [N, 1]: the target is in the piece
+    at::Tensor targets;        // int64 [N, 1]: the target's row in the piece
+    at::Tensor before, after;  // fp32 [N, 1]: log-sum-exp before and after the piece
+  };
+  Chunk chunk_of(UnitParameters parameters, const Carry& carry, const MicroBatch& batch,
+                 const at::Tensor& rows) const {
+    Chunk chunk;
+    chunk.x = carry.at(kHidden).index_select(0, rows);
+    at::Tensor logits = rule_.project(chunk.x, table(parameters));
+    if (rule_.caps()) {
+      chunk.bent = rule_.bend(logits);
+      logits.reset();
+      chunk.scores = chunk.bent * rule_.cap();
+    } else {
+      chunk.scores = logits.to(at::kFloat);
+    }
+    if (distill_) return chunk;
+    const auto [inside, local] = find_rows(batch.targets.index_select(0, rows), rows_);
+    chunk.inside = inside.unsqueeze(1);
+    chunk.targets = local.unsqueeze(1);
+    chunk.before = carry.at(kLog).index_select(0, rows);
+    chunk.after = at::logaddexp(chunk.before, at::logsumexp(chunk.scores, 1, /*keepdim=*/true));
+    return chunk;
+  }
+
+  TableRows rows_;
+  NormKind norm_kind_;
+  double norm_eps_;
+  LogitRule rule_;
+  std::optional<DistillOptions> distill_;
+  ModuleIndex index_;    // of the final norm, in the first piece
+  int32_t table_index_;  // after the norm: owned or tied
+};
+
+class HeadPiece : public UnitAround<Unit> {
+ public:
+  HeadPiece(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
+  Carry forward(UnitParameters parameters, const Carry& in,
+                const MicroBatch& batch) const override {
+    const at::NoGradGuard no_grad;
+    Carry carry = rows_.begin(parameters, in);
+    // The tensors are cloned because the caller keeps the input.
+    for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+    rows_.add_rows(parameters, carry, batch);
+    return carry;
+  }
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override {
+    const Carry before = rows_.begin(parameters, in);
+    return rows_.begin_backward(parameters, in, batch,
+                                rows_.rows_backward(parameters, before, batch, grad_out, sink),
+                                sink);
+  }
+  at::Tensor logits(UnitParameters parameters, const Carry& in,
+                    const at::Tensor& positions) const override {
+    return rows_.scores(parameters, in, positions);
+  }
+
+ private:
+  const UnitCode& code() const override { return rows_; }
+
+  HeadRows rows_;
+};
+
+// The last of at least two pieces; it computes the loss.
+class HeadLoss : public UnitAround<LossUnit> {
+ public:
+  HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
+  std::string signature() const override { return rows_.signature() + " loss"; }
+  LossUnit::Result loss(UnitParameters parameters, const Carry& in,
+                        const MicroBatch& batch) const override {
+    const at::NoGradGuard no_grad;
+    if (rows_.distill()) return distil(parameters, in, batch, 1.0, nullptr);
+    at::Tensor factors;
+    return score(parameters, in, batch, trained_positions(batch.targets), factors);
+  }
+  LossUnit::Result loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                      const MicroBatch& batch, double scale, bool want_grad_in,
+                                      GradientSink& sink) const override {
+    const at::NoGradGuard no_grad;
+    const auto fp32 = in.at(kHidden).options().dtype(at::kFloat).requires_grad(false);
+    Carry grad_out = {at::zeros(in.at(kLog).sizes(), fp32), at::zeros(in.at(kTarget).sizes(), fp32),
+                      at::zeros(in.at(kHidden).sizes(), fp32)};
+    Result result;
+    if (rows_.distill()) {
+      result = distil(parameters, in, batch, scale, &grad_out);
+    } else {
+      const at::Tensor trained = trained_positions(batch.targets);
+      at::Tensor factors;
+      result = score(parameters, in, batch, trained, factors);
+      copy_rows(grad_out[kLog], trained, factors.mul_(scale).unsqueeze(1));
+      grad_out[kTarget] = grad_out[kLog].neg();
+    }
+    Carry grad = rows_.rows_backward(parameters, in, batch, grad_out, sink);
+    if (want_grad_in) result.grad_in = std::move(grad);
+    return result;
+  }
+  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
+                    const at::Tensor& positions) const override {
+    return rows_.scores(parameters, in, positions);
+  }
+
+ private:
+  // Computes the loss; `factors` (fp32 [trained]) become those of the positions' losses in it.
+  LossUnit::Result score(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                         const at::Tensor& trained, at::Tensor& factors) const {
+    Carry carry = in;
+    for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+    rows_.add_rows(parameters, carry, batch);
+    if (batch.hits != nullptr) batch.hits->compare_pieces(trained, batch.targets);
+    const at::Tensor losses = (carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1});
+    Result result;
+    if (batch.preference) {
+      factors = apply_preference(batch, trained, losses, result).to(losses.device());
+      return result;
+    }
+    result.trained = trained.size(0);
+    result.loss = ordered_sum(losses, batch.column(kWeightColumn));
+    factors = at::ones_like(losses);
+    if (const at::Tensor weights = weights_of(batch); weights.defined()) factors.copy_(weights);
+    return result;
+  }
+  // Computes the loss of distillation; `grad_out`, unless it is null, becomes its gradient by the
+  // carry after the piece's rows.
+  LossUnit::Result distil(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                          double scale, Carry* grad_out) const {
+    Carry carry = in;
+    for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+    rows_.add_rows(parameters, carry, batch);
+    if (batch.hits != nullptr) {
+      batch.hits->compare_pieces(trained_positions(batch.targets), batch.targets);
+    }
+    Result result;
+    const at::Tensor weights = weights_of(batch);
+    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
+      const int64_t count = rows.size(0);
+      const TeacherChunk teacher(*rows_.distill(), batch.all_columns(), begin, count,
+                                 rows.device());
+      const DistillState all = state_at(carry, rows);
+      const at::Tensor divergence = teacher.divergences(all);
+      const at::Tensor losses = teacher.losses(all, divergence);
+      std::span<const float> some = batch.column(kWeightColumn);
+      if (!some.empty())
+        some = some.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+      // HOST WAIT, on a GPU: these sums are the step's results.
+      result.loss += ordered_sum(losses, some);
+      result.trained += count;
+      result.distill += {.tokens = count, .kl = ordered_sum(divergence)};
+      if (grad_out == nullptr) return;
+      at::Tensor factors = at::full_like(divergence, scale);
+      if (weights.defined()) {
+        factors.mul_(weights.narrow(0, begin, count).unsqueeze(1).to(rows.device()));
+      }
+      put_state(teacher.derivatives(all, factors), rows, *grad_out);
+    });
+    return result;
+  }
+  const UnitCode& code() const override { return rows_; }
+
+  HeadRows rows_;
+};
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows) {
+  const at::Tensor inside = at::logical_and(ids >= rows.first, ids < rows.first + rows.count);
+  return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
+}
+
+at::Tensor joined_rows(at::Tensor values, const at::Tensor& inside, const TableRows& rows,
+                       const Carry& in, size_t place) {
+  const at::Tensor mask = inside.unsqueeze(1);
+  return rows.begins() ? values.masked_fill_(at::logical_not(mask), 0.0)
+                       : at::where(mask, values, in.at(place));
+}
+
+void add_rows_inside(at::Tensor values, const at::Tensor& inside, const at::Tensor& local,
+                     GradientSink& sink) {
+  values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
+  sink.add_rows(0, local, values);
+}
+
+std::unique_ptr<Unit> make_embedding_piece(const ArchSpec& arch, const TableRows& rows) {
+  return std::make_unique<EmbeddingPiece>(arch, rows);
+}
+
+std::unique_ptr<Unit> make_head_piece(const ArchSpec& arch, const TableRows& rows) {
+  return std::make_unique<HeadPiece>(arch, rows);
+}
+
+std::unique_ptr<LossUnit> make_head_loss(const ArchSpec& arch, const TableRows& rows) {
+  return std::make_unique<HeadLoss>(arch, rows);
+}
+
+}  // namespace longshore

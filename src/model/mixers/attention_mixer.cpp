@@ -1,0 +1,148 @@
+#include "model/mixers/mixer.h"
+
+#include <optional>
+#include <utility>
+
+#include "model/attention/gpu_attention.h"
+#include "model/ops/rope_table.h"
+
+namespace longshore {
+namespace {
+
+// The attention of every decoder family.
+class AttentionMixer final : public Mixer {
+ public:
+  AttentionMixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
+      : Mixer(arch, layer, index) {
+    if (arch_.position == PositionKind::kRope && layer_.rotates) {
+      rope_.emplace(rope_spec(), arch_.head_dim);
+    }
+  }
+  std::string signature() const override {
+    const RopeSpec& rope = rope_spec();
+    return signature_text(
+        " attention", arch_.heads, arch_.kv_heads, arch_.head_dim, layer_.window, arch_.qk_norm,
+        arch_.fused_qkv, arch_.position, layer_.rotates, arch_.query_growth_beta != 0.0,
+        arch_.qk_norm_after_rope, arch_.qkv_clip != 0.0, arch_.score_cap != 0.0, arch_.sinks,
+        arch_.output_gate, arch_.own_gate_matrix, arch_.value_norm, layer_.values_are_keys,
+        layer_.keys_of >= 0, rope.rotary_dim(arch_.head_dim), rope.pairs,
+        rope.attention_factor != 1.0, rope.scaling == RopeSpec::Scaling::kLong);
+  }
+  // Includes the lengths at which memory changes, such as the window (then one piece).
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    std::vector<int64_t> lengths = {longest};
+    if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
+    // Documents above the original length need one row of frequencies per position.
+    const RopeSpec& rope = rope_spec();
+    const int64_t first_long = rope.original_max_positions + 1;
+    if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
+      lengths.push_back(first_long);
+    }
+    // This length slightly overfills the calls of FlashAttention's backward, so one more runs.
+    const int64_t padded = kFlashPadding - 1;
+    if (device == DeviceKind::kCuda && padded < longest) lengths.push_back(padded);
+    lengths.push_back(1);
+    return lengths;
+  }
+  AttentionHeads attention_heads() const override {
+    if (arch_.score_cap != 0.0) return {};  // no kernel of a GPU caps scores
+    return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
+  }
+  at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
+                     const MicroBatch& batch, Values values, KeysValues* shared) const override {
+    std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
+    qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
+    if (layer_.keys_of >= 0) {
+      qkv.insert(qkv.end(), {shared->keys, shared->values});
+    } else {
+      if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
+      qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
+      qkv[2] = clipped(qkv[2]);
+      if (shared != nullptr) *shared = {qkv[1], qkv[2]};
+    }
+    if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
+    const AttentionShape shape{.heads = arch_.heads,
+                               .kv_heads = arch_.kv_heads,
+                               .head_dim = arch_.head_dim,
+                               .window = layer_.window,
+                               .scale = layer_.attention_scale,
+                               .cap = arch_.score_cap};
+    at::Tensor mixed =
+        attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
+               index_.weight(parameters, Module::kSinks), attention_place(batch.results));
+    if (arch_.output_gate) mixed = mixed * at::sigmoid(qkv[3]);
+    qkv.clear();
+    return products(parameters, mixed, {}, {Module::kOutput}, batch, values)[0];
+  }
+
+ private:
+  const RopeSpec& rope_spec() const { return layer_.local_rope ? arch_.local_rope : arch_.rope; }
+  // Returns query, key and value, and the gate of the output if the family has one. A layer that
+  // reads another's keys and values has the query alone.
+  std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x,
+                                          const NormWeights& norm, const MicroBatch& batch) const {
+    if (!arch_.fused_qkv) {
+      std::vector<Module> modules{Module::kQuery};
+      if (layer_.keys_of >= 0) return products(parameters, x, norm, modules, batch);
+      modules.push_back(Module::kKey);
+      if (!layer_.values_are_keys) modules.push_back(Module::kValue);
+      if (arch_.own_gate_matrix) modules.push_back(Module::kAttentionGate);
+      std::vector<at::Tensor> qkv = products(parameters, x, norm, modules, batch);
+      if (layer_.values_are_keys) qkv.insert(qkv.begin() + 2, qkv[1]);
+      if (arch_.output_gate && !arch_.own_gate_matrix) {
+        const std::vector<at::Tensor> both =
+            qkv[0].view({x.size(0), arch_.heads, 2, arch_.head_dim}).unbind(2);
+        qkv[0] = both[0].reshape({x.size(0), arch_.query_width()});
+        qkv.push_back(both[1].reshape({x.size(0), arch_.query_width()}));
+      }
+      return qkv;
+    }
+    const at::Tensor fused = products(parameters, x, norm, {Module::kQkv}, batch)[0];
+    return fused.split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
+  }
+  at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
+                           const MicroBatch& batch) const {
+    at::Tensor heads =
+        clipped(arch_.qk_norm_after_rope ? x : head_normed(parameters, head_norm, x));
+    if (rope_) {
+      heads = rotate_heads(heads, batch.positions,
+                           rope_->rotation(batch.document_starts, x.device()), arch_.head_dim);
+    }
+    return arch_.qk_norm_after_rope ? head_normed(parameters, head_norm, heads) : heads;
+  }
+  // Returns x itself if the family lacks this norm.
+  at::Tensor head_normed(UnitParameters parameters, Module module, const at::Tensor& x) const {
+    if (arch_.qk_norm == QueryKeyNorm::kHeadPlain) {
+      return plain_normed(x, NormKind::kRms);
+    }
+    const NormWeights norm = index_.norm(parameters, module, arch_.norm, arch_.norm_eps);
+    return norm.weight.defined() ? normalise(x, norm.weight, norm.bias, norm.kind, norm.eps) : x;
+  }
+  // Returns x with each head divided by its root mean square.
+  at::Tensor plain_normed(const at::Tensor& x, NormKind kind) const {
+    const at::Tensor ones = at::ones({arch_.head_dim}, x.options().requires_grad(false));
+    return normalise(x, ones, {}, kind, arch_.norm_eps);
+  }
+  // Returns x with its values limited, or x itself if the family does not clip.
+  at::Tensor clipped(const at::Tensor& x) const {
+    return arch_.qkv_clip == 0.0 ? x : at::clamp(x, -arch_.qkv_clip, arch_.qkv_clip);
+  }
+  // Returns the factor of the queries, [T, 1].
+  at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const {
+    const at::Tensor turns =
+        at::floor(positions.to(at::kFloat) / static_cast<double>(arch_.query_growth_positions));
+    const at::Tensor growth = turns.add(1.0).log_().mul_(arch_.query_growth_beta).add_(1.0);
+    return growth.to(like.scalar_type()).unsqueeze(1);
+  }
+
+  std::optional<RopeTable> rope_;  // only in layers that rotate
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                            const ModuleIndex& index) {
+  return std::make_unique<AttentionMixer>(arch, layer, index);
+}
+
+}  // namespace longshore

@@ -1,0 +1,158 @@
+#include "model/mixers/mixer.h"
+
+#include "model/mixers/delta_rule.h"
+#include "model/mixers/mamba_scan.h"
+#include "model/mixers/mixer_passes.h"
+#include "model/ops/document_chunks.h"
+
+namespace longshore {
+namespace {
+
+// A short causal convolution between two gates, as in LFM2.
+class ConvolutionMixer final : public Mixer {
+ public:
+  using Mixer::Mixer;
+
+  std::string signature() const override {
+    return signature_text(" convolution", arch_.convolution.taps, arch_.convolution.bias);
+  }
+  // Its memory does not depend on the lengths of documents.
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
+  at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
+                     const MicroBatch& batch, Values values, KeysValues*) const override {
+    const std::vector<at::Tensor> parts =
+        products(parameters, x, norm, {Module::kConvolutionIn}, batch)[0].chunk(3, 1);
+    const ConvolutionWeights weights{.taps = index_.weight(parameters, Module::kConvolutionTaps),
+                                     .bias = index_.bias(parameters, Module::kConvolutionTaps),
+                                     .activated = false};
+    const at::Tensor mixed =
+        parts[1] * causal_convolution(parts[0] * parts[2], weights, batch.positions);
+    return products(parameters, mixed, {}, {Module::kConvolutionOut}, batch, values)[0];
+  }
+};
+
+// Gated DeltaNet (delta_rule.h).
+class DeltaMixer final : public Mixer {
+ public:
+  using Mixer::Mixer;
+
+  std::string signature() const override {
+    const DeltaSpec& delta = arch_.delta;
+    return signature_text(" delta", delta.key_heads, delta.value_heads, delta.key_dim,
+                          delta.value_dim, delta.taps, delta.fused);
+  }
+  // Includes the lengths with the most padding and with the most states for their positions.
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return worst_chunk_lengths(longest);
+  }
+  int64_t activation_elements() const override {
+    const DeltaSpec& delta = arch_.delta;
+    const int64_t widths = delta.key_dim + delta.value_dim;
+    // Products with the state, the products of positions of a chunk, and the triangular system.
+    const int64_t head = 3 * delta.key_dim * delta.value_dim + kScanChunk * widths +
+                         kScanChunk * (delta.key_dim + widths / 2);
+    return delta.value_heads * head;
+  }
+  at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
+                     const MicroBatch& batch, Values values, KeysValues*) const override {
+    std::vector<at::Tensor> inputs = inputs_of(parameters, x, norm, batch);
+    const DeltaInputs rule{
+        .mixed = causal_convolution(
+            inputs[0], {.taps = index_.weight(parameters, Module::kDeltaConv)}, batch.positions),
+        .beta = inputs[2],
+        .decay = inputs[3],
+        .rate = index_.weight(parameters, Module::kDeltaRate),
+        .step = index_.weight(parameters, Module::kDeltaStep)};
+    const at::Tensor mixed =
+        gated_norm(delta_rule(rule, arch_.delta, batch.document_starts), inputs[1],
+                   index_.weight(parameters, Module::kDeltaNorm), arch_.norm_eps);
+    inputs.clear();
+    return products(parameters, mixed, {}, {Module::kDeltaOutput}, batch, values)[0];
+  }
+
+ private:
+  // Returns queries with keys and values, gate, beta and decay.
+  std::vector<at::Tensor> inputs_of(UnitParameters parameters, const at::Tensor& x,
+                                    const NormWeights& norm, const MicroBatch& batch) const {
+    const DeltaSpec& delta = arch_.delta;
+    if (!delta.fused) {
+      return products(
+          parameters, x, norm,
+          {Module::kDeltaQkv, Module::kDeltaGate, Module::kDeltaBeta, Module::kDeltaDecay}, batch);
+    }
+    const std::vector<at::Tensor> fused =
+        products(parameters, x, norm, {Module::kDeltaQkvGate, Module::kDeltaBetaDecay}, batch);
+    const int64_t times = delta.value_heads / delta.key_heads, values = times * delta.value_dim;
+    const auto by_head = [&](const at::Tensor& y, at::IntArrayRef widths) {
+      return y.view({x.size(0), delta.key_heads, -1}).split_with_sizes(widths, 2);
+    };
+    const auto parts = by_head(fused[0], {delta.key_dim, delta.key_dim, values, values});
+    const auto scalars = by_head(fused[1], {times, times});
+    const auto flat = [](const at::Tensor& y) { return y.flatten(1).contiguous(); };
+    const at::Tensor mixed =
+        at::cat({parts[0].flatten(1), parts[1].flatten(1), parts[2].flatten(1)}, 1);
+    return {mixed, flat(parts[3]), flat(scalars[0]), flat(scalars[1])};
+  }
+};
+
+// Mamba-2 (mamba_scan.h).
+class MambaMixer final : public Mixer {
+ public:
+  using Mixer::Mixer;
+
+  std::string signature() const override {
+    const MambaSpec& mamba = arch_.mamba;
+    return signature_text(" mamba", mamba.heads, mamba.head_dim, mamba.groups, mamba.state,
+                          mamba.taps, mamba.convolution_bias);
+  }
+  // Includes the lengths with the most padding and with the most states for their positions.
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return worst_chunk_lengths(longest);
+  }
+  int64_t activation_elements() const override {
+    const MambaSpec& mamba = arch_.mamba;
+    // Writing and reading the state, and the products of positions of a chunk.
+    return mamba.inner_width() * (2 * mamba.state + kScanChunk) +
+           kScanChunk * mamba.groups * mamba.state;
+  }
+  at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
+                     const MicroBatch& batch, Values values, KeysValues*) const override {
+    const MambaSpec& mamba = arch_.mamba;
+    std::vector<at::Tensor> parts =
+        products(parameters, x, norm, {Module::kMambaIn}, batch)[0].split_with_sizes(
+            {mamba.inner_width(), mamba.mixed_width(), mamba.heads}, 1);
+    const ConvolutionWeights convolution{.taps = index_.weight(parameters, Module::kMambaConv),
+                                         .bias = index_.bias(parameters, Module::kMambaConv)};
+    const MambaInputs scan{.mixed = causal_convolution(parts[1], convolution, batch.positions),
+                           .steps = parts[2],
+                           .rate = index_.weight(parameters, Module::kMambaRate),
+                           .offset = index_.weight(parameters, Module::kMambaStep),
+                           .skip = index_.weight(parameters, Module::kMambaSkip)};
+    const at::Tensor mixed =
+        norm_of_gated(mamba_scan(scan, mamba, batch.document_starts), parts[0],
+                      index_.weight(parameters, Module::kMambaNorm), mamba.groups, arch_.norm_eps);
+    parts.clear();
+    return products(parameters, mixed, {}, {Module::kMambaOut}, batch, values)[0];
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                              const ModuleIndex& index) {
+  return std::make_unique<ConvolutionMixer>(arch, layer, index);
+}
+
+std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index) {
+  return std::make_unique<DeltaMixer>(arch, layer, index);
+}
+
+std::unique_ptr<Mixer> make_mamba_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index) {
+  return std::make_unique<MambaMixer>(arch, layer, index);
+}
+
+}  // namespace longshore

@@ -1,0 +1,74 @@
+// Mixer: the part of a decoder's layer that mixes the positions of a document. The block owns it
+// and adds the norms around it and the residual; it is immutable. make_mixer chooses it by
+// LayerSpec::mixer. Compute thread only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device_kind.h"
+#include "model/families/arch_spec.h"
+#include "model/units/differentiable_ops.h"
+#include "model/units/module_index.h"
+#include "model/units/unit.h"
+
+namespace longshore {
+
+// The keys and values of a layer, [T, width] each, as attention reads them: normed and rotated.
+struct KeysValues {
+  at::Tensor keys, values;
+};
+
+class Mixer {
+ public:
+  Mixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
+      : arch_(arch), layer_(layer), index_(index) {}
+  virtual ~Mixer() = default;
+  // The following are what UnitCode says of the unit.
+  virtual std::string signature() const = 0;
+  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const = 0;
+  virtual AttentionHeads attention_heads() const { return {}; }
+  virtual int64_t activation_elements() const { return 0; }
+  // Returns the mixer's output, [T, hidden], for the unit's input x, which `norm` normalises first.
+  // Its last operation is a product, which `values` may leave uncomputed. In a layer that shares
+  // keys and values, `shared` are those that it reads (LayerSpec::keys_of), or becomes its own; in
+  // other layers, which release theirs as early as they can, it is null.
+  virtual at::Tensor forward(UnitParameters parameters, const at::Tensor& x,
+                             const NormWeights& norm, const MicroBatch& batch, Values values,
+                             KeysValues* shared) const = 0;
+
+ protected:
+  // Returns norm(x) times the matrix of each module.
+  std::vector<at::Tensor> products(UnitParameters parameters, const at::Tensor& x,
+                                   const NormWeights& norm, const std::vector<Module>& modules,
+                                   const MicroBatch& batch,
+                                   Values values = Values::kComputed) const;
+
+  ArchSpec arch_;  // with the sizes of the layer (ArchSpec::of_layer)
+  LayerSpec layer_;
+  ModuleIndex index_;
+};
+
+// Returns where attention stores the results that backward reuses.
+AttentionPlace attention_place(const UnitResults& results);
+
+// `index` is that of the unit's parameters. The functions below make one of a kind, each beside its
+// class.
+std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                  const ModuleIndex& index);
+std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                            const ModuleIndex& index);
+std::unique_ptr<Mixer> make_latent_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                         const ModuleIndex& index);
+std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                              const ModuleIndex& index);
+std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index);
+std::unique_ptr<Mixer> make_mamba_mixer(const ArchSpec& arch, const LayerSpec& layer,
+                                        const ModuleIndex& index);
+
+}  // namespace longshore

@@ -1,0 +1,131 @@
+#include "model/models/packed_model.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "model/ops/fused_ops.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+namespace {
+
+// Kernels write lots of 16 bytes, and unpacked matrices of experts lie end to end.
+constexpr int64_t kLotElements = 8;
+
+bool is_packed(const ParamSpec& parameter, const Packing& packing) {
+  if (packing.only && !packing.only->contains(parameter.name)) return false;
+  if (!parameter.frozen || parameter.adapter || parameter.routes) return false;
+  const std::vector<int64_t>& shape = parameter.shape;
+  if (parameter.stacked) return shape.size() == 3 && shape[1] * shape[2] % kLotElements == 0;
+  const bool for_experts = packing.format == PackedFormat::kMxfp4;
+  return !for_experts && parameter.whole_rows == 0 && shape.size() == 2;
+}
+
+// The experts of a stacked parameter are packed one by one, each as bitsandbytes packs a linear
+// layer: so any group of experts can be a unit, and files with single experts give the same values.
+// transformers 5.23 leaves fused experts in bf16. bitsandbytes' replace_parameter_4bit packs such a
+// tensor as a whole, in blocks of 64 in its order in memory: these have the same codes if an
+// expert's values are a multiple of 64. Its scales are fp32 unless compress_statistics asks for
+// codes, and then their mean and groups are those of all experts.
+ParamSpec packed(ParamSpec parameter, const Packing& packing) {
+  const Bytes width = width_of(packing.compute);
+  parameter.unpacked = parameter.shape;
+  const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
+  const int64_t elements = align_up(packed_bytes(packing.format, matrix), width) / width;
+  parameter.shape = {elements};
+  if (parameter.stacked)
+    parameter.shape = {parameter.unpacked[0], align_up(elements, kBlockElements)};
+  return parameter;
+}
+
+// A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
+class PackedUnit : public UnitAround<Unit> {
+ public:
+  PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
+      : unit_(unit), format_(format) {
+    for (const ParamSpec& parameter : spec.parameters) {
+      matrices_.push_back({.shape = parameter.unpacked, .begin = total_});
+      if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kBlockElements);
+    }
+  }
+
+  std::string signature() const override {
+    const std::string inner = unit_->signature();
+    return inner.empty() ? inner : std::string(name_of(format_)) + " " + inner;
+  }
+  Carry forward(UnitParameters parameters, const Carry& in,
+                const MicroBatch& batch) const override {
+    return unit_->forward(unpacked(parameters), in, batch);
+  }
+  bool has_own_backward() const override { return unit_->has_own_backward(); }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradientSink& sink) const override {
+    return unit_->backward(unpacked(parameters), in, batch, grad_out, sink);
+  }
+
+ private:
+  const UnitCode& code() const override { return *unit_; }
+
+  struct Matrix {
+    std::vector<int64_t> shape;  // empty: the parameter is not packed
+    int64_t begin = 0;           // in the unpacked values of the unit
+  };
+
+  // Tied parameters come last and are never packed: they belong to the embedding.
+  std::vector<at::Tensor> unpacked(UnitParameters parameters) const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> all(parameters.begin(), parameters.end());
+    const at::Tensor values = at::empty({total_}, all.front().options().requires_grad(false));
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      if (matrices_[i].shape.empty()) continue;
+      const int64_t count = c10::multiply_integers(matrices_[i].shape);
+      const at::Tensor out = values.narrow(0, matrices_[i].begin, count).view(matrices_[i].shape);
+      fused::unpack(format_, all[i], out);
+      all[i] = out;
+    }
+    return all;
+  }
+
+  const Unit* unit_;
+  PackedFormat format_;
+  std::vector<Matrix> matrices_;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing) {
+  ModelSpec spec = model;
+  // The first unit is the embedding and the last the head.
+  for (size_t u = 1; u + 1 < spec.units.size(); ++u) {
+    if (!spec.units[u].backward_reads_parameters) continue;  // a piece of the embedding
+    for (ParamSpec& parameter : spec.units[u].parameters) {
+      if (!is_packed(parameter, packing)) continue;
+      parameter = packed(std::move(parameter), packing);
+    }
+  }
+  return spec;
+}
+
+PackedModel::PackedModel(const Model* model, const Packing& packing)
+    : model_(model), spec_(pack_model_spec(model->spec(), packing)) {
+  units_.resize(spec_.units.size());
+  for (size_t u = 0; u + 1 < spec_.units.size(); ++u) {
+    const UnitSpec& unit = spec_.units[u];
+    const bool packs = std::ranges::any_of(
+        unit.parameters, [](const ParamSpec& parameter) { return !parameter.unpacked.empty(); });
+    if (packs)
+      units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit, packing.format);
+  }
+}
+
+PackedModel::~PackedModel() = default;
+
+const Unit& PackedModel::unit(UnitId id) const {
+  const std::unique_ptr<Unit>& packs = units_.at(static_cast<size_t>(id.value));
+  return packs ? *packs : model_->unit(id);
+}
+
+}  // namespace longshore

@@ -1,0 +1,50 @@
+// PackedModel: a model whose frozen matrices are stored packed (base/packed_format.h): in NF4, as
+// QLoRA does, or in fp8. Tiers, slots and transfers have the packed bytes. A unit unpacks its
+// matrices to temporaries of the compute dtype each time it runs, and computes what the unpacked
+// model computes from these values, to the bit. The run owns it; the other model must outlive it.
+// Compute thread only, except for spec().
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/packed_format.h"
+#include "model/units/unit.h"
+
+namespace longshore {
+
+// How a model's matrices are packed.
+struct Packing {
+  PackedFormat format = PackedFormat::kNf4;
+  DType compute = DType::kF32;
+  // The names of the parameters that may be packed; nullopt: any.
+  std::optional<std::set<std::string>> only = {};
+};
+
+// Returns the specification with the matrices packed that a PackedModel packs: frozen ones of
+// blocks, of linear layers and experts. A packed one has its name, and as many elements of the
+// compute dtype as hold it; stacked experts, a row of them for each.
+ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing);
+
+class PackedModel : public Model {
+ public:
+  PackedModel(const Model* model, const Packing& packing);
+  ~PackedModel() override;
+
+  const ModelSpec& spec() const override { return spec_; }
+  const Unit& unit(UnitId id) const override;
+  const LossUnit& loss_unit() const override { return model_->loss_unit(); }
+  RouterShape routers() const override { return model_->routers(); }
+  std::map<int64_t, int64_t> tokens_read_as() const override { return model_->tokens_read_as(); }
+
+ private:
+  const Model* model_;
+  ModelSpec spec_;
+  std::vector<std::unique_ptr<Unit>> units_;  // null: the model's own unit is used
+};
+
+}  // namespace longshore

@@ -1,0 +1,103 @@
+// differentiable_ops: the operations of a decoder block. Each has its own backward, which saves
+// little and frees early; they run with or without autograd. A graph of them runs backward once,
+// because backward overwrites saved tensors.
+//
+// Work over many rows runs in pieces whose size depends only on the row's width: temporaries are
+// bounded and bits do not depend on the number of rows. Compute thread only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/attention/document_attention.h"
+#include "model/families/arch_spec.h"
+#include "model/units/input_dropout.h"
+
+namespace longshore {
+
+// The fp32 values in one temporary of a piece of rows.
+inline constexpr int64_t kPieceElements = int64_t{1} << 18;
+constexpr int64_t piece_rows(int64_t row_elements) {
+  return row_elements >= kPieceElements ? 1 : kPieceElements / row_elements;
+}
+
+// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
+template <typename Body>
+void for_pieces(int64_t rows, int64_t row_elements, Body body) {
+  const int64_t most = piece_rows(row_elements);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    body(begin, std::min(most, rows - begin));
+  }
+}
+
+// A matrix as the file stores it, and its bias (undefined if none). With an adapter (AdapterSpec)
+// the operations below add lora_scaling * (x A^T) B^T to the product. With a magnitude (DoRA) they
+// multiply this sum, before the bias, by magnitude / norm of W + lora_scaling * B A for each
+// output; the norms are constants in backward. With dropout A reads the x that is kept, and with a
+// magnitude too the output is, as PEFT computes it, W x plus the bias plus what the adapter changes
+// at the x that is kept.
+struct LinearWeights {
+  at::Tensor weight = {};
+  at::Tensor bias = {};
+  at::Tensor lora_a = {};          // [rank, in], or undefined
+  at::Tensor lora_b = {};          // [out, rank]
+  at::Tensor lora_magnitude = {};  // [out], or undefined
+  double lora_scaling = 1.0;
+  InputDropout lora_dropout = {};
+};
+
+// Normalises the last dimension. `bias` may be defined for kLayer only. Of activations it saves x.
+at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     NormKind kind, double eps);
+
+// Parameters of a norm over the last dimension; an undefined weight means no norm. `bias` may be
+// defined for kLayer only.
+struct NormWeights {
+  at::Tensor weight;
+  at::Tensor bias;
+  NormKind kind = NormKind::kRms;
+  double eps = 0.0;
+};
+
+// Whether an operation's values are read. With kUnread the result has the operation's shape, dtype
+// and graph but one element of memory, and nothing is computed. Backward of these operations does
+// not read their results, so gradients have the same bits.
+enum class Values { kComputed, kUnread };
+
+// Returns norm(x) [T, in] times each matrix, plus its bias. If `transposed`, matrices are [in,
+// out], else [out, in]. Of activations it saves x alone; backward recomputes the norm.
+std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
+                                     std::span<const LinearWeights> weights, bool transposed,
+                                     Values values = Values::kComputed);
+
+// Causal attention within each document. q is [T, heads * head_dim]; k and v are [T, kv_heads *
+// head_dim]; rows may be strided; `sinks` is [heads] or undefined. Saves q, k, v, the result and,
+// unless scores are capped, one fp32 per head and position. The result goes to `place` if that has
+// memory, or comes from there if it is filled; then no attention is computed.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const AttentionShape& shape, const std::vector<int64_t>& document_starts,
+                  const at::Tensor& sinks, const AttentionPlace& place);
+
+// Returns (activation(gate) * up) times `down`, or activation(up) times `down` if gate is
+// undefined. Saves gate and up, which backward overwrites.
+at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
+                                const LinearWeights& down, Activation activation, bool transposed,
+                                Values values = Values::kComputed);
+
+// Returns the graph of factor * (x + scale * branch), x and branch [T, width], without values
+// (Values::kUnread). `factor` [1] has no gradient; undefined means 1.
+at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale,
+                          const at::Tensor& factor = {});
+
+// Units with their own backward use the functions below. Returns activation(gate) * up, or
+// activation(up) if gate is undefined.
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
+// Overwrites gate and up with their gradients. `grad` is the gradient of activated()'s result.
+void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
+                        Activation activation);
+
+}  // namespace longshore

@@ -1,0 +1,306 @@
+// Unit: a stateless function (parameters, carry) -> carry that the engine runs for one micro-batch
+// at a time. It owns no parameters: the call gets views of a leased slot. Implementations are
+// immutable after construction; only the compute thread calls them.
+//
+// T is the number of positions of the micro-batch: documents are concatenated, without padding or
+// batch dimension. Attention never crosses a document's border.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "base/loss_kind.h"
+#include "base/token_column.h"
+#include "base/value_sums.h"
+#include "device/device_kind.h"
+#include "model/losses/distill_loss.h"
+#include "model/losses/policy_loss.h"
+#include "model/losses/preference_loss.h"
+#include "model/losses/token_hits.h"
+#include "model/units/router_load.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// UnitResults: the memory in which a plan keeps the results of a unit's forward for its backward,
+// one [T, elements_per_position] for each of UnitSpec::results; empty if it keeps none.
+struct UnitResults {
+  std::vector<at::Tensor> places = {};
+  bool filled = false;  // forward has run, so that backward need not compute them again
+};
+
+// The inputs of one micro-batch, on the device.
+struct MicroBatch {
+  at::Tensor tokens;     // int64 [T]
+  at::Tensor positions;  // int64 [T]; restart at 0 in every document
+  at::Tensor targets;    // int64 [T]; the token to predict at each position, -100 = not trained
+  // int64 [T]: the random bits of each position from which dropout follows ([Note: dropout keys]).
+  // Undefined except in training with dropout: nothing is dropped.
+  at::Tensor dropout_keys = {};
+  // int64 [documents + 1]: the start of each document, then T; strictly increasing.
+  std::vector<int64_t> document_starts;
+  // Set for a preference loss: documents 2k and 2k + 1 are the chosen and the rejected answer of a
+  // pair; with KTO each document is a row. Set for kPolicy, too, whose positions have an advantage
+  // and an old log-probability. Empty: the loss sums over trained positions; that of kDistill is
+  // the model's (ArchSpec::distill).
+  std::optional<PreferenceOptions> preference = {};
+  // With KTO: by document whether it is desirable, and the step's kl.
+  std::vector<uint8_t> desirable = {};
+  double kl = 0.0;
+  // By document: its log-probability under the reference; empty if there is no reference.
+  std::vector<double> reference_logps = {};
+  // Numbers of the trained positions, in order; null: there are none. The loss of each is
+  // multiplied by its weight. Copies of the batch share them, because those of a teacher are large.
+  std::shared_ptr<const TokenColumns> columns = {};
+  // Returns them; all are empty if there are none.
+  const TokenColumns& all_columns() const {
+    static const TokenColumns kNone;
+    return columns ? *columns : kNone;
+  }
+  // Returns one of them; empty if the rows do not have it.
+  const std::vector<float>& column(TokenColumn which) const { return all_columns()[which]; }
+  // Routers report their choices here, and take corrections that a run moves; null if neither.
+  RouterLoad* routers = nullptr;
+  // The head counts here how often the target has the highest score; null if that is not needed.
+  TokenHits* hits = nullptr;
+  // True while autograd recomputes a unit for its backward: the values of its output are not read
+  // again, so Unit::forward may build the graph and leave its last operations uncomputed.
+  // Unit::backward is never called with it.
+  bool graph_only = false;
+  UnitResults results = {};  // of the unit that runs
+
+  int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
+};
+
+// The tensors between units: one [T, elements_per_position] for each CarryTensorSpec.
+using Carry = std::vector<at::Tensor>;
+
+// A unit's parameters, owned ones first, then tied ones, in the spec's shapes and the compute
+// dtype.
+using UnitParameters = std::span<const at::Tensor>;
+
+// Receives the parameter gradients of a unit's backward. `parameter` counts owned ones first, then
+// tied ones. Sums are fp32; a frozen parameter's gradient is dropped.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  virtual bool wants(int32_t parameter) const = 0;
+  // `grad` has the parameter's shape.
+  virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
+  // Adds values[i] to row rows[i] of a matrix parameter. rows: int64 [N]; values: [N, columns].
+  virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
+  // Adds left^T right to a matrix parameter. left: [N, rows]; right: [N, columns].
+  virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
+  // Adds left^T right to one matrix of a stacked parameter.
+  virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                              const at::Tensor& right) = 0;
+};
+
+// The head counts and size of attention that uses GPU kernels; all 0 without such attention.
+struct AttentionHeads {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+// Returns the name and the numbers, separated by spaces: a signature or the beginning of one.
+template <typename... Numbers>
+std::string signature_text(std::string name, Numbers... numbers) {
+  ((name += " " + std::to_string(static_cast<int64_t>(numbers))), ...);
+  return name;
+}
+
+// The interface that Unit and LossUnit share.
+class UnitCode {
+ public:
+  virtual ~UnitCode() = default;
+  // Returns the tensors that the unit reads and autograd differentiates. `views` of the unit's slot
+  // stay the same for the whole run; an adaptor points its own tensors at them.
+  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
+
+  // [Note: measured workspace] A unit's allocations are measured, not modelled:
+  // offload/engine/probe runs each distinct unit on its worst inputs before the plan is made. The
+  // functions below name both.
+
+  // Identifies the temporaries beside parameters: units with equal signature, shapes and carries
+  // use the same memory. An empty text means that no other unit is like this one.
+  virtual std::string signature() const { return {}; }
+  // Returns document lengths, each at most `longest`: no split of a micro-batch takes more memory
+  // than the worst of these lengths used for all documents. Attention on a GPU is an exception
+  // (offload/engine/probe/measured_workspace.h).
+  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const;
+  // Returns the most trained positions that it handles at a time on this device; more of them take
+  // longer but no more memory. 0 means all.
+  virtual int64_t positions_at_once(DeviceKind) const { return 0; }
+  // Returns the matrix elements that a position does not use: those of experts it did not choose.
+  virtual int64_t idle_elements() const { return 0; }
+  // Returns the multiplications of a position in products of activations, other than attention's
+  // (attention_width), whose number grows with the document.
+  virtual int64_t activation_elements() const { return 0; }
+  // Returns heads times their size, summed over all attentions of the unit.
+  virtual int64_t attention_width() const {
+    const AttentionHeads heads = attention_heads();
+    return heads.heads * heads.head_dim;
+  }
+  // Returns the width of the teacher's columns that the unit reads.
+  virtual int64_t teacher_tokens() const { return 0; }
+  // Returns whether the unit reports to MicroBatch::routers.
+  virtual bool has_router() const { return false; }
+  // Sets the values of an otherwise zero input that make the unit use the most memory.
+  virtual void make_worst(Carry&) const {}
+  // GPU kernels allocate scratch that is not measured; these return its sizes: the largest
+  // attention, and the bytes of one of positions_at_once().
+  virtual AttentionHeads attention_heads() const { return {}; }
+  virtual Bytes gpu_bytes_of_position(DType /*compute*/) const { return 0; }
+};
+
+class Unit : public UnitCode {
+ public:
+  // Autograd differentiates this in `parameters` and `in`. The first unit gets an empty `in`.
+  virtual Carry forward(UnitParameters parameters, const Carry& in,
+                        const MicroBatch& batch) const = 0;
+  // Returns true if the unit computes its gradients itself (such as the embedding): the engine then
+  // calls `backward` instead of autograd and keeps no graph.
+  virtual bool has_own_backward() const { return false; }
+  // Returns the gradient of `in`; empty if the unit is the first.
+  virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                         const Carry& grad_out, GradientSink& sink) const;
+  // Returns the scores of a head piece's tokens, as LossUnit::logits; undefined for other units.
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+                            const at::Tensor& positions) const;
+};
+
+// Returns detached tensors that share the views' memory.
+std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
+
+// The loss of a micro-batch, of a step or of an evaluation.
+struct LossSum {
+  double loss = 0.0;               // over trained positions, pairs or rows, weighted, not divided
+  int64_t trained = 0;             // number of trained positions
+  PreferenceSums preference = {};  // of batches with pairs or rows
+  PolicySums policy = {};          // of kPolicy
+  HitCount tokens = {};            // of an evaluation whose loss is over tokens
+  DistillSums distill = {};        // of a model with ArchSpec::distill
+
+  auto values() {
+    return std::tuple_cat(std::tie(loss, trained), preference.values(), policy.values(),
+                          tokens.values(), distill.values());
+  }
+  LossSum& operator+=(const LossSum& other) { return add_values(*this, other); }
+};
+
+// The last unit of a model; it computes the sum of losses. Those of decoders compute losses over
+// pairs too, if the batch asks for one.
+class LossUnit : public UnitCode {
+ public:
+  struct Result : LossSum {
+    Carry grad_in = {};                       // gradient of `in`; empty unless requested
+    std::vector<double> document_logps = {};  // of a preference loss
+  };
+  // Computes the loss without gradients.
+  virtual Result loss(UnitParameters parameters, const Carry& in,
+                      const MicroBatch& batch) const = 0;
+  // Computes the loss and the gradients of scale * loss; a head never holds the logits of all
+  // positions. `want_grad_in` is false if no earlier unit needs a gradient.
+  virtual Result loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                    const MicroBatch& batch, double scale, bool want_grad_in,
+                                    GradientSink& sink) const = 0;
+  // Returns the scores of the next token, fp32 [rows, vocabulary], at `positions` (int64 [rows]).
+  // In the last piece of a cut head the vocabulary is the piece's.
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            const at::Tensor& positions) const = 0;
+};
+
+// A unit that other code runs in: it answers for the memory as that code does, except where a
+// derived class says otherwise. `Kind` is Unit or LossUnit.
+template <typename Kind>
+class UnitAround : public Kind {
+ public:
+  std::string signature() const override { return code().signature(); }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return code().worst_documents(longest, device);
+  }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return code().positions_at_once(device);
+  }
+  int64_t idle_elements() const override { return code().idle_elements(); }
+  int64_t activation_elements() const override { return code().activation_elements(); }
+  int64_t teacher_tokens() const override { return code().teacher_tokens(); }
+  bool has_router() const override { return code().has_router(); }
+  void make_worst(Carry& in) const override { code().make_worst(in); }
+  AttentionHeads attention_heads() const override { return code().attention_heads(); }
+  int64_t attention_width() const override { return code().attention_width(); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return code().gpu_bytes_of_position(compute);
+  }
+
+ private:
+  virtual const UnitCode& code() const = 0;
+};
+
+// A model that the engine can run: the spec, and a function for every unit.
+struct Model {
+  virtual ~Model() = default;
+  virtual const ModelSpec& spec() const = 0;
+  virtual const Unit& unit(UnitId id) const = 0;  // for all units but the last
+  virtual const LossUnit& loss_unit() const = 0;  // the last unit
+  virtual RouterShape routers() const { return {}; }
+  // Returns the tokens whose embedding is that of another token.
+  virtual std::map<int64_t, int64_t> tokens_read_as() const { return {}; }
+  // Returns the shared interface of any unit, including the last.
+  const UnitCode& code_of(UnitId id) const {
+    if (id == spec().units.back().id) return loss_unit();
+    return unit(id);
+  }
+};
+
+// unit_gradients: a unit's gradients by autograd, for the engine and for groups of units. Pure
+// functions; compute thread only.
+
+// Forward made `out` from `parameters` and the leaves `in`. Given the gradient of `out`, this adds
+// those of the parameters to the sink and returns those of `in`: undefined if nothing flows back,
+// empty if not wanted. If a tensor of `out` is one of `in` itself, the unit's gradient is added to
+// its `grad_out` in place and in that dtype. `grad_out` is consumed.
+Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
+                        const Carry& grad_out, bool want_grad_in, GradientSink& sink);
+
+// MappedSink: a GradientSink for a unit inside a larger unit; it maps the inner parameter indices
+// to the outer ones. Lives for one call; compute thread only.
+
+class MappedSink final : public GradientSink {
+ public:
+  // Both arguments must outlive the sink.
+  MappedSink(GradientSink* sink, const std::vector<int32_t>* parameters)
+      : sink_(sink), parameters_(parameters) {}
+
+  bool wants(int32_t parameter) const override { return sink_->wants(index(parameter)); }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    sink_->add(index(parameter), grad);
+  }
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
+    sink_->add_rows(index(parameter), rows, values);
+  }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    sink_->add_product(index(parameter), left, right);
+  }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    sink_->add_product_at(index(parameter), matrix, left, right);
+  }
+
+ private:
+  int32_t index(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
+
+  GradientSink* sink_;
+  const std::vector<int32_t>* parameters_;
+};
+
+}  // namespace longshore
