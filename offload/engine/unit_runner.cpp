@@ -408,7 +408,7 @@ void UnitRunner::move_router_corrections(std::span<const double> sums) {
 
 void UnitRunner::settle_routers() {
   const at::NoGradGuard no_grad;
-  const bool in_loss = model_->loss_unit().has_router();
+  const bool in_loss = model_->loss_unit().traits({}).has_router;
   if (balance_ == 0.0) {
     routers_->count(in_loss);
     return;

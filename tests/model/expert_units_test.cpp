@@ -254,14 +254,17 @@ TEST_P(Experts, TheWorstInputOfAGroupIsItsOwn) {
   const ArchSpec arch = preset(GetParam());
   const int64_t top_k = arch.moe.top_k;
   const ExpertsUnit group(arch, 0, {.first = 6, .count = 2, .all = 8});
-  Carry in = {at::zeros({9, arch.hidden}), at::zeros({9, 2 * top_k}), at::zeros({9, arch.hidden}),
-              at::zeros({9, arch.hidden})};
-  group.make_worst(in);
-  const at::Tensor experts = in[1].narrow(1, top_k, top_k);
-  EXPECT_TRUE(at::equal(experts, at::tensor({6.0F, 7.0F}).expand({9, 2})));
-  EXPECT_EQ(group.idle_elements(), 0);
+  const UnitTraits traits = group.traits({});
+  ASSERT_EQ(std::ssize(traits.worst_input), top_k);
+  for (int64_t choice = 0; choice < top_k; ++choice) {
+    const UnitTraits::Column& column = traits.worst_input[static_cast<size_t>(choice)];
+    EXPECT_EQ(column.tensor, 1u);
+    EXPECT_EQ(column.column, top_k + choice);
+    EXPECT_EQ(column.value, static_cast<double>(6 + choice));
+  }
+  EXPECT_EQ(traits.idle_elements, 0);
   const ExpertsUnit all(arch, 0, {.first = 0, .count = 8, .all = 8});
-  EXPECT_EQ(all.idle_elements(), 6 * 3 * arch.hidden * arch.moe.width);
+  EXPECT_EQ(all.traits({}).idle_elements, 6 * 3 * arch.hidden * arch.moe.width);
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, Experts, testing::ValuesIn(kPresets), [](const auto& info) {

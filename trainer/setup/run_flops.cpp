@@ -72,7 +72,8 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
     flops.products = kFlopsOfElement * elements;
     flops.width = std::sqrt(elements / static_cast<double>(matrices.count));
   }
-  flops.attention = kFlopsOfPair * static_cast<double>(model.code_of(id).attention_width()) *
+  flops.attention = kFlopsOfPair *
+                    static_cast<double>(model.code_of(id).traits({}).attention_width) *
                     static_cast<double>(document) / 2.0;
   return flops;
 }

@@ -161,9 +161,10 @@ double most_scratch(const AttentionHeads& attention, int64_t positions, int64_t 
 }  // namespace
 
 GpuWork gpu_work(const UnitCode& unit, DType compute) {
-  return {.attention = unit.attention_heads(),
-          .positions_at_once = unit.positions_at_once(DeviceKind::kCuda),
-          .of_position = unit.gpu_bytes_of_position(compute)};
+  const UnitTraits traits = unit.traits({.device = DeviceKind::kCuda, .compute = compute});
+  return {.attention = traits.attention,
+          .positions_at_once = traits.positions_at_once,
+          .of_position = traits.gpu_bytes_of_position};
 }
 
 Bytes gpu_chunk_bytes(const GpuWork& work, int64_t positions) {

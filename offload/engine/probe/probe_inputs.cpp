@@ -104,8 +104,9 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
   for (const ParamRef ref : unit.tied) add(spec.parameter(ref));
-  const UnitCode& code = model.code_of(id);
-  work.matrix_elements += static_cast<double>(code.activation_elements() - code.idle_elements());
+  UnitTraits traits =
+      model.code_of(id).traits({.longest_document = longest_document, .device = device});
+  work.matrix_elements += static_cast<double>(traits.activation_elements - traits.idle_elements);
   const auto widen = [&work](const std::vector<CarryTensorSpec>& carry) {
     for (const CarryTensorSpec& tensor : carry) {
       work.widest_carry =
@@ -114,8 +115,8 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   };
   widen(unit.carry_out);
   if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
-  work.positions_at_once = model.code_of(id).positions_at_once(device);
-  work.documents = model.code_of(id).worst_documents(longest_document, device);
+  work.positions_at_once = traits.positions_at_once;
+  work.documents = std::move(traits.documents);
   LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
   return work;
 }
@@ -227,7 +228,7 @@ const LossUnit& OneUnitModel::loss_unit() const {
 }
 
 std::string OneUnitModel::identity() const {
-  std::string text = model_.code_of(real_).signature();
+  std::string text = model_.code_of(real_).traits({}).signature;
   if (text.empty()) return text;
   for (const UnitSpec& unit : spec_.units) {
     text += "\n" + std::to_string(unit.tied.size()) + " tied";

@@ -3,7 +3,7 @@
 // unit alone on them.
 //
 // A unit's worst inputs are micro-batches whose documents have one of a few lengths (see
-// UnitCode::worst_documents) and whose positions are all trained. Each kind runs on small shapes,
+// UnitTraits::documents) and whose positions are all trained. Each kind runs on small shapes,
 // from which a fit serves all other shapes (WorkspaceFit), and on the run's own shape
 // where that takes seconds; the measurement then replaces the fit.
 #pragma once

@@ -208,7 +208,8 @@ class UnitProbe::Bench {
     TokenColumns columns;
     columns[kWeightColumn].assign(
         static_cast<size_t>(std::min<int64_t>(trained, std::ssize(zero.targets))), 1.0f);
-    columns.teacher_tokens = static_cast<size_t>(model_.code_of(model_.probed()).teacher_tokens());
+    const UnitTraits traits = model_.code_of(model_.probed()).traits({});
+    columns.teacher_tokens = static_cast<size_t>(traits.teacher_tokens);
     for (const TokenColumn column : {kTeacherIdColumn, kTeacherLogpColumn}) {
       columns[column].resize(columns.teacher_tokens * columns[kWeightColumn].size());
     }
@@ -222,7 +223,9 @@ class UnitProbe::Bench {
     if (unit.value > 0) {
       runner_.carry().loaded_bytes(unit, 0);
       Carry in = runner_.carry().input(unit, 0, batch.front().position_count());
-      model_.code_of(unit).make_worst(in);
+      for (const UnitTraits::Column& worst : traits.worst_input) {
+        in.at(worst.tensor).select(1, worst.column).fill_(worst.value);
+      }
     }
     DeviceMemory& memory = device_.memory();
     ProbeTrace trace;

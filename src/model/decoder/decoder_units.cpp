@@ -16,13 +16,14 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
       scale_rounded_(arch.embedding_scale_rounded),
       norm_eps_(embedding_norm_eps(arch)) {}
 
-std::string EmbeddingUnit::signature() const {
+UnitTraits EmbeddingUnit::traits(const UnitUse& use) const {
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraA) >= 0;
   const bool dora = index_.index(Module::kTokens, ParameterRole::kLoraMagnitude) >= 0;
-  return dora        ? "embedding dora"
-         : adapted   ? "embedding lora"
-         : norm_eps_ ? "embedding normed"
-                     : "embedding";
+  return {.signature = dora        ? "embedding dora"
+                       : adapted   ? "embedding lora"
+                       : norm_eps_ ? "embedding normed"
+                                   : "embedding",
+          .documents = {use.longest_document}};
 }
 
 Lora EmbeddingUnit::adapter(UnitParameters parameters) const {
@@ -135,7 +136,10 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       << "a mixer without keys shares them";
 }
 
-std::string DecoderBlock::signature() const {
+UnitTraits DecoderBlock::traits(const UnitUse& use) const {
+  // The MLP does not depend on documents.
+  UnitTraits traits =
+      mixer_ ? mixer_->traits(use) : UnitTraits{.documents = {use.longest_document}};
   std::string text = signature_text(
       part_ == BlockPart::kWhole       ? "block"
       : part_ == BlockPart::kAttention ? "attention"
@@ -143,26 +147,14 @@ std::string DecoderBlock::signature() const {
       arch_.hidden, arch_.intermediate, arch_.norm, arch_.norm_placement, arch_.fused_gate_up,
       arch_.transposed_weights, arch_.gated, arch_.activation, arch_.norm_bias,
       arch_.residual_scale != 1.0, arch_.layer_scale, arch_.layer_input);
-  if (mixer_) text += mixer_->signature();
+  text += traits.signature;
   for (size_t module = 0; module < kModuleCount; ++module) {
     if (!arch_.adapter.adapts(number_, static_cast<Module>(module))) continue;
     text += (arch_.adapter.magnitudes ? " dora " : " lora ") + std::to_string(module);
     if (arch_.adapter.dropout > 0.0) text += " dropout";
   }
-  return text;
-}
-
-std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest, DeviceKind device) const {
-  if (!mixer_) return {longest};  // the MLP does not depend on documents
-  return mixer_->worst_documents(longest, device);
-}
-
-AttentionHeads DecoderBlock::attention_heads() const {
-  return mixer_ ? mixer_->attention_heads() : AttentionHeads{};
-}
-
-int64_t DecoderBlock::activation_elements() const {
-  return mixer_ ? mixer_->activation_elements() : 0;
+  traits.signature = std::move(text);
+  return traits;
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,

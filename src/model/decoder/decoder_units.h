@@ -49,10 +49,7 @@ void add_rows_inside(at::Tensor values, const at::Tensor& inside, const at::Tens
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
-  std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
+  UnitTraits traits(const UnitUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -79,10 +76,7 @@ class EmbeddingUnit : public Unit {
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
-  std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override;
-  AttentionHeads attention_heads() const override;
-  int64_t activation_elements() const override;
+  UnitTraits traits(const UnitUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:

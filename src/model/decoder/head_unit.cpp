@@ -108,22 +108,22 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
       head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
                        : index_.weight_index(Module::kHead)) {}
 
-std::string HeadUnit::signature() const {
+UnitTraits HeadUnit::traits(const UnitUse& use) const {
   const bool adapted = index_.index(Module::kHead, ParameterRole::kLoraA) >= 0;
   const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
   const std::string adapter = dora ? " dora" : adapted ? " lora" : "";
-  return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
-         std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
-         (rule_.caps() ? " capped" : "") + adapter + (adapted && drops_ ? " dropout" : "") +
-         signature_of(distill_);
-}
-
-// Counts the logits, which their gradient overwrites, with DoRA the logits that its gradient makes
-// again, and with a cap two more copies in fp32.
-Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
-  const bool dora = index_.index(Module::kHead, ParameterRole::kLoraMagnitude) >= 0;
-  return vocabulary_ * ((dora ? 2 : 1) * width_of(compute) +
-                        (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + gpu_bytes_of(distill_));
+  // Counts the logits, which their gradient overwrites, with DoRA the logits that its gradient
+  // makes again, and with a cap two more copies in fp32.
+  const Bytes of_logit = (dora ? 2 : 1) * width_of(use.compute) +
+                         (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + gpu_bytes_of(distill_);
+  return {.signature = "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
+                       std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
+                       (rule_.caps() ? " capped" : "") + adapter +
+                       (adapted && drops_ ? " dropout" : "") + signature_of(distill_),
+          .documents = {use.longest_document},  // the head does not depend on documents
+          .positions_at_once = head_chunk_positions(vocabulary_, use.device),
+          .teacher_tokens = distill_ ? distill_->top_k : 0,
+          .gpu_bytes_of_position = vocabulary_ * of_logit};
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
@@ -214,7 +214,8 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
   const bool wanted = gradients != nullptr;
   const bool scaled = wanted && gradients->factors.defined();
   const bool scored = wanted && gradients->scored;
-  const int64_t chunk = positions_at_once(on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const int64_t chunk =
+      head_chunk_positions(vocabulary_, on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
   std::vector<at::Tensor> losses;
   if (count == 0) return losses;

@@ -87,16 +87,7 @@ constexpr int64_t head_chunk_positions(int64_t vocabulary, DeviceKind device) {
 class HeadUnit : public LossUnit {
  public:
   HeadUnit(const ArchSpec& arch, bool tied);
-  std::string signature() const override;
-  // The head does not depend on documents.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
-  int64_t positions_at_once(DeviceKind device) const override {
-    return head_chunk_positions(vocabulary_, device);
-  }
-  Bytes gpu_bytes_of_position(DType compute) const override;
-  int64_t teacher_tokens() const override { return distill_ ? distill_->top_k : 0; }
+  UnitTraits traits(const UnitUse& use) const override;
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradientSink& sink) const override;

@@ -28,12 +28,12 @@ class InputTableUnit : public Unit {
  public:
   InputTableUnit(const ArchSpec& arch, const TableRows& rows)
       : rows_(rows), scale_(std::sqrt(static_cast<double>(arch.layer_input))) {}
-  std::string signature() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const bool whole = rows_.begins() && rows_.ends();
-    return std::string("input table") + (whole ? "" : rows_.begins() ? " first" : " piece");
-  }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
+    return {.signature = std::string("input table") + (whole            ? ""
+                                                       : rows_.begins() ? " first"
+                                                                        : " piece"),
+            .documents = {use.longest_document}};
   }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
@@ -71,13 +71,11 @@ class LayerInputsUnit : public Unit {
         scale_(1.0 / std::sqrt(static_cast<double>(arch.hidden))),
         transposed_(arch.transposed_weights),
         drops_(arch.adapter.dropout > 0.0) {}
-  std::string signature() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const bool adapted = index_.index(Module::kInputProjection, ParameterRole::kLoraA) >= 0;
-    return std::string("layer inputs ") + std::to_string(static_cast<int>(norm_)) +
-           (adapted ? " lora" : "") + (adapted && drops_ ? " dropout" : "");
-  }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
+    return {.signature = "layer inputs " + std::to_string(static_cast<int>(norm_)) +
+                         (adapted ? " lora" : "") + (adapted && drops_ ? " dropout" : ""),
+            .documents = {use.longest_document}};
   }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {

@@ -104,14 +104,23 @@ ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& e
       << arch.family << ": a group of experts beside an MLP";
 }
 
-std::string ExpertsUnit::signature() const {
+UnitTraits ExpertsUnit::traits(const UnitUse& use) const {
   const MoeSpec& moe = arch_.moe;
-  return signature_text("experts", arch_.hidden, moe.experts, moe.top_k, moe.width, moe.latent,
-                        moe.shared_width, experts_.first, experts_.count, arch_.norm, arch_.gated,
-                        arch_.activation, moe.scores, moe.groups, moe.kept_groups, moe.correction,
-                        moe.shared_switch, moe.beside ? arch_.intermediate : 0, moe.renormalise,
-                        moe.rounded_weights, moe.transposed, moe.interleaved, moe.clamp != 0.0,
-                        moe.balance != 0.0, moe.watched);
+  UnitTraits traits{.documents = {use.longest_document},
+                    .idle_elements = idle_elements(),
+                    .has_router = experts_.begins()};
+  traits.signature = signature_text(
+      "experts", arch_.hidden, moe.experts, moe.top_k, moe.width, moe.latent, moe.shared_width,
+      experts_.first, experts_.count, arch_.norm, arch_.gated, arch_.activation, moe.scores,
+      moe.groups, moe.kept_groups, moe.correction, moe.shared_switch,
+      moe.beside ? arch_.intermediate : 0, moe.renormalise, moe.rounded_weights, moe.transposed,
+      moe.interleaved, moe.clamp != 0.0, moe.balance != 0.0, moe.watched);
+  for (int64_t choice = 0; choice < moe.top_k && !experts_.begins(); ++choice) {
+    const int64_t expert = (experts_.first + choice) % moe.experts;
+    traits.worst_input.push_back(
+        {.tensor = 1, .column = moe.top_k + choice, .value = static_cast<double>(expert)});
+  }
+  return traits;
 }
 
 int64_t ExpertsUnit::idle_elements() const {
@@ -124,15 +133,6 @@ int64_t ExpertsUnit::idle_elements() const {
         arch_.adapter.rank * (outer + width);
   }
   return (experts_.count - met) * of_one;
-}
-
-void ExpertsUnit::make_worst(Carry& in) const {
-  if (experts_.begins()) return;
-  const int64_t top_k = arch_.moe.top_k;
-  for (int64_t choice = 0; choice < top_k; ++choice) {
-    const int64_t expert = (experts_.first + choice) % arch_.moe.experts;
-    in.at(1).narrow(1, top_k + choice, 1).fill_(static_cast<double>(expert));
-  }
 }
 
 at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
@@ -483,8 +483,13 @@ SparseBlock::SparseBlock(const ArchSpec& arch, int64_t layer)
       attention_(arch, layer, BlockPart::kAttention),
       experts_(arch, layer, all_experts(arch)) {}
 
-std::string SparseBlock::signature() const {
-  return attention_.signature() + "; " + experts_.signature();
+UnitTraits SparseBlock::traits(const UnitUse& use) const {
+  UnitTraits traits = attention_.traits(use);
+  const UnitTraits experts = experts_.traits(use);
+  traits.signature += "; " + experts.signature;
+  traits.idle_elements = experts.idle_elements;
+  traits.has_router = true;
+  return traits;
 }
 
 Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,

@@ -37,21 +37,18 @@ TableRows all_experts(const ArchSpec& arch);
 class ExpertsUnit : public Unit {
  public:
   ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts);
-  std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
-  // Makes all positions choose the same experts, as many of this unit's as possible. The first
-  // group needs no values: for a zero input equal scores choose the lowest experts.
-  void make_worst(Carry& in) const override;
-  int64_t idle_elements() const override;
-  bool has_router() const override { return experts_.begins(); }
+  // The worst input makes all positions choose the same experts, as many of this unit's as
+  // possible. The first group needs no values: for a zero input equal scores choose the lowest
+  // experts.
+  UnitTraits traits(const UnitUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
+  // Returns UnitTraits::idle_elements.
+  int64_t idle_elements() const;
   struct State;
   struct Sums;
   State begin(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
@@ -113,20 +110,16 @@ class ExpertsUnit : public Unit {
 
 // A block of attention and all experts. Keys and values that later layers read pass through the
 // experts.
-class SparseBlock : public UnitAround<Unit> {
+class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
-  std::string signature() const override;
-  int64_t idle_elements() const override { return experts_.idle_elements(); }
-  bool has_router() const override { return true; }
+  UnitTraits traits(const UnitUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
-  const UnitCode& code() const override { return attention_; }
-
   size_t attention_parameters_;
   DecoderBlock attention_;
   ExpertsUnit experts_;

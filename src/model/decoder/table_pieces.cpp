@@ -33,11 +33,12 @@ at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   return sum;
 }
 
-// Calls work(positions, begin) for each chunk of trained positions, of which `begin` is the first.
+// Calls work(positions, begin) for each chunk of trained positions of a piece of the head, of which
+// `begin` is the first.
 template <typename Work>
-void for_each_chunk(const UnitCode& rows, const MicroBatch& batch, const Work& work) {
-  const int64_t chunk =
-      rows.positions_at_once(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
+void for_each_chunk(const TableRows& rows, const MicroBatch& batch, const Work& work) {
+  const int64_t chunk = head_chunk_positions(
+      rows.count, on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const at::Tensor positions = trained_positions(batch.targets);
   const int64_t count = positions.size(0);
   for (int64_t begin = 0; begin < count; begin += chunk) {
@@ -65,12 +66,10 @@ class EmbeddingPiece : public Unit {
         scale_rounded_(arch.embedding_scale_rounded),
         norm_eps_(embedding_norm_eps(arch)),
         learned_positions_(rows.ends() && arch.position == PositionKind::kLearned) {}
-  std::string signature() const override {
-    return std::string("embedding piece") + (rows_.begins() ? " first" : "") +
-           (norm_eps_ ? " normed" : "") + (learned_positions_ ? " positions" : "");
-  }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
+  UnitTraits traits(const UnitUse& use) const override {
+    return {.signature = std::string("embedding piece") + (rows_.begins() ? " first" : "") +
+                         (norm_eps_ ? " normed" : "") + (learned_positions_ ? " positions" : ""),
+            .documents = {use.longest_document}};
   }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
@@ -113,7 +112,7 @@ class EmbeddingPiece : public Unit {
 };
 
 // The code that all pieces of a head share. Carry: log-sum-exp and target score, fp32 [T, 1], x.
-class HeadRows : public UnitCode {
+class HeadRows {
  public:
   HeadRows(const ArchSpec& arch, const TableRows& rows)
       : rows_(rows),
@@ -126,25 +125,21 @@ class HeadRows : public UnitCode {
         table_index_(rows.begins()
                          ? static_cast<int32_t>(head_parameters(arch, {}, /*tied=*/true).size())
                          : 0) {}
-  std::string signature() const override {
-    return std::string("head piece") + (rows_.begins() ? " first " : " ") +
-           std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(rows_.count) +
-           (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "") +
-           signature_of(distill_);
+  UnitTraits traits(const UnitUse& use) const {
+    const Bytes of_logit = width_of(use.compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32) +
+                           gpu_bytes_of(distill_);
+    return {.signature = std::string("head piece") + (rows_.begins() ? " first " : " ") +
+                         std::to_string(static_cast<int>(norm_kind_)) + " " +
+                         std::to_string(rows_.count) + (rule_.divides() ? " divided" : "") +
+                         (rule_.caps() ? " capped" : "") + signature_of(distill_),
+            .documents = {use.longest_document},
+            .positions_at_once = head_chunk_positions(rows_.count, use.device),
+            .teacher_tokens = distill_ ? distill_->top_k : 0,
+            .gpu_bytes_of_position = rows_.count * of_logit};
   }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
-  }
-  int64_t positions_at_once(DeviceKind device) const override {
-    return head_chunk_positions(rows_.count, device);
-  }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32) +
-                          gpu_bytes_of(distill_));
-  }
+  const TableRows& table_rows() const { return rows_; }
   // The settings of distillation, whose sums the carry has then; empty with other losses.
   const std::optional<DistillOptions>& distill() const { return distill_; }
-  int64_t teacher_tokens() const override { return distill_ ? distill_->top_k : 0; }
   // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const {
     if (!rows_.begins()) return in;
@@ -159,7 +154,7 @@ class HeadRows : public UnitCode {
   }
   // Adds the piece's rows to the log-sum-exp and the target's score.
   void add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
-    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
+    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
       Chunk chunk = chunk_of(parameters, carry, batch, rows);
       if (batch.hits != nullptr) {
         batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
@@ -182,7 +177,7 @@ class HeadRows : public UnitCode {
   Carry rows_backward(UnitParameters parameters, const Carry& before, const MicroBatch& batch,
                       const Carry& grad_out, GradientSink& sink) const {
     Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
-    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t begin) {
+    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
       Chunk chunk = chunk_of(parameters, before, batch, rows);
       at::Tensor by_scores = std::move(chunk.scores);
       if (distill_) {
@@ -222,7 +217,7 @@ class HeadRows : public UnitCode {
     if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
     if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
     at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
-    for_each_chunk(*this, batch, [&](const at::Tensor& rows, int64_t) {
+    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t) {
       const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
       copy_rows(grad_in, rows,
                 fused::norm_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
@@ -287,9 +282,10 @@ class HeadRows : public UnitCode {
   int32_t table_index_;  // after the norm: owned or tied
 };
 
-class HeadPiece : public UnitAround<Unit> {
+class HeadPiece : public Unit {
  public:
   HeadPiece(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
+  UnitTraits traits(const UnitUse& use) const override { return rows_.traits(use); }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     const at::NoGradGuard no_grad;
@@ -313,16 +309,18 @@ class HeadPiece : public UnitAround<Unit> {
   }
 
  private:
-  const UnitCode& code() const override { return rows_; }
-
   HeadRows rows_;
 };
 
 // The last of at least two pieces; it computes the loss.
-class HeadLoss : public UnitAround<LossUnit> {
+class HeadLoss : public LossUnit {
  public:
   HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
-  std::string signature() const override { return rows_.signature() + " loss"; }
+  UnitTraits traits(const UnitUse& use) const override {
+    UnitTraits traits = rows_.traits(use);
+    traits.signature += " loss";
+    return traits;
+  }
   LossUnit::Result loss(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const override {
     const at::NoGradGuard no_grad;
@@ -388,7 +386,7 @@ class HeadLoss : public UnitAround<LossUnit> {
     }
     Result result;
     const at::Tensor weights = weights_of(batch);
-    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
+    for_each_chunk(rows_.table_rows(), batch, [&](const at::Tensor& rows, int64_t begin) {
       const int64_t count = rows.size(0);
       const TeacherChunk teacher(*rows_.distill(), batch.all_columns(), begin, count,
                                  rows.device());
@@ -411,8 +409,6 @@ class HeadLoss : public UnitAround<LossUnit> {
     });
     return result;
   }
-  const UnitCode& code() const override { return rows_; }
-
   HeadRows rows_;
 };
 

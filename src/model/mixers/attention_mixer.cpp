@@ -18,35 +18,21 @@ class AttentionMixer final : public Mixer {
       rope_.emplace(rope_spec(), arch_.head_dim);
     }
   }
-  std::string signature() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const RopeSpec& rope = rope_spec();
-    return signature_text(
+    UnitTraits traits{.documents = worst_documents(use)};
+    traits.signature = signature_text(
         " attention", arch_.heads, arch_.kv_heads, arch_.head_dim, layer_.window, arch_.qk_norm,
         arch_.fused_qkv, arch_.position, layer_.rotates, arch_.query_growth_beta != 0.0,
         arch_.qk_norm_after_rope, arch_.qkv_clip != 0.0, arch_.score_cap != 0.0, arch_.sinks,
         arch_.output_gate, arch_.own_gate_matrix, arch_.value_norm, layer_.values_are_keys,
         layer_.keys_of >= 0, rope.rotary_dim(arch_.head_dim), rope.pairs,
         rope.attention_factor != 1.0, rope.scaling == RopeSpec::Scaling::kLong);
-  }
-  // Includes the lengths at which memory changes, such as the window (then one piece).
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    std::vector<int64_t> lengths = {longest};
-    if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
-    // Documents above the original length need one row of frequencies per position.
-    const RopeSpec& rope = rope_spec();
-    const int64_t first_long = rope.original_max_positions + 1;
-    if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
-      lengths.push_back(first_long);
+    if (arch_.score_cap == 0.0) {  // no kernel of a GPU caps scores
+      traits.set_attention(
+          {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim});
     }
-    // This length slightly overfills the calls of FlashAttention's backward, so one more runs.
-    const int64_t padded = kFlashPadding - 1;
-    if (device == DeviceKind::kCuda && padded < longest) lengths.push_back(padded);
-    lengths.push_back(1);
-    return lengths;
-  }
-  AttentionHeads attention_heads() const override {
-    if (arch_.score_cap != 0.0) return {};  // no kernel of a GPU caps scores
-    return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
+    return traits;
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues* shared) const override {
@@ -76,6 +62,23 @@ class AttentionMixer final : public Mixer {
   }
 
  private:
+  // Includes the lengths at which memory changes, such as the window (then one piece).
+  std::vector<int64_t> worst_documents(const UnitUse& use) const {
+    const int64_t longest = use.longest_document;
+    std::vector<int64_t> lengths = {longest};
+    if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
+    // Documents above the original length need one row of frequencies per position.
+    const RopeSpec& rope = rope_spec();
+    const int64_t first_long = rope.original_max_positions + 1;
+    if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
+      lengths.push_back(first_long);
+    }
+    // This length slightly overfills the calls of FlashAttention's backward, so one more runs.
+    const int64_t padded = kFlashPadding - 1;
+    if (use.device == DeviceKind::kCuda && padded < longest) lengths.push_back(padded);
+    lengths.push_back(1);
+    return lengths;
+  }
   const RopeSpec& rope_spec() const { return layer_.local_rope ? arch_.local_rope : arch_.rope; }
   // Returns query, key and value, and the gate of the output if the family has one. A layer that
   // reads another's keys and values has the query alone.

@@ -13,12 +13,11 @@ class ConvolutionMixer final : public Mixer {
  public:
   using Mixer::Mixer;
 
-  std::string signature() const override {
-    return signature_text(" convolution", arch_.convolution.taps, arch_.convolution.bias);
-  }
   // Its memory does not depend on the lengths of documents.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return {longest};
+  UnitTraits traits(const UnitUse& use) const override {
+    return {
+        .signature = signature_text(" convolution", arch_.convolution.taps, arch_.convolution.bias),
+        .documents = {use.longest_document}};
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {
@@ -38,22 +37,16 @@ class DeltaMixer final : public Mixer {
  public:
   using Mixer::Mixer;
 
-  std::string signature() const override {
-    const DeltaSpec& delta = arch_.delta;
-    return signature_text(" delta", delta.key_heads, delta.value_heads, delta.key_dim,
-                          delta.value_dim, delta.taps, delta.fused);
-  }
-  // Includes the lengths with the most padding and with the most states for their positions.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return worst_chunk_lengths(longest);
-  }
-  int64_t activation_elements() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const DeltaSpec& delta = arch_.delta;
     const int64_t widths = delta.key_dim + delta.value_dim;
     // Products with the state, the products of positions of a chunk, and the triangular system.
     const int64_t head = 3 * delta.key_dim * delta.value_dim + kScanChunk * widths +
                          kScanChunk * (delta.key_dim + widths / 2);
-    return delta.value_heads * head;
+    return {.signature = signature_text(" delta", delta.key_heads, delta.value_heads, delta.key_dim,
+                                        delta.value_dim, delta.taps, delta.fused),
+            .documents = worst_chunk_lengths(use.longest_document),
+            .activation_elements = delta.value_heads * head};
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {
@@ -102,20 +95,15 @@ class MambaMixer final : public Mixer {
  public:
   using Mixer::Mixer;
 
-  std::string signature() const override {
-    const MambaSpec& mamba = arch_.mamba;
-    return signature_text(" mamba", mamba.heads, mamba.head_dim, mamba.groups, mamba.state,
-                          mamba.taps, mamba.convolution_bias);
-  }
-  // Includes the lengths with the most padding and with the most states for their positions.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
-    return worst_chunk_lengths(longest);
-  }
-  int64_t activation_elements() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const MambaSpec& mamba = arch_.mamba;
     // Writing and reading the state, and the products of positions of a chunk.
-    return mamba.inner_width() * (2 * mamba.state + kScanChunk) +
-           kScanChunk * mamba.groups * mamba.state;
+    const int64_t elements = mamba.inner_width() * (2 * mamba.state + kScanChunk) +
+                             kScanChunk * mamba.groups * mamba.state;
+    return {.signature = signature_text(" mamba", mamba.heads, mamba.head_dim, mamba.groups,
+                                        mamba.state, mamba.taps, mamba.convolution_bias),
+            .documents = worst_chunk_lengths(use.longest_document),
+            .activation_elements = elements};
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {

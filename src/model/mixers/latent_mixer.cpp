@@ -20,22 +20,21 @@ class LatentMixer final : public Mixer {
  public:
   LatentMixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
       : Mixer(arch, layer, index), rope_(arch.rope, arch.latent.rope_dim) {}
-  std::string signature() const override {
+  UnitTraits traits(const UnitUse& use) const override {
     const LatentSpec& latent = arch_.latent;
-    return signature_text(" latent", arch_.heads, latent.query_rank, latent.rank, latent.plain_dim,
-                          latent.rope_dim, latent.value_dim, arch_.rope.pairs,
-                          arch_.rope.attention_factor != 1.0);
-  }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    std::vector<int64_t> lengths = {longest};
+    UnitTraits traits{.documents = {use.longest_document}};
+    traits.signature = signature_text(" latent", arch_.heads, latent.query_rank, latent.rank,
+                                      latent.plain_dim, latent.rope_dim, latent.value_dim,
+                                      arch_.rope.pairs, arch_.rope.attention_factor != 1.0);
     // This length slightly overfills the calls of FlashAttention's backward, so one more runs.
     const int64_t overfull = kFlashPadding - 1;
-    if (device == DeviceKind::kCuda && overfull < longest) lengths.push_back(overfull);
-    lengths.push_back(1);
-    return lengths;
-  }
-  AttentionHeads attention_heads() const override {
-    return {.heads = arch_.heads, .kv_heads = arch_.heads, .head_dim = arch_.head_dim};
+    if (use.device == DeviceKind::kCuda && overfull < use.longest_document) {
+      traits.documents.push_back(overfull);
+    }
+    traits.documents.push_back(1);
+    traits.set_attention(
+        {.heads = arch_.heads, .kv_heads = arch_.heads, .head_dim = arch_.head_dim});
+    return traits;
   }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {

@@ -28,11 +28,8 @@ class Mixer {
   Mixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
       : arch_(arch), layer_(layer), index_(index) {}
   virtual ~Mixer() = default;
-  // The following are what UnitCode says of the unit.
-  virtual std::string signature() const = 0;
-  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const = 0;
-  virtual AttentionHeads attention_heads() const { return {}; }
-  virtual int64_t activation_elements() const { return 0; }
+  // Returns the mixer's part of its unit's traits.
+  virtual UnitTraits traits(const UnitUse& use) const = 0;
   // Returns the mixer's output, [T, hidden], for the unit's input x, which `norm` normalises first.
   // Its last operation is a product, which `values` may leave uncomputed. In a layer that shares
   // keys and values, `shared` are those that it reads (LayerSpec::keys_of), or becomes its own; in

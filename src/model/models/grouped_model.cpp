@@ -28,7 +28,7 @@ void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
 }
 
 // The members of a group except the loss; they run one after another, forward and backward.
-class Chain : public UnitCode {
+class Chain {
  public:
   struct Member {
     const Unit* unit = nullptr;
@@ -39,69 +39,34 @@ class Chain : public UnitCode {
 
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
 
-  // Returns an empty text if any member has no signature.
-  std::string signature() const override {
-    std::string text;
+  // The signature is empty if that of any member is. Members run one after the other, so the
+  // attention is the largest.
+  UnitTraits traits(const UnitUse& use) const {
+    UnitTraits all;
+    std::set<int64_t, std::greater<>> lengths = {use.longest_document};
+    bool unlike_others = false;
     for (const Member& member : members_) {
-      const std::string one = member.unit->signature();
-      if (one.empty()) return {};
-      text += one + "; ";
+      const UnitTraits own = member.unit->traits(use);
+      unlike_others = unlike_others || own.signature.empty();
+      all.signature += own.signature + "; ";
+      lengths.insert(own.documents.begin(), own.documents.end());
+      if (&member == &members_.front()) all.worst_input = own.worst_input;
+      all.idle_elements += own.idle_elements;
+      all.activation_elements += own.activation_elements;
+      all.attention_width += own.attention_width;
+      all.has_router = all.has_router || own.has_router;
+      const auto width = [](const AttentionHeads& heads) { return heads.heads * heads.head_dim; };
+      if (width(own.attention) > width(all.attention)) all.attention = own.attention;
     }
-    return text;
+    if (unlike_others) all.signature.clear();
+    all.documents.assign(lengths.begin(), lengths.end());
+    return all;
   }
 
   void add_leaves(const std::vector<at::Tensor>& views, std::vector<at::Tensor>& leaves) const {
     for (const Member& member : members_) {
       longshore::add_leaves(*member.unit, member.parameters, views, leaves);
     }
-  }
-
-  // Returns the lengths of all members.
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    std::set<int64_t, std::greater<>> lengths = {longest};
-    for (const Member& member : members_) {
-      for (const int64_t length : member.unit->worst_documents(longest, device)) {
-        lengths.insert(length);
-      }
-    }
-    return {lengths.begin(), lengths.end()};
-  }
-
-  int64_t idle_elements() const override {
-    int64_t sum = 0;
-    for (const Member& member : members_) sum += member.unit->idle_elements();
-    return sum;
-  }
-
-  int64_t activation_elements() const override {
-    int64_t sum = 0;
-    for (const Member& member : members_) sum += member.unit->activation_elements();
-    return sum;
-  }
-
-  bool has_router() const override {
-    return std::ranges::any_of(members_,
-                               [](const Member& member) { return member.unit->has_router(); });
-  }
-
-  void make_worst(Carry& in) const override {
-    if (!members_.empty()) members_.front().unit->make_worst(in);
-  }
-
-  int64_t attention_width() const override {
-    int64_t sum = 0;
-    for (const Member& member : members_) sum += member.unit->attention_width();
-    return sum;
-  }
-
-  // Returns the largest heads among the members, which run one after the other.
-  AttentionHeads attention_heads() const override {
-    AttentionHeads most;
-    for (const Member& member : members_) {
-      const AttentionHeads own = member.unit->attention_heads();
-      if (own.heads * own.head_dim > most.heads * most.head_dim) most = own;
-    }
-    return most;
   }
 
   Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
@@ -191,9 +156,10 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
   return grads;
 }
 
-class GroupedUnit : public UnitAround<Unit> {
+class GroupedUnit : public Unit {
  public:
   explicit GroupedUnit(Chain chain) : chain_(std::move(chain)) {}
+  UnitTraits traits(const UnitUse& use) const override { return chain_.traits(use); }
   std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const override {
     std::vector<at::Tensor> leaves(views.size());
     chain_.add_leaves(views, leaves);
@@ -210,12 +176,10 @@ class GroupedUnit : public UnitAround<Unit> {
   }
 
  private:
-  const UnitCode& code() const override { return chain_; }
-
   Chain chain_;
 };
 
-class GroupedLoss : public UnitAround<LossUnit> {
+class GroupedLoss : public LossUnit {
  public:
   GroupedLoss(Chain chain, const LossUnit* loss, std::vector<int32_t> parameters)
       : chain_(std::move(chain)), loss_(loss), parameters_(std::move(parameters)) {}
@@ -226,17 +190,16 @@ class GroupedLoss : public UnitAround<LossUnit> {
     add_leaves(*loss_, parameters_, views, leaves);
     return leaves;
   }
-  std::string signature() const override {
-    const std::string members = chain_.signature(), loss = loss_->signature();
-    return members.empty() || loss.empty() ? std::string() : members + loss;
+  UnitTraits traits(const UnitUse& use) const override {
+    UnitTraits traits = chain_.traits(use);
+    const UnitTraits loss = loss_->traits(use);
+    const bool unlike_others = traits.signature.empty() || loss.signature.empty();
+    traits.signature = unlike_others ? std::string() : traits.signature + loss.signature;
+    traits.positions_at_once = loss.positions_at_once;
+    traits.gpu_bytes_of_position = loss.gpu_bytes_of_position;
+    traits.teacher_tokens = loss.teacher_tokens;
+    return traits;
   }
-  int64_t positions_at_once(DeviceKind device) const override {
-    return loss_->positions_at_once(device);
-  }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return loss_->gpu_bytes_of_position(compute);
-  }
-  int64_t teacher_tokens() const override { return loss_->teacher_tokens(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
     return loss_->loss(pick(parameters, parameters_), chain_.forward(parameters, in, batch), batch);
   }
@@ -258,8 +221,6 @@ class GroupedLoss : public UnitAround<LossUnit> {
   }
 
  private:
-  const UnitCode& code() const override { return chain_; }
-
   Chain chain_;
   const LossUnit* loss_;
   std::vector<int32_t> parameters_;

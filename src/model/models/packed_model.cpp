@@ -41,7 +41,7 @@ ParamSpec packed(ParamSpec parameter, const Packing& packing) {
 }
 
 // A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
-class PackedUnit : public UnitAround<Unit> {
+class PackedUnit : public Unit {
  public:
   PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
       : unit_(unit), format_(format) {
@@ -51,9 +51,11 @@ class PackedUnit : public UnitAround<Unit> {
     }
   }
 
-  std::string signature() const override {
-    const std::string inner = unit_->signature();
-    return inner.empty() ? inner : std::string(name_of(format_)) + " " + inner;
+  UnitTraits traits(const UnitUse& use) const override {
+    UnitTraits traits = unit_->traits(use);
+    if (traits.signature.empty()) return traits;
+    traits.signature = std::string(name_of(format_)) + " " + traits.signature;
+    return traits;
   }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
@@ -66,8 +68,6 @@ class PackedUnit : public UnitAround<Unit> {
   }
 
  private:
-  const UnitCode& code() const override { return *unit_; }
-
   struct Matrix {
     std::vector<int64_t> shape;  // empty: the parameter is not packed
     int64_t begin = 0;           // in the unpacked values of the unit

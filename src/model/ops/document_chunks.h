@@ -40,7 +40,7 @@ constexpr int64_t passed_states(int64_t positions) {
 }
 
 // Returns document lengths with the most states and with the most padding for their positions
-// (UnitCode::worst_documents).
+// (UnitTraits::documents).
 std::vector<int64_t> worst_chunk_lengths(int64_t longest);
 
 // Moves rows of [T, width] tensors to the chunks of a block and back.

@@ -21,10 +21,6 @@ std::vector<at::Tensor> UnitCode::leaves(const std::vector<at::Tensor>& views) c
   return make_leaves(views);
 }
 
-std::vector<int64_t> UnitCode::worst_documents(int64_t longest, DeviceKind) const {
-  return {longest, 1};
-}
-
 Carry Unit::backward(UnitParameters, const Carry&, const MicroBatch&, const Carry&,
                      GradientSink&) const {
   LONGSHORE_CHECK(false) << "this unit's gradients come from autograd";

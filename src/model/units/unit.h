@@ -118,6 +118,57 @@ std::string signature_text(std::string name, Numbers... numbers) {
   return name;
 }
 
+// For which run the traits of a unit are asked.
+struct UnitUse {
+  int64_t longest_document = 1;  // tokens
+  DeviceKind device = DeviceKind::kCpu;
+  DType compute = DType::kBF16;
+};
+
+// UnitTraits: the memory and the work of a unit that its spec does not say. Plain values.
+//
+// [Note: measured workspace] A unit's allocations are measured, not modelled: offload/engine/probe
+// runs each distinct unit on its worst inputs before the plan is made. `signature`, `documents` and
+// `worst_input` name both.
+struct UnitTraits {
+  // Identifies the temporaries beside parameters: units with equal signature, shapes and carries
+  // use the same memory. An empty text means that no other unit is like this one.
+  std::string signature = {};
+  // Document lengths, each at most the longest: no split of a micro-batch takes more memory than
+  // the worst of these lengths used for all documents. Attention on a GPU is an exception
+  // (offload/engine/probe/measured_workspace.h).
+  std::vector<int64_t> documents;
+  // The values of columns of an otherwise zero input, [T, columns] each, that make the unit use the
+  // most memory.
+  struct Column {
+    size_t tensor = 0;  // of the carry
+    int64_t column = 0;
+    double value = 0.0;
+  };
+  std::vector<Column> worst_input = {};
+  // The most trained positions that the unit handles at a time on this device; more of them take
+  // longer but no more memory. 0 means all.
+  int64_t positions_at_once = 0;
+  // The matrix elements that a position does not use: those of experts it did not choose.
+  int64_t idle_elements = 0;
+  // The multiplications of a position in products of activations, other than attention's
+  // (attention_width), whose number grows with the document.
+  int64_t activation_elements = 0;
+  int64_t attention_width = 0;  // heads times their size, summed over all attentions of the unit
+  int64_t teacher_tokens = 0;   // the width of the teacher's columns that the unit reads
+  bool has_router = false;      // the unit reports to MicroBatch::routers
+  // GPU kernels allocate scratch that is not measured; these are its sizes: the largest attention,
+  // and the bytes of one of positions_at_once.
+  AttentionHeads attention = {};
+  Bytes gpu_bytes_of_position = 0;
+
+  // Sets the attention, and its width, which is that of its heads.
+  void set_attention(const AttentionHeads& heads) {
+    attention = heads;
+    attention_width = heads.heads * heads.head_dim;
+  }
+};
+
 // The interface that Unit and LossUnit share.
 class UnitCode {
  public:
@@ -125,41 +176,10 @@ class UnitCode {
   // Returns the tensors that the unit reads and autograd differentiates. `views` of the unit's slot
   // stay the same for the whole run; an adaptor points its own tensors at them.
   virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
-
-  // [Note: measured workspace] A unit's allocations are measured, not modelled:
-  // offload/engine/probe runs each distinct unit on its worst inputs before the plan is made. The
-  // functions below name both.
-
-  // Identifies the temporaries beside parameters: units with equal signature, shapes and carries
-  // use the same memory. An empty text means that no other unit is like this one.
-  virtual std::string signature() const { return {}; }
-  // Returns document lengths, each at most `longest`: no split of a micro-batch takes more memory
-  // than the worst of these lengths used for all documents. Attention on a GPU is an exception
-  // (offload/engine/probe/measured_workspace.h).
-  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const;
-  // Returns the most trained positions that it handles at a time on this device; more of them take
-  // longer but no more memory. 0 means all.
-  virtual int64_t positions_at_once(DeviceKind) const { return 0; }
-  // Returns the matrix elements that a position does not use: those of experts it did not choose.
-  virtual int64_t idle_elements() const { return 0; }
-  // Returns the multiplications of a position in products of activations, other than attention's
-  // (attention_width), whose number grows with the document.
-  virtual int64_t activation_elements() const { return 0; }
-  // Returns heads times their size, summed over all attentions of the unit.
-  virtual int64_t attention_width() const {
-    const AttentionHeads heads = attention_heads();
-    return heads.heads * heads.head_dim;
+  // Without an override a unit is like no other, and its memory may depend on documents.
+  virtual UnitTraits traits(const UnitUse& use) const {
+    return {.documents = {use.longest_document, 1}};
   }
-  // Returns the width of the teacher's columns that the unit reads.
-  virtual int64_t teacher_tokens() const { return 0; }
-  // Returns whether the unit reports to MicroBatch::routers.
-  virtual bool has_router() const { return false; }
-  // Sets the values of an otherwise zero input that make the unit use the most memory.
-  virtual void make_worst(Carry&) const {}
-  // GPU kernels allocate scratch that is not measured; these return its sizes: the largest
-  // attention, and the bytes of one of positions_at_once().
-  virtual AttentionHeads attention_heads() const { return {}; }
-  virtual Bytes gpu_bytes_of_position(DType /*compute*/) const { return 0; }
 };
 
 class Unit : public UnitCode {
@@ -217,33 +237,6 @@ class LossUnit : public UnitCode {
   // In the last piece of a cut head the vocabulary is the piece's.
   virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const = 0;
-};
-
-// A unit that other code runs in: it answers for the memory as that code does, except where a
-// derived class says otherwise. `Kind` is Unit or LossUnit.
-template <typename Kind>
-class UnitAround : public Kind {
- public:
-  std::string signature() const override { return code().signature(); }
-  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
-    return code().worst_documents(longest, device);
-  }
-  int64_t positions_at_once(DeviceKind device) const override {
-    return code().positions_at_once(device);
-  }
-  int64_t idle_elements() const override { return code().idle_elements(); }
-  int64_t activation_elements() const override { return code().activation_elements(); }
-  int64_t teacher_tokens() const override { return code().teacher_tokens(); }
-  bool has_router() const override { return code().has_router(); }
-  void make_worst(Carry& in) const override { code().make_worst(in); }
-  AttentionHeads attention_heads() const override { return code().attention_heads(); }
-  int64_t attention_width() const override { return code().attention_width(); }
-  Bytes gpu_bytes_of_position(DType compute) const override {
-    return code().gpu_bytes_of_position(compute);
-  }
-
- private:
-  virtual const UnitCode& code() const = 0;
 };
 
 // A model that the engine can run: the spec, and a function for every unit.
