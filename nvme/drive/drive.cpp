@@ -125,9 +125,9 @@ void DriveQueue::complete(const BlockCompletion& completion, std::vector<Transfe
       << file_->path() << ": a completion of nothing, tag " << completion.tag;
   Chunk& chunk = slots_[slot];
   const auto bytes = static_cast<Bytes>(chunk.memory.size());
-  bool goes_on = false;
+  bool more = false;
   if (completion.result < 0) {
-    goes_on = after_error(chunk, static_cast<int>(-completion.result));
+    more = after_error(chunk, static_cast<int>(-completion.result));
   } else if (bytes > 0) {
     const Bytes left = std::min(bytes - chunk.moved, chunk.piece);
     LONGSHORE_CHECK(completion.result <= left) << file_->path();
@@ -139,14 +139,14 @@ void DriveQueue::complete(const BlockCompletion& completion, std::vector<Transfe
                                                     : completion.result / kBlockBytes * kBlockBytes;
       chunk.refusals = whole > 0 ? 0 : chunk.refusals + 1;
       chunk.moved += whole;
-      goes_on = chunk.moved < bytes;
+      more = chunk.moved < bytes;
       if (chunk.refusals > kMaxRetries) {
         fail(chunk, EIO, "only parts of a block are moved");
-        goes_on = false;
+        more = false;
       }
     }
   }
-  if (goes_on) {
+  if (more) {
     send(slot);
     return;
   }

@@ -35,7 +35,7 @@ StepTotals forward_backward(Engine& engine, const StepRequest& request) {
                                           .times = {engine.take_times()}});
 }
 
-StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals) {
+StepOutcome finish_step(Engine& engine, const StepRequest& request, const StepTotals& totals) {
   StepOutcome outcome;
   outcome.loss = totals.loss.loss / request.loss_terms;
   outcome.norm = norm_of(totals.unit_squares);
@@ -66,7 +66,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
 }
 
 StepOutcome train_step(Engine& engine, const StepRequest& request) {
-  return settle_step(engine, request, forward_backward(engine, request));
+  return finish_step(engine, request, forward_backward(engine, request));
 }
 
 }  // namespace longshore

@@ -43,7 +43,7 @@ struct StepOutcome {
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients
 // in host memory; the second stages the step's update or skips it.
 StepTotals forward_backward(Engine& engine, const StepRequest& request);
-StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals);
+StepOutcome finish_step(Engine& engine, const StepRequest& request, const StepTotals& totals);
 
 StepOutcome train_step(Engine& engine, const StepRequest& request);
 

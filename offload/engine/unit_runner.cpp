@@ -286,7 +286,7 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
       << batches.size() << " micro-batches, planned " << carry_.micro_batches();
   mode_ = mode;
   batches_.assign(batches.begin(), batches.end());
-  routers_settled_ = false;
+  routers_balanced_ = false;
   if (routers_) {
     routers_->begin();
     routers_->count(mode == Mode::kTrain);
@@ -375,7 +375,7 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
   GradientAccumulator* const sums = accumulator(unit, gradient);
   if (sums != nullptr && !owns_tied_[index_of(unit)]) sums->clear();
   Sink sink(this, unit);
-  if (routers_ && !std::exchange(routers_settled_, true)) settle_routers();
+  if (routers_ && !std::exchange(routers_balanced_, true)) balance_routers();
   if (unit == last()) {
     backward_loss(unit, sink);
   } else {
@@ -406,7 +406,7 @@ void UnitRunner::move_router_corrections(std::span<const double> sums) {
   routers_->set_corrections(std::move(corrections));
 }
 
-void UnitRunner::settle_routers() {
+void UnitRunner::balance_routers() {
   const at::NoGradGuard no_grad;
   const bool in_loss = model_->loss_unit().traits({}).has_router;
   if (balance_ == 0.0) {

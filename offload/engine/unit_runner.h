@@ -156,7 +156,7 @@ class UnitRunner {
   void bind(std::span<const UnitLease> leases);
   void finish_forward();
   // Makes the expert choices of all ranks known, before backward.
-  void settle_routers();
+  void balance_routers();
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
   void backward_loss(UnitId unit, GradientSink& sink);
@@ -186,7 +186,7 @@ class UnitRunner {
   std::optional<RouterLoad> routers_;  // empty: no statistics, balancing or set corrections
   double balance_ = 0.0;
   std::function<void(std::span<double>)> sum_over_ranks_;
-  bool routers_settled_ = false;
+  bool routers_balanced_ = false;
   std::vector<MicroBatch> batches_;
   double scale_ = 1.0;
   std::optional<GradientBuffer> gradient_;  // buffer of the unit that runs backward

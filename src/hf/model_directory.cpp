@@ -99,7 +99,7 @@ void ModelDirectory::read_configs() {
 }
 
 // The files decide: plain weights are trained whatever config.json says that they once were.
-void ModelDirectory::settle_quantisation() {
+void ModelDirectory::resolve_quantisation() {
   const std::vector<std::string> keys = quantisation_keys(config_);
   if (keys.empty()) return;
   const bool plain = std::ranges::none_of(tensors_, [](const TensorRef& ref) {
@@ -237,7 +237,7 @@ void ModelDirectory::build_table() {
                         std::to_string(*index_total_size_) + ", the tensors have " +
                         std::to_string(weight_bytes_) + " bytes");
   }
-  settle_quantisation();
+  resolve_quantisation();
   pair_packed();
 }
 

@@ -103,7 +103,7 @@ class ModelDirectory {
  private:
   ModelDirectory() = default;
   void read_configs();
-  void settle_quantisation();
+  void resolve_quantisation();
   void open_weights(Weights weights);
   void open_indexed_files();
   void check_index(const WeightIndex& index);

@@ -113,13 +113,13 @@ class DeviceChoice : public testing::Test {
   }
   Kind settled(const FoundGpus& found) const {
     RunConfig config = config_;
-    settle_device(config, found);
+    resolve_device(config, found);
     return config.device.kind;
   }
   std::string refusal(const FoundGpus& found, int32_t ranks = 1) const {
     try {
       RunConfig config = config_;
-      settle_device(config, found);
+      resolve_device(config, found);
       require_gpus(config, found, ranks);
     } catch (const ConfigError& error) {
       return error.what();

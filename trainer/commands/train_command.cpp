@@ -79,7 +79,7 @@ void write_beginning(const RunDirectory& directory, const MeasuredRun& setup, co
 // A run that goes on has shown its whole plan before.
 void show_beginning(const MeasuredRun& setup, const TierPlan& plan, const PlanScreen& screen,
                     const RunDirectory& directory) {
-  if (goes_on(setup.config, directory)) {
+  if (is_resuming(setup.config, directory)) {
     log_info(format_brief(plan, screen) + "the whole plan: " + directory.file("plan.txt"));
   } else {
     log_info(format_screen(plan, setup.machine, screen));

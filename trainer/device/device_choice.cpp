@@ -54,7 +54,7 @@ std::optional<Kind> begun_on(const RunConfig& config) {
   }
 }
 
-void settle_device(RunConfig& config, const FoundGpus& found) {
+void resolve_device(RunConfig& config, const FoundGpus& found) {
   if (config.device.kind != Kind::kAuto) return;
   const std::optional<Kind> begun = begun_on(config);
   if (begun == Kind::kCpu) {

@@ -25,7 +25,7 @@ std::optional<DeviceSection::Kind> begun_on(const RunConfig& config);
 
 // Resolves device.kind = "auto". ConfigError if CUDA cannot use a local GPU, or if a run that
 // started on a GPU finds none.
-void settle_device(RunConfig& config, const FoundGpus& found);
+void resolve_device(RunConfig& config, const FoundGpus& found);
 // Throws ConfigError on all ranks of a machine unless each of them has its own GPU. `gpu` is this
 // rank's index among its visible GPUs. Collective.
 void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found, int gpu);

@@ -82,7 +82,7 @@ StepOutcome RunLoop::run_step() {
     run_.check_frozen(/*passed=*/true);
   }
   run_.note_commit();
-  const StepOutcome outcome = settle_step(engine, request, totals);
+  const StepOutcome outcome = finish_step(engine, request, totals);
   run_.note_commit();
   progress.adam_step = engine.updates();
   progress.skipped_in_row = outcome.skipped ? progress.skipped_in_row + 1 : 0;
@@ -164,7 +164,7 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   stopping_ = outcome.stop || (run_.ranks().info().size == 1 && failed);
   warn_of_events();
   run_.ledger.note_status(run_.reporter, run_.signals);
-  give_back_heap();
+  trim_heap();
   // The last step stays on the terminal, above what is said of the run's end.
   if (last || stopping_) run_.reporter.finish_display();
   const bool evaluates = !run_.eval_sets.empty() && (last || due(config_.eval.every_steps));
@@ -181,7 +181,7 @@ void RunLoop::after_step(const StepOutcome& outcome) {
 // so the sizes of LibTorch's temporaries vary and the heap fragments: by 140 MiB in 24 steps of a
 // model with a 2 GiB plan. A fixed mmap threshold of 128 KiB also helps, but made steps a sixth
 // slower.
-void RunLoop::give_back_heap() {
+void RunLoop::trim_heap() {
   if (seconds_since(heap_given_back_) < kHeapSeconds) return;
   ::malloc_trim(0);
   heap_given_back_ = Clock::now();

@@ -33,7 +33,7 @@ class RunLoop {
   void count_skipped(const StepOutcome& outcome);
   void note_zero_gradient(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
-  void give_back_heap();
+  void trim_heap();
   void evaluate_now();
   void show_samples();
   bool out_of_patience() const;

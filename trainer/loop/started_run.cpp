@@ -32,7 +32,7 @@ constexpr Bytes kMostRecordBytes = 64 * kMiB;
 // Returns what one rank says of the data: less if the run goes on from an earlier start.
 Say said_of_data(const MeasuredRun& setup, const RunDirectory& directory) {
   if (!setup.ranks->first()) return Say::kNone;
-  return goes_on(setup.config, directory) ? Say::kSum : Say::kAll;
+  return is_resuming(setup.config, directory) ? Say::kSum : Say::kAll;
 }
 
 // Prepares the data; a stop signal may interrupt it at any moment.
@@ -206,7 +206,7 @@ void check_other_reference(StartedRun& run) {
   const std::string& found = run.other_reference.model;
   StartIdentity& start = run.ledger.progress.start;
   std::string problem;
-  if (!found.empty() && run.start_check.goes_on() && !start.reference.empty() &&
+  if (!found.empty() && run.start_check.is_resuming() && !start.reference.empty() &&
       found != start.reference) {
     problem =
         "preference.reference: the model has other values than when this run began; restore "
@@ -251,7 +251,7 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   }
   refuse_other_run(run);
   take_other_references(run);
-  return plan.drives.tier.state ? settle_drive_state(run.setup, plan, run.directory.path())
+  return plan.drives.tier.state ? resolve_drive_state(run.setup, plan, run.directory.path())
                                 : RunKey{};
 }
 
@@ -457,7 +457,7 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
 
 }  // namespace
 
-bool goes_on(const RunConfig& config, const RunDirectory& directory) {
+bool is_resuming(const RunConfig& config, const RunDirectory& directory) {
   if (config.checkpoint.resume == "never") return false;
   if (directory.read_config() == to_toml(config)) return true;
   const std::optional<RunStatus> before = RunDirectory::read_status(directory.path());

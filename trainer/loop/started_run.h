@@ -39,7 +39,7 @@ class Stopped : public std::runtime_error {
 
 // Returns whether a start continues what an earlier one began: with the same run file, if that left
 // a checkpoint, or with another one from a saved step.
-bool goes_on(const RunConfig& config, const RunDirectory& directory);
+bool is_resuming(const RunConfig& config, const RunDirectory& directory);
 
 // Returns a check that throws Stopped after a stop signal. `signals` must outlive it.
 StopCheck stop_check_of(const SignalFlag& signals);

@@ -96,11 +96,11 @@ std::string key_of(const RunRecord& run, const char* key) {
 // Returns "lora, r 8, over nf4"; empty for a run in full.
 std::string adapter_of(const RunRecord& run) {
   const std::string kind = key_of(run, "adapter.kind"), path = key_of(run, "adapter.path");
-  const bool goes_on = !path.empty() && path != "new";
-  if (!goes_on && (kind.empty() || kind == "none")) return "";
+  const bool continued = !path.empty() && path != "new";
+  if (!continued && (kind.empty() || kind == "none")) return "";
   const std::string base = key_of(run, "adapter.base");
   const std::string over = base.empty() ? "" : ", base " + base;
-  return goes_on ? "continues " + path + over : kind + ", r " + key_of(run, "adapter.r") + over;
+  return continued ? "continues " + path + over : kind + ", r " + key_of(run, "adapter.r") + over;
 }
 
 double member(const Json& object, const char* group, const char* key) {

@@ -183,8 +183,8 @@ void remove_files(const TierPlan& plan, Rank rank) {
 
 }  // namespace
 
-RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
-                          const std::string& run_directory) {
+RunKey resolve_drive_state(const MeasuredRun& setup, const TierPlan& plan,
+                           const std::string& run_directory) {
   World& world = setup.ranks->world();
   const bool wants_state = setup.config.checkpoint.resume == "auto";
   const CommittedSteps acknowledged = agree_on_committed_steps(run_directory, world);

@@ -20,8 +20,8 @@ namespace longshore {
 // another run, and none if it throws: CheckpointError if committed steps on the drives or recorded
 // in run.dir would be lost, or a file is no state file; ConfigError if a file is another run's.
 // Collective.
-RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
-                          const std::string& run_directory);
+RunKey resolve_drive_state(const MeasuredRun& setup, const TierPlan& plan,
+                           const std::string& run_directory);
 
 // Records in the file run.dir/state_key (the run's key on its drives), if it exists, whether steps
 // were committed. Rank 0 calls it.

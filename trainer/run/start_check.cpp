@@ -31,7 +31,7 @@ void StartCheck::check(StartIdentity& start, bool complete) {
   if (!problem.empty()) throw CheckpointError(problem);
   known_ = read_all_frozen(found, source_);
   const bool first = world_.ranks().rank == 0;
-  if (first && goes_on() && (known_ || complete)) {
+  if (first && is_resuming() && (known_ || complete)) {
     const std::string note =
         not_compared(start, found, source_,
                      from_ == From::kDrives ? "the run uses its own copy on the drives"
@@ -41,7 +41,7 @@ void StartCheck::check(StartIdentity& start, bool complete) {
   const StartIdentity before = start;
   start.model = found.model;
   start.frozen.insert(found.frozen.begin(), found.frozen.end());
-  if (!goes_on()) start.values = found.values;
+  if (!is_resuming()) start.values = found.values;
   if (!first || !recorded_ || start == before) return;
   try {
     write_start_identity(directory_.path(), start);

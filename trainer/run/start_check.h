@@ -31,7 +31,7 @@ class StartCheck {
   void check(StartIdentity& start, bool complete);
   // Says what this start goes on from; at first from nothing.
   void goes_on_from(From from) { from_ = from; }
-  bool goes_on() const { return from_ != From::kNothing; }
+  bool is_resuming() const { return from_ != From::kNothing; }
   // Writes the record, and from now on whenever `check` finds more. Rank 0 calls it, when no check
   // can fail any more. Throws IoError.
   void begin_record(const StartIdentity& start);

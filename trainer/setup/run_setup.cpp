@@ -183,7 +183,7 @@ ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, Set
     run.config.device.kind =
         assumed.machine->gpus.empty() ? DeviceSection::Kind::kCpu : DeviceSection::Kind::kCuda;
   }
-  settle_device(run.config, found);
+  resolve_device(run.config, found);
   if (purpose == SetupFor::kComputing) {
     ready_gpu(run.config, found, 0, 1);
   } else if (device_kind(run.config) == DeviceKind::kCuda && !found.usable.empty()) {
@@ -241,7 +241,7 @@ OpenedRun join_run(const RunArguments& arguments) {
   with_data_files(run.config.data);  // throws before anything is created
   for (const auto& [name, set] : evaluation_sets(run.config)) with_data_files(set.data);
   const FoundGpus found = find_gpus();
-  settle_device(run.config, found);
+  resolve_device(run.config, found);
   const auto ranks = run.ranks = std::make_shared<RunRanks>(run.config, found.usable.size());
   try {
     const int gpu = ranks->groups().gpu;

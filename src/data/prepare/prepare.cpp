@@ -25,9 +25,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxProblems = 10;
 constexpr Bytes kMaxTextFileBytes = kGiB;
-constexpr int64_t kLinesBetweenSigns = 4096;
+constexpr int64_t kLinesBetweenReports = 4096;
 // This limits the bytes of rows in the pipeline; blocks of usual rows never reach it.
-constexpr size_t kBytesInTheAir = size_t{32} << 20;
+constexpr size_t kMostBytesInPipeline = size_t{32} << 20;
 constexpr size_t kBytesOfABlock = size_t{1} << 20;
 // This version is part of the key and grows when the same rows would become other tokens.
 constexpr int kRulesVersion = 10;
@@ -55,7 +55,7 @@ class FilePreparer {
     file_.emplace(open_data_file(path_), options_.cache);
     JsonlReader{file_->from_begin()};  // refuses a damaged table and UTF-16
     progress_.file_bytes = file_->bytes();
-    content_ = file_->content([this] { tell(); });
+    content_ = file_->content([this] { report_progress(); });
     const uint64_t key = key_of();
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
@@ -63,7 +63,7 @@ class FilePreparer {
     if (open(path, key, prepared)) return path;
     const EntryLock lock(entry + ".lock", [this] {
       progress_.waiting = true;
-      tell();
+      report_progress();
     });
     progress_.waiting = false;
     if (open(path, key, prepared)) return path;
@@ -138,7 +138,7 @@ class FilePreparer {
 
   void make(const std::string& entry, const std::string& path, uint64_t key) {
     const std::string partial = entry + ".partial";
-    const auto go_on = [this] { tell(); };
+    const auto go_on = [this] { report_progress(); };
     TokenFileWriter writer(partial, go_on);
     try {
       if (is_text_file(path_)) {
@@ -174,7 +174,7 @@ class FilePreparer {
     report_.detected = wanted == DataSection::Format::kAuto;
     const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
     const std::string text = read_text_file(file_->from_begin());
-    tell();
+    report_progress();
     LongText document(&tokenizer, [&](TokenizedBlock& block) {
       take(block, writer);
       progress_.tokens = writer.tokens();
@@ -187,7 +187,7 @@ class FilePreparer {
         RowNotes notes;
         stream_text(text, rows_, &notes, [&](std::span<const TokenId> ids) {
           document.add(ids);
-          tell();
+          report_progress();
         });
         report_.special_tokens += notes.special_tokens;
         return document.finish();
@@ -242,7 +242,7 @@ class FilePreparer {
       }
       progress_.read_bytes = block.file_position;
       progress_.tokens = writer.tokens();
-      tell();
+      report_progress();
     });
   }
 
@@ -253,7 +253,7 @@ class FilePreparer {
     report_ = file_report_of(state.at("report"), path_);
     JsonlLine line;
     while (line.number < lines && reader.next(line)) {
-      if (line.number % kLinesBetweenSigns == 0) tell();
+      if (line.number % kLinesBetweenReports == 0) report_progress();
     }
     log_info(path_ + ": resuming after line " + std::to_string(lines));
   }
@@ -286,22 +286,22 @@ class FilePreparer {
     std::vector<Work> works(blocks);
     size_t begun = 0;
     const size_t growth = options_.tokenizer == nullptr ? 1 : options_.tokenizer->growth();
-    const size_t most = std::max(kBytesInTheAir, blocks * kBytesOfABlock) / growth;
-    std::atomic<size_t> in_the_air{0};
+    const size_t most = std::max(kMostBytesInPipeline, blocks * kBytesOfABlock) / growth;
+    std::atomic<size_t> in_pipeline{0};
     bool at_end = false;
     const auto begin = [&](tbb::flow_control& control) -> Work* {
       Work* work = &works[begun++ % works.size()];
-      if (in_the_air < most) {
+      if (in_pipeline < most) {
         work->rows = read_block(reader, growth);
         at_end = work->rows == nullptr;
-        if (!at_end) in_the_air += work->rows->text.size();
+        if (!at_end) in_pipeline += work->rows->text.size();
       }
       if (work->rows == nullptr) control.stop();
       return work;
     };
     const auto end = [&](Work* work) {
       use(work->tokens);
-      in_the_air -= work->rows->text.size();
+      in_pipeline -= work->rows->text.size();
       *work = {};
     };
     const auto tokenize = [&](Work* work) {
@@ -324,7 +324,7 @@ class FilePreparer {
     problems_.insert(problems_.end(), block.problems.begin(), block.problems.end());
   }
 
-  void tell() const {
+  void report_progress() const {
     if (options_.on_progress) options_.on_progress(progress_);
   }
 

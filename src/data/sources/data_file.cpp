@@ -73,7 +73,7 @@ std::optional<uint64_t> DataFile::noted() const {
   }
 }
 
-uint64_t DataFile::hash_bytes(const std::function<void()>& tell) const {
+uint64_t DataFile::hash_bytes(const std::function<void()>& report_progress) const {
   Hasher hasher;
   std::vector<std::byte> piece(kPieceBytes);
   for (Bytes at = 0; at < bytes(); at += static_cast<Bytes>(piece.size())) {
@@ -85,18 +85,18 @@ uint64_t DataFile::hash_bytes(const std::function<void()>& tell) const {
       throw;
     }
     hasher.update(piece);
-    tell();
+    report_progress();
   }
   return hasher.digest();
 }
 
-uint64_t DataFile::content(const std::function<void()>& tell) {
+uint64_t DataFile::content(const std::function<void()>& report_progress) {
   content_ = noted();
   certain_ = content_.has_value();
   if (certain_) return *content_;
   // A status that was taken too soon after a change may be that of other bytes, too.
   const bool certain = shows_changes();
-  content_ = hash_bytes(tell);
+  content_ = hash_bytes(report_progress);
   if (status() != status_) refuse();
   certain_ = certain;
   if (!certain) return *content_;
@@ -112,9 +112,9 @@ void DataFile::refuse_changed_status() const {
   if (status() != status_) refuse();
 }
 
-void DataFile::refuse_changes(const std::function<void()>& tell) const {
+void DataFile::refuse_changes(const std::function<void()>& report_progress) const {
   refuse_changed_status();
-  if (!certain_ && hash_bytes(tell) != content_) refuse();
+  if (!certain_ && hash_bytes(report_progress) != content_) refuse();
 }
 
 void DataFile::refuse() const {

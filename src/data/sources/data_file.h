@@ -26,13 +26,13 @@ class DataFile {
   // Returns the hash that a note has for a file of this status, unless that is missing or unusable.
   std::optional<uint64_t> noted() const;
   // Returns the hash of the bytes: the noted one, or that of the bytes, which are read then, with
-  // regular calls of `tell`. Throws DataError if the file changes meanwhile.
-  uint64_t content(const std::function<void()>& tell);
+  // regular calls of `report_progress`. Throws DataError if the file changes meanwhile.
+  uint64_t content(const std::function<void()>& report_progress);
   // Throws DataError if the file is known to have changed since content(): cheap, for use between.
   void refuse_changed_status() const;
   // Throws DataError unless the bytes are those of content(). Files that had changed shortly before
   // that call are read once more.
-  void refuse_changes(const std::function<void()>& tell) const;
+  void refuse_changes(const std::function<void()>& report_progress) const;
 
  private:
   // Status: what a change of a file's bytes changes as well, unless that happens within the
@@ -45,7 +45,7 @@ class DataFile {
   Status status() const;
   // Returns whether each later change of the bytes changes the status.
   bool shows_changes() const;
-  uint64_t hash_bytes(const std::function<void()>& tell) const;
+  uint64_t hash_bytes(const std::function<void()>& report_progress) const;
   std::string note() const;
   [[noreturn]] void refuse() const;
 

@@ -105,13 +105,14 @@ void TokenFileWriter::Part::flush() {
   buffer.clear();
 }
 
-TokenFileWriter::TokenFileWriter(std::string directory, const std::function<void()>& tell)
+TokenFileWriter::TokenFileWriter(std::string directory,
+                                 const std::function<void()>& report_progress)
     : directory_(std::move(directory)) {
   static_assert(kPartNames.size() == kParts);
   std::error_code ignored;
   const std::string note = directory_ + "/" + kProgressFile;
   if (std::filesystem::exists(std::filesystem::symlink_status(note, ignored))) {
-    const std::string problem = resume(tell);
+    const std::string problem = resume(report_progress);
     if (problem.empty()) return;
     log_warning(directory_ + ": what an earlier process prepared cannot be used (" + problem +
                 "); it is removed, and the file is prepared from its start");
@@ -123,14 +124,14 @@ std::string TokenFileWriter::part_path(size_t part) const {
   return directory_ + "/" + kPartNames[part];
 }
 
-std::string TokenFileWriter::resume(const std::function<void()>& tell) {
+std::string TokenFileWriter::resume(const std::function<void()>& report_progress) {
   if (is_symbolic_link(directory_)) return "a symbolic link";
   try {
     const std::string path = directory_ + "/" + kProgressFile;
     const Json note = parse_json(read_own_file(path, JsonLimits().max_bytes), {}, path);
     const Json& progress = note.at("progress");
     if (note.at("hash") != hash_text(hash64(progress.dump()))) return path + ": damaged";
-    resume_parts(progress, tell);
+    resume_parts(progress, report_progress);
     return "";
   } catch (const Json::exception&) {
     return "its progress is not readable";
@@ -141,7 +142,8 @@ std::string TokenFileWriter::resume(const std::function<void()>& tell) {
   }
 }
 
-void TokenFileWriter::resume_parts(const Json& progress, const std::function<void()>& tell) {
+void TokenFileWriter::resume_parts(const Json& progress,
+                                   const std::function<void()>& report_progress) {
   totals_.tokens = progress.at("tokens").get<uint64_t>();
   totals_.trained_tokens = progress.at("trained_tokens").get<uint64_t>();
   totals_.documents = progress.at("documents").get<uint64_t>();
@@ -160,7 +162,7 @@ void TokenFileWriter::resume_parts(const Json& progress, const std::function<voi
     part.bytes = static_cast<Bytes>(bytes[p]);
     for_each_piece(part.fd, part.bytes, [&](std::span<const std::byte> piece) {
       part.hasher.update(piece);
-      tell();
+      report_progress();
     });
     if (progress.at("hashes").at(p) != hash_text(part.hasher.digest())) {
       throw DataError(part_path(p) + ": damaged");

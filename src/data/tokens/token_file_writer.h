@@ -30,8 +30,9 @@ struct TokenBlock {
 class TokenFileWriter {
  public:
   // Resumes from the last `save` if there was one; the bytes of that time are read and compared,
-  // with regular calls of `tell`. A directory in any other state is removed and begun anew.
-  TokenFileWriter(std::string directory, const std::function<void()>& tell);
+  // with regular calls of `report_progress`. A directory in any other state is removed and begun
+  // anew.
+  TokenFileWriter(std::string directory, const std::function<void()>& report_progress);
 
   // Returns the argument of the last `save`; null if there was none.
   const Json& saved_state() const { return state_; }
@@ -65,8 +66,8 @@ class TokenFileWriter {
   };
 
   // Returns why the directory cannot be used; "" if the writer goes on from it.
-  std::string resume(const std::function<void()>& tell);
-  void resume_parts(const Json& progress, const std::function<void()>& tell);
+  std::string resume(const std::function<void()>& report_progress);
+  void resume_parts(const Json& progress, const std::function<void()>& report_progress);
   void begin_anew();
   std::string part_path(size_t part) const;
   void append_columns(const TokenBlock& block);
