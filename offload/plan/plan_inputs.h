@@ -119,6 +119,7 @@ struct PlanInputs {
   // With frozen_files: all frozen parameters are read once and stay in host memory.
   bool keep_frozen = false;
   int64_t steps = 0;                // of the run; 0: unknown
+  Bytes export_bytes = 0;           // of the run's export without merging adapters, for the text
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto
   int compute_threads = 1;

@@ -421,8 +421,7 @@ std::string plan_verdict(const TierPlan& plan) {
 std::string length_text(const TierPlan& plan) {
   return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
                          : "  steps by train.epochs") +
-         "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
-         (plan.adapter ? ", an export about " : ", an export in bf16 about ") +
+         "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) + ", an export about " +
          format_bytes(plan.export_bytes) + "\n";
 }
 

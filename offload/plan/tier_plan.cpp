@@ -19,12 +19,6 @@ Bytes bytes_of(const ParamSpec& parameter, const StateOptions& state) {
   return sum;
 }
 
-bool has_adapter(const ModelSpec& model) {
-  return std::ranges::any_of(model.units, [](const UnitSpec& unit) {
-    return std::ranges::any_of(unit.parameters, &ParamSpec::adapter);
-  });
-}
-
 TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   const PlanSizes sizes(inputs);
   const ModelSpec& model = *inputs.model;
@@ -49,9 +43,8 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   plan.compute_threads = inputs.compute_threads;
   plan.optimizer_threads = inputs.optimizer_threads;
   plan.steps = inputs.steps;
-  plan.adapter = has_adapter(model);
   plan.checkpoint_bytes = checkpoint_bytes(model, inputs.state);
-  plan.export_bytes = export_bytes(model, /*whole=*/false);
+  plan.export_bytes = inputs.export_bytes;
   return plan;
 }
 
@@ -63,12 +56,6 @@ Bytes checkpoint_bytes(const ModelSpec& model, const StateOptions& state) {
     for (const ParamSpec& parameter : unit.parameters) sum += bytes_of(parameter, state);
   }
   return sum;
-}
-
-Bytes export_bytes(const ModelSpec& model, bool whole) {
-  return has_adapter(model) && !whole
-             ? plan_product({model.trainable_elements(), width_of(DType::kF32)})
-             : plan_product({model.parameter_elements(), width_of(DType::kBF16)});
 }
 
 std::string why_not_on_host(const PlanInputs& inputs) {

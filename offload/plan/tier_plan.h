@@ -32,7 +32,6 @@ struct TierPlan {
 
   int64_t parameters = 0;  // elements
   int64_t trainable = 0;
-  bool adapter = false;  // adapters are trained, so the export holds the trained parameters alone
   StateOptions state;
   ShardTopology topology;
   int32_t ranks_per_node = 1;  // ranks that share a machine's memory
@@ -55,9 +54,6 @@ struct TierPlan {
 
 // Returns the bytes of a checkpoint, written by all ranks together, without headers.
 Bytes checkpoint_bytes(const ModelSpec& model, const StateOptions& state);
-// Returns the bytes of an export: the adapters' parameters in fp32, or with `whole` and without
-// adapters the model in bf16.
-Bytes export_bytes(const ModelSpec& model, bool whole);
 
 // Returns the plan, whether it fits or not. Throws DoesNotFitError only on overflow.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);

@@ -81,15 +81,15 @@ TEST(RunSpaces, CountWhatTheRunHolds) {
   config.checkpoint.every_steps = 4;
   config.checkpoint.keep = 2;
   const ModelSpec model;
-  const std::optional<RunSpace> space = read_run_space(config, model);
+  const std::optional<RunSpace> space = read_run_space(config, model, 0);
   ASSERT_TRUE(space);
   EXPECT_EQ(space->held, 5000);
   EXPECT_EQ(space->keep, 2);
   EXPECT_TRUE(space->one_more) << "steps 4, 8 and 10 are saved";
   EXPECT_FALSE(space->done);
   config.train.steps = 4;
-  EXPECT_EQ(read_run_space(config, model)->keep, 1);
-  EXPECT_FALSE(read_run_space(config, model)->one_more);
+  EXPECT_EQ(read_run_space(config, model, 0)->keep, 1);
+  EXPECT_FALSE(read_run_space(config, model, 0)->one_more);
 }
 
 }  // namespace

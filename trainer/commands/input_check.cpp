@@ -184,7 +184,8 @@ class InputCheck {
 
   void check_space() {
     if (!checked_.source || config_.run.dir.empty()) return;
-    const std::optional<RunSpace> space = read_run_space(config_, checked_.source->spec());
+    const std::optional<RunSpace> space = read_run_space(
+        config_, checked_.source->spec(), run_export_bytes(config_, *checked_.source));
     if (!space) return;
     const std::string refusal = space_refusal(*space), warning = space_warning(*space);
     if (!refusal.empty()) add(ExitCode::kDoesNotFit, refusal);

@@ -13,6 +13,7 @@
 #include "trainer/commands/input_check.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/model/export_run.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
@@ -272,8 +273,9 @@ int run_plan(const PlanOptions& given) {
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (!plan.fits()) throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
   if (!starts_here) return 0;
-  const auto space =
-      read_run_space(setup.config, setup.source->spec(), &plan.drives, setup.inputs.ranks_per_node);
+  const auto space = read_run_space(setup.config, setup.source->spec(),
+                                    run_export_bytes(setup.config, *setup.source), &plan.drives,
+                                    setup.inputs.ranks_per_node);
   const std::string refusal = space ? space_refusal(*space) : "";
   if (!refusal.empty()) throw DoesNotFitError(refusal);
   return 0;

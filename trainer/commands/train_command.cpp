@@ -13,6 +13,7 @@
 #include "trainer/directory/run_directory.h"
 #include "trainer/loop/run_loop.h"
 #include "trainer/metrics/trace_file.h"
+#include "trainer/model/export_run.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
@@ -112,8 +113,9 @@ void refuse_start(const RunRanks& ranks, const std::vector<InputProblem>& proble
 // Returns what stands against the start once the files of the plan on drives are known.
 std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPlan& plan) {
   if (!setup.ranks->first()) return {};
-  const auto space =
-      read_run_space(setup.config, setup.source->spec(), &plan.drives, setup.inputs.ranks_per_node);
+  const auto space = read_run_space(setup.config, setup.source->spec(),
+                                    run_export_bytes(setup.config, *setup.source), &plan.drives,
+                                    setup.inputs.ranks_per_node);
   const std::string refusal = space ? space_refusal(*space) : "";
   if (refusal.empty()) return {};
   return {{ExitCode::kDoesNotFit, refusal}};
@@ -182,7 +184,8 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
 std::vector<InputProblem> problems_of_start(const OpenedRun& run) {
   if (!run.ranks->first()) return {};
   std::vector<InputProblem> problems = check_data_files(run.config, *run.source);
-  if (const auto space = read_run_space(run.config, run.source->spec())) {
+  if (const auto space = read_run_space(run.config, run.source->spec(),
+                                        run_export_bytes(run.config, *run.source))) {
     const std::string refusal = space_refusal(*space);
     if (!refusal.empty()) problems.push_back({ExitCode::kDoesNotFit, refusal});
   }

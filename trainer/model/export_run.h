@@ -23,6 +23,12 @@ struct ExportChoice {
 // Returns whether the export holds the adapter alone, not a whole model.
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice);
 
+// Returns the bytes of an export's tensors, without headers and without tensors of the model's
+// files that are no parameters of the run. Without weights the types are those of config.json.
+Bytes export_bytes(const ModelSource& source, const ExportChoice& choice);
+// Returns those of the export that checkpoint.export asks for.
+Bytes run_export_bytes(const RunConfig& config, const ModelSource& source);
+
 // Applies pending updates and writes `destination` from the masters of a single-rank engine. Throws
 // CheckpointError, and leaves the destination as it was, if a frozen value that it reads is not
 // that of `start`, with which the weights' run began; so does export_checkpoint.

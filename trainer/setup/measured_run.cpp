@@ -17,6 +17,7 @@
 #include "offload/engine/probe/measured_workspace.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
+#include "trainer/model/export_run.h"
 #include "trainer/setup/micro_batch_choice.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
@@ -92,6 +93,7 @@ std::shared_ptr<const Model> cut_model(const MeasuredRun& run, UnitsChoice::Kind
 void take(MeasuredRun& run, UnitsChoice::Kind kind) {
   run.source->choose(cut_model(run, kind));
   run.inputs.model = &run.source->spec();
+  run.inputs.export_bytes = export_bytes(*run.source, {});
 }
 
 // Returns whether `mine` is true on every rank. Collective.
@@ -396,7 +398,8 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
   }
   if (!run.elsewhere) {
     const auto space =
-        read_run_space(run.config, run.source->spec(), &plan.drives, run.inputs.ranks_per_node);
+        read_run_space(run.config, run.source->spec(), run_export_bytes(run.config, *run.source),
+                       &plan.drives, run.inputs.ranks_per_node);
     const std::string warning = space ? space_warning(*space) : "";
     if (!warning.empty()) notes.push_back(warning);
   }

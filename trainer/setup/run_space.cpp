@@ -70,15 +70,14 @@ Bytes RunSpace::most() const {
 }
 
 std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec& model,
-                                       const DrivePlan* drives, int32_t ranks_per_node) {
+                                       Bytes exported, const DrivePlan* drives,
+                                       int32_t ranks_per_node) {
   const std::optional<DriveRoom> room = read_drive_room(config.run.dir);
   if (!room) return std::nullopt;
   const CheckpointSection& saved = config.checkpoint;
   RunSpace space{.directory = config.run.dir, .free = room->free};
   space.checkpoint = checkpoint_bytes(model, state_options(config));
-  if (saved.export_model != CheckpointSection::Export::kNever) {
-    space.exported = export_bytes(model, saved.export_model == CheckpointSection::Export::kMerged);
-  }
+  if (saved.export_model != CheckpointSection::Export::kNever) space.exported = exported;
   space.keep = saved.keep;
   space.one_more = true;
   if (const int64_t steps = config.train.steps; steps > 0) {

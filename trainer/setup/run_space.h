@@ -30,10 +30,11 @@ struct RunSpace {
   Bytes most() const;
 };
 
-// Reads the space of the run. `drives` is the plan's part on drives, with the ranks of a machine;
-// null: not planned yet. Empty if the file system cannot be asked.
+// Reads the space of the run, whose export takes `exported` bytes, if it has one. `drives` is the
+// plan's part on drives, with the ranks of a machine; null: not planned yet. Empty if the file
+// system cannot be asked.
 std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec& model,
-                                       const DrivePlan* drives = nullptr,
+                                       Bytes exported, const DrivePlan* drives = nullptr,
                                        int32_t ranks_per_node = 1);
 
 // Returns why the run must not start: not one checkpoint fits. Empty if one does.
