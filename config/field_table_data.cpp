@@ -117,12 +117,13 @@ Section data_section() {
       {.description = "how often each entry of data.train is read per epoch: 2.0: twice; 0.5: half "
                       "of its documents; empty: once each",
        .bounds = between(0, 1000)});
-  rows.add("keys", KeyType::kTable, &Data::keys,
-           {.description =
-                "field names of a row where they differ from text, prompt, context, "
-                "completion, messages, tools, input_ids, labels, chosen, rejected, label, weight, "
-                "weights, advantage, advantages, old_logps, teacher_ids, teacher_logps: { prompt = "
-                "\"question\" }"});
+  rows.add(
+      "keys", KeyType::kTable, &Data::keys,
+      {.description =
+           "field names of a row where they differ from text, prompt, context, "
+           "completion, system, history, messages, tools, input_ids, labels, chosen, rejected, "
+           "label, weight, weights, advantage, advantages, old_logps, teacher_ids, "
+           "teacher_logps: { prompt = \"question\" }"});
   add_template_keys(rows);
   rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
            {.description = "maximum number of tokens in a sequence",

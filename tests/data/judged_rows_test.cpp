@@ -103,6 +103,12 @@ TEST_F(JudgedRows, OfAnInstructionWithEarlierTurnsAreConversations) {
   options_.data.mask = DataSection::Mask::kLast;
   EXPECT_EQ(learned(load(row), 0), "a</s>");
   options_.data.mask = DataSection::Mask::kAuto;
+  options_.data.keys = {"system = \"rules\"", "history = \"before\""};
+  const LoadedData renamed = load(R"({"instruction": "q", "input": "i", "output": "a", )"
+                                  R"("rules": "s", "before": [["p", "x"], ["r", "y"]]})");
+  EXPECT_EQ(text_of(tokens_of(renamed, 0)), text_of(tokens_of(data, 0)));
+  EXPECT_TRUE(renamed.report.files[0].unread.empty());
+  options_.data.keys = {};
   const std::string pair =
       R"({"instruction": "q", "chosen": "a", "rejected": "b", "history": [["p", "x"]]})";
   EXPECT_EQ(text_of(tokens_of(load(pair), 0)),

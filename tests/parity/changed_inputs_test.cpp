@@ -199,7 +199,39 @@ TEST_F(ChangedInputs, OfTheCacheAreMended) {
   const Ended ended = train(4);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(says(ended.err, "it is prepared again")) << ended.err;
+  int warnings = 0;
+  for (size_t at = 0; (at = ended.err.find("it is prepared again", at)) != std::string::npos;
+       ++at) {
+    ++warnings;
+  }
+  EXPECT_EQ(warnings, 2) << "one for each data file: " << ended.err;
   EXPECT_EQ(losses(), undisturbed);
+}
+
+// Goal: nothing is generated with an adapter over another model than its own.
+TEST_F(ChangedInputs, OfTheFrozenModelEndGeneration) {
+  const std::string config = path("lora.toml");
+  put_text(config, bytes_of(path("run.toml")) + "[adapter]\nkind = \"lora\"\nr = 4\n");
+  const std::vector<std::string> run = {config, "--run.dir=" + path("lora"),
+                                        "--data.cache=" + path("cache")};
+  const fs::path before = fs::current_path();
+  fs::current_path(path(""));
+  const Ended trained = run_command(joined({"train"}, run));
+  const Arguments generate =
+      joined({"generate"}, joined(run, {"--prompt", "say", "--max-new-tokens", "4"}));
+  const Ended whole = run_command(generate);
+  const std::string weights = path("model/model.safetensors");
+  std::string other = bytes_of(weights);
+  other.back() = static_cast<char>(other.back() ^ 1);
+  put_text(weights, other);
+  const Ended refused = run_command(generate);
+  fs::current_path(before);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(refused.exit_code, 6) << refused.err;
+  EXPECT_EQ(refused.out, "");
+  EXPECT_TRUE(says(refused.err, "model.safetensors: tensor '")) << refused.err;
+  EXPECT_TRUE(says(refused.err, "has other values")) << refused.err;
 }
 
 // Goal: losses of other evaluation data are not compared with those of before.

@@ -268,7 +268,10 @@ constexpr const char* kDatasetInfo = R"({
   "shared": {"hf_hub_url": "owner/chats", "subset": "en", "formatting": "sharegpt"},
   "rows": {"file_name": "rows.json", "columns": {"prompt": "q", "response": "a"}},
   "pairs": {"file_name": "pairs.json", "ranking": true, "formatting": "sharegpt",
-            "columns": {"messages": "conversations", "chosen": "good", "rejected": "rejected"}}
+            "columns": {"messages": "conversations", "chosen": "good", "rejected": "rejected"}},
+  "judged": {"file_name": "judged.json",
+             "columns": {"prompt": "q", "response": "a", "system": "rules", "history": "before",
+                         "kto_tag": "liked"}}
 })";
 
 TEST_F(OtherRunFile, ConvertsAFullFineTuneOfLlamaFactory) {
@@ -337,6 +340,19 @@ neftune_noise_alpha: 5
   EXPECT_TRUE(has(why(run.left, "fp16"), "bf16"));
   EXPECT_EQ(config.data.prompt_template, "chat");
   EXPECT_EQ(why(run.left, "dataset rows"), "") << "its template writes them, here too";
+}
+
+// Goal: all columns that rows of LLaMA-Factory may have are read under the names of the data set.
+TEST_F(OtherRunFile, ConvertsTheColumnsOfJudgedRowsOfLlamaFactory) {
+  std::filesystem::create_directory("data");
+  write("data/dataset_info.json", kDatasetInfo);
+  const ConvertedRun run = converted(
+      "model_name_or_path: m\nstage: kto\ntemplate: llama3\ndataset: judged\noutput_dir: out\n");
+  EXPECT_EQ(
+      load_run_config({}, run.draft.overrides()).data.keys,
+      (std::vector<std::string>{"completion = \"a\"", "history = \"before\"", "label = \"liked\"",
+                                "prompt = \"q\"", "system = \"rules\""}));
+  EXPECT_EQ(why(run.left, "dataset judged"), "");
 }
 
 TEST_F(OtherRunFile, RefusesWhatWouldBeAnotherRunOfLlamaFactory) {

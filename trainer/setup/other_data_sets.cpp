@@ -332,18 +332,18 @@ class DataSetReader {
   void read_columns(const std::string& place, const Json& columns) {
     if (!columns.is_object()) return;
     constexpr std::pair<std::string_view, const char*> kColumns[] = {
-        {"prompt", "prompt"},     {"query", "context"}, {"response", "completion"},
-        {"messages", "messages"}, {"tools", "tools"},   {"chosen", "chosen"},
-        {"rejected", "rejected"}};
+        {"prompt", "prompt"}, {"query", "context"},   {"response", "completion"},
+        {"system", "system"}, {"history", "history"}, {"messages", "messages"},
+        {"tools", "tools"},   {"chosen", "chosen"},   {"rejected", "rejected"},
+        {"kto_tag", "label"}};
     for (const auto& [theirs, value] : columns.items()) {
       if (!value.is_string() || value == "") continue;
       const std::string name = value.get<std::string>();
       const auto* known =
           std::ranges::find(kColumns, theirs, &std::pair<std::string_view, const char*>::first);
       if (known != std::end(kColumns)) {
-        if (name != "conversations" && name != known->second) set_key(place, known->second, name);
-      } else if (theirs == "kto_tag") {
-        in_.left(place + " kto_tag", "give the rows prompt, completion and label; docs/data.md");
+        const bool usual = name == known->second || name == "conversations" || name == "kto_tag";
+        if (!usual) set_key(place, known->second, name);
       } else {
         in_.left(place + " " + printable(theirs, 40), "it is not read");
       }

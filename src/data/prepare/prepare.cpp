@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -100,7 +101,10 @@ class FilePreparer {
       prepared.report.files.push_back(std::move(report));
       return true;
     } catch (const DataError& error) {
-      log_warning(std::string(error.what()) + "; it is prepared again");
+      // It is opened once more under the lock, which is no news.
+      if (std::exchange(damage_, error.what()) != error.what()) {
+        log_warning(damage_ + "; it is prepared again");
+      }
       return false;
     }
   }
@@ -334,6 +338,7 @@ class FilePreparer {
   std::optional<DataFile> file_;
   PrepareProgress progress_;
   uint64_t content_ = 0;  // hash of the file's bytes
+  std::string damage_;    // of an entry that cannot be used
   FileReport report_;
   std::vector<PlacedProblem> problems_;
 };

@@ -120,7 +120,7 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
 }
 
 std::vector<std::string> members_of_conversations(const RowFormatOptions& options) {
-  return {options.name_of("tools"), "system", "chat_template_kwargs"};
+  return {options.name_of("tools"), options.name_of("system"), "chat_template_kwargs"};
 }
 
 namespace {
@@ -198,16 +198,17 @@ bool by_chat_template(const RowFormatOptions& options, bool instruction, RowNote
   return by_default || options.prompt_template == "chat";
 }
 
-Json earlier_turns(const Json& row) {
+Json earlier_turns(const Json& row, const RowFormatOptions& options) {
   Json messages = Json::array();
-  const auto history = row.find("history");
+  const std::string name = options.name_of("history");
+  const auto history = row.find(name);
   if (history == row.end() || history->is_null()) return messages;
   if (!history->is_array()) {
-    throw RowProblem("history: expected an array, found " + article_and_type(*history));
+    throw RowProblem(name + ": expected an array, found " + article_and_type(*history));
   }
   for (size_t i = 0; i < history->size(); ++i) {
     const Json& turn = (*history)[i];
-    const std::string place = place_of("history", i);
+    const std::string place = place_of(name, i);
     if (!turn.is_array() || turn.size() != 2) {
       throw RowProblem(place + ": expected a question and its answer, [\"...\", \"...\"]");
     }
@@ -219,7 +220,7 @@ Json earlier_turns(const Json& row) {
 }
 
 void refuse_earlier_turns(const Json& row, const RowFormatOptions& options) {
-  if (earlier_turns(row).empty()) return;
+  if (earlier_turns(row, options).empty()) return;
   throw RowProblem(options.chat == nullptr
                        ? "history: earlier turns need a chat template, and the model directory has "
                          "none; give one with data.chat_template"
@@ -360,7 +361,7 @@ class PromptFormat : public RowFormat {
   // prompt in a line of its own, as LLaMA-Factory writes an input.
   std::vector<Document> read_chat(Json row, const PromptRow& read, RowNotes* notes) const {
     const std::string context = read.context.empty() ? "" : "\n" + read.context;
-    Json prompt = read.instruction ? earlier_turns(row) : Json::array();
+    Json prompt = read.instruction ? earlier_turns(row, options_) : Json::array();
     const bool earlier = !prompt.empty();
     prompt.push_back(message_of("user", required_text(*read.prompt, read.prompt_key) + context));
     const Json answer = Json::array(
@@ -369,7 +370,7 @@ class PromptFormat : public RowFormat {
     messages.prompt = &prompt;
     messages.completion = &answer;
     row.erase(read.context_key);
-    if (read.instruction) row.erase("history");
+    if (read.instruction) row.erase(options_.name_of("history"));
     // The earlier answers are trained as well, as LLaMA-Factory does.
     return read_messages(row, messages, notes,
                          earlier ? ChatMask::kAssistant : ChatMask::kCompletion);

@@ -52,7 +52,7 @@ bool by_chat_template(const RowFormatOptions& options, bool instruction, RowNote
 
 // Returns the messages of a row's earlier turns as LLaMA-Factory has them beside an instruction:
 // "history": [[question, answer], ...]. Empty without any.
-Json earlier_turns(const Json& row);
+Json earlier_turns(const Json& row, const RowFormatOptions& options);
 
 // Throws RowProblem for a row with earlier turns where a prompt is written as text.
 void refuse_earlier_turns(const Json& row, const RowFormatOptions& options);

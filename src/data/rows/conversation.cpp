@@ -443,12 +443,13 @@ Conversation read_conversation(const Json& row, const RowFormatOptions& options,
     refuse_large_integers(messages.back(), place);
   }
   check_order(messages, name);
-  const auto system = row.find("system");
+  const std::string system_name = options.name_of("system");
+  const auto system = row.find(system_name);
   if (system != row.end() && system->is_string() && !is_blank(system->get<std::string>())) {
     if (!is_instruction(messages[0]["role"])) {
       conversation.messages.push_back({{"role", "system"}, {"content", *system}});
     } else if (notes != nullptr) {
-      ++notes->unread["system"];  // the messages have their own
+      ++notes->unread[system_name];  // the messages have their own
     }
   }
   for (Json& message : messages) conversation.messages.push_back(std::move(message));

@@ -294,12 +294,12 @@ class PreferenceFormat : public RowFormat {
     const auto message = [](const char* role, const Json& text) {
       return Json::array({{{"role", role}, {"content", text}}});
     };
-    Answers read{question == "instruction" ? earlier_turns(row) : Json::array(), {}};
+    Answers read{question == "instruction" ? earlier_turns(row, options_) : Json::array(), {}};
     if (read.prompt.empty()) {
       note_members(row, question, notes);
     } else {
       Json others = row;
-      others.erase("history");
+      others.erase(options_.name_of("history"));
       note_members(others, question, notes);
     }
     read.prompt.push_back(message("user", required_text(row[question], question))[0]);
