@@ -49,22 +49,13 @@ class PinnedStore::State final : public StateLease {
   State(PinnedStore* store, Unit* unit) : store_(store), unit_(unit) {}
   ~State() override { store_->end_state(*unit_); }
   StateSpans segment(Segment segment) override {
-    return {.master = as_span<float>(part(Region::kMaster, segment)),
-            .high = as_span<uint16_t>(part(Region::kHigh, segment)),
-            .low = as_span<uint16_t>(part(Region::kLow, segment)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales, segment),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales, segment)};
+    return state_spans(store_->options_, segment, [&](Region region) {
+      return unit_->slab.subspan(static_cast<size_t>(unit_->layout.offset(region, segment)),
+                                 static_cast<size_t>(unit_->layout.bytes(region, segment)));
+    });
   }
 
  private:
-  std::span<std::byte> part(Region region, Segment segment) {
-    return unit_->slab.subspan(static_cast<size_t>(unit_->layout.offset(region, segment)),
-                               static_cast<size_t>(unit_->layout.bytes(region, segment)));
-  }
-  MomentSpan moment(Region values, Region units, Segment segment) {
-    return {moment_format(store_->options_, segment), part(values, segment),
-            as_span<float>(part(units, segment))};
-  }
   PinnedStore* store_;
   Unit* unit_;
 };

@@ -78,7 +78,7 @@ int main() {
                                        {.positions = 2 * kPairs, .longest_document = 2 * kPairs});
   longshore::Engine engine(model.get(),
                            longshore::make_tier_plan(inputs, longshore::probe_machine()),
-                           {.weight_decay = 0.0});
+                           std::make_unique<longshore::AdamWRule>(longshore::AdamWOptions{}));
   engine.load([&model](const std::string& name, int64_t begin, std::span<float> out) {
     model->read_initial(name, begin, out);
   });

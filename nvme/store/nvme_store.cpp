@@ -16,7 +16,8 @@
 
 namespace longshore {
 
-UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options) {
+UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options)
+    : places_(region_count(options)) {
   has_master_ = region_bytes(options, Segment::kFullMoments, Region::kMaster, kBlockElements) > 0;
   joins_ = !has_master_ && options.compute == DType::kF32;
   direct_ = has_master_ ? options.compute == DType::kF32 : !joins_;
@@ -26,9 +27,9 @@ UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options) {
   trainable_parameter_bytes_ = trainable * width;
   parameter_bytes_ = trainable_parameter_bytes_ + layout.shard_elements(Segment::kFrozen) * width;
   const SlabLayout slab(layout, options);
-  for (const Region region : kRegions) {
+  for (const Region region : regions_of(options)) {
     for (const Segment segment : kSegments) {
-      RegionExtent& place = places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
+      RegionExtent& place = places_[region.place()][static_cast<size_t>(segment)];
       place.bytes = slab.bytes(region, segment);
       place.role = role_of(region, segment);
       Bytes& end = used_[static_cast<size_t>(place.role)];
@@ -74,6 +75,9 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
                         (options.compute == DType::kF32 ? " for fp32" : " for bf16");
   if (has_scales(moments_of_matrices(options.format))) {
     meaning += ", codes " + std::to_string(kMomentCodeVersion);
+  }
+  if (!std::ranges::equal(options.regions, kDefaultRegions)) {
+    for (const StateRegion& region : options.regions) meaning += ", " + std::string(region.name);
   }
   std::vector<PartSpec> specs;
   for (size_t u = 0; u < layouts.size(); ++u) {

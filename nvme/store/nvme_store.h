@@ -70,7 +70,7 @@ class UnitParts {
   UnitParts(const FlatLayout& layout, const StateOptions& options);
 
   RegionExtent place(Region region, Segment segment) const {
-    return places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
+    return places_.at(region.place())[static_cast<size_t>(segment)];
   }
   // used_bytes is exact; part_bytes is in whole blocks as on the drive.
   Bytes used_bytes(PartRole role) const { return used_[static_cast<size_t>(role)]; }
@@ -86,7 +86,7 @@ class UnitParts {
  private:
   PartRole role_of(Region region, Segment segment) const;
 
-  std::array<std::array<RegionExtent, 3>, kRegions.size()> places_{};
+  std::vector<std::array<RegionExtent, 3>> places_;  // by Region::place
   std::array<Bytes, 4> used_{};
   Bytes parameter_bytes_ = 0;
   Bytes trainable_parameter_bytes_ = 0;

@@ -17,18 +17,9 @@ class NvmeStore::State final : public StateLease {
   ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
   StateSpans segment(Segment segment) override {
     Unit& unit = of_unit(store_->units_, unit_);
-    const auto part = [&](Region region) {
+    return state_spans(store_->options_.state, segment, [&](Region region) {
       return store_->region(unit, store_->state_slots_[slot_], region, segment);
-    };
-    const auto moment = [&](Region values, Region units) -> MomentSpan {
-      return {moment_format(store_->options_.state, segment), part(values),
-              as_span<float>(part(units))};
-    };
-    return {.master = as_span<float>(part(Region::kMaster)),
-            .high = as_span<uint16_t>(part(Region::kHigh)),
-            .low = as_span<uint16_t>(part(Region::kLow)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales)};
+    });
   }
 
  private:

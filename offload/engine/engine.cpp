@@ -120,7 +120,7 @@ void check_tiers(const EngineParts& parts) {
 
 }  // namespace
 
-EngineParts::EngineParts(const Options& options)
+EngineParts::EngineParts(Options options)
     : model(options.model),
       plan(options.plan),
       groups((check_topology(options.groups, plan), options.groups)),
@@ -158,7 +158,7 @@ EngineParts::EngineParts(const Options& options)
             PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kDrainStaging),
             plan.device.kind, device.make_gradient_sums(&pool)),
       optimizer(tiers.state.get(), &host_gradients, layouts, model->spec(), groups.shard(),
-                options.adamw, &pool) {
+                std::move(options.rule), &pool) {
   if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());
   check_tiers(*this);
   check_routers(*this);
@@ -307,11 +307,11 @@ class SweepWork final : public StepWork {
 
 }  // namespace
 
-Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
+Engine::Engine(const Model* model, const TierPlan& plan, std::unique_ptr<UpdateRule> rule,
                const RankGroups& groups, const RunKey& state_key, const EmulatedDevice& emulated)
     : parts_({.model = model,
               .plan = plan,
-              .adamw = adamw,
+              .rule = std::move(rule),
               .groups = groups,
               .state_key = state_key,
               .cpu_links = emulated.links,

@@ -37,14 +37,14 @@ struct EngineParts {
   struct Options {
     const Model* model = nullptr;
     const TierPlan& plan;
-    const AdamWOptions& adamw;
+    std::unique_ptr<UpdateRule> rule;
     const RankGroups& groups;
     const RunKey& state_key;
     LinkSpeeds cpu_links = {};  // link speeds of the CPU device
     const MakeTiers& make_tiers;
   };
   // Allocates everything in the plan, and checks that the sizes match it exactly.
-  explicit EngineParts(const Options& options);
+  explicit EngineParts(Options options);
   EngineParts(const EngineParts&) = delete;
   EngineParts& operator=(const EngineParts&) = delete;
 
@@ -109,14 +109,14 @@ class Engine {
  public:
   // Allocates everything in the plan. A plan with drives opens and locks the state files of the run
   // `state_key`. `model` and the groups' communicators must outlive the engine; a single rank has
-  // no groups. Parameters are zero until `load`.
-  Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
+  // no groups. The plan's state has the regions of `rule`. Parameters are zero until `load`.
+  Engine(const Model* model, const TierPlan& plan, std::unique_ptr<UpdateRule> rule,
          const RankGroups& groups = {}, const RunKey& state_key = {},
          const EmulatedDevice& emulated = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Sets all parameters, zeroes moments, and counts updates from the first.
+  // Sets all parameters, zeroes the update rule's state, and counts updates from the first.
   void load(const ParameterReader& read);
   // Calls `read` as `load` does on the rank that holds this shard, and changes nothing.
   void read_shard(Rank shard, const ParameterReader& read);

@@ -20,12 +20,13 @@ bool has_its_units(const MomentSpan& moment) {
 }
 
 void check_slice(const UpdateSlice& slice) {
-  const size_t count = slice.elements();
+  LONGSHORE_CHECK(slice.regions.size() == kAdamWRegions.size()) << slice.regions.size();
+  const size_t count = exp_avg(slice).elements();
   const bool split = !slice.low.empty();
-  LONGSHORE_CHECK(slice.exp_avg_sq.elements() == count);
-  LONGSHORE_CHECK(slice.exp_avg_sq.format == slice.exp_avg.format);
-  LONGSHORE_CHECK(has_its_units(slice.exp_avg) && has_its_units(slice.exp_avg_sq));
-  if (slice.exp_avg.format != MomentFormat::kF32 && count > 0) {
+  LONGSHORE_CHECK(exp_avg_sq(slice).elements() == count);
+  LONGSHORE_CHECK(exp_avg_sq(slice).format == exp_avg(slice).format);
+  LONGSHORE_CHECK(has_its_units(exp_avg(slice)) && has_its_units(exp_avg_sq(slice)));
+  if (exp_avg(slice).format != MomentFormat::kF32 && count > 0) {
     LONGSHORE_CHECK(split) << "only split masters have moments narrower than fp32";
     LONGSHORE_CHECK(slice.rounding.first_element % kBlockElements == 0)
         << slice.rounding.first_element;
@@ -60,14 +61,14 @@ void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, cons
 
 void update_f32(const UpdateSlice& slice, const AdamWScalars& scalars) {
   for (size_t i = 0; i < slice.elements(); ++i) {
-    update_element(slice, i, slice.exp_avg.f32()[i], slice.exp_avg_sq.f32()[i], scalars,
+    update_element(slice, i, exp_avg(slice).f32()[i], exp_avg_sq(slice).f32()[i], scalars,
                    internal::adamw_element);
   }
 }
 
 void update_bf16(const UpdateSlice& slice, const AdamWScalars& scalars) {
-  auto* m_stored = reinterpret_cast<uint16_t*>(slice.exp_avg.values.data());
-  auto* v_stored = reinterpret_cast<uint16_t*>(slice.exp_avg_sq.values.data());
+  auto* m_stored = reinterpret_cast<uint16_t*>(exp_avg(slice).values.data());
+  auto* v_stored = reinterpret_cast<uint16_t*>(exp_avg_sq(slice).values.data());
   for (size_t i = 0; i < slice.elements(); ++i) {
     float m = bf16_to_float(m_stored[i]);
     float v = bf16_to_float(v_stored[i]);
@@ -80,10 +81,10 @@ void update_bf16(const UpdateSlice& slice, const AdamWScalars& scalars) {
 void update_int8_block(const UpdateSlice& slice, size_t block, const AdamWScalars& scalars) {
   const size_t begin = block * kMomentBlockElements;
   const size_t count = std::min(slice.elements() - begin, size_t{kMomentBlockElements});
-  auto* m_codes = reinterpret_cast<uint8_t*>(slice.exp_avg.values.data()) + begin;
-  auto* v_codes = reinterpret_cast<uint8_t*>(slice.exp_avg_sq.values.data()) + begin;
-  float& m_unit = slice.exp_avg.units[block];
-  float& v_unit = slice.exp_avg_sq.units[block];
+  auto* m_codes = reinterpret_cast<uint8_t*>(exp_avg(slice).values.data()) + begin;
+  auto* v_codes = reinterpret_cast<uint8_t*>(exp_avg_sq(slice).values.data()) + begin;
+  float& m_unit = exp_avg(slice).units[block];
+  float& v_unit = exp_avg_sq(slice).units[block];
   std::array<float, kMomentBlockElements> m{};
   std::array<float, kMomentBlockElements> v{};
   float m_largest = 0.0f;
@@ -156,13 +157,13 @@ void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars)
 }
 
 void internal::adamw_scalar(const UpdateSlice& slice, const AdamWScalars& scalars) {
-  switch (slice.exp_avg.format) {
+  switch (exp_avg(slice).format) {
     case MomentFormat::kF32:
       return update_f32(slice, scalars);
     case MomentFormat::kBF16:
       return update_bf16(slice, scalars);
     case MomentFormat::kInt8:
-      for (size_t block = 0; block < slice.exp_avg.units.size(); ++block) {
+      for (size_t block = 0; block < exp_avg(slice).units.size(); ++block) {
         update_int8_block(slice, block, scalars);
       }
       return;

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,12 +69,22 @@ void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars
 // Runs adamw_step one element at a time, as the reference for the vectorised loops.
 void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars);
 
+// Returns the two regions of AdamW's state.
+inline const MomentSpan& exp_avg(const UpdateSlice& slice) {
+  return slice.regions[0];
+}
+inline const MomentSpan& exp_avg_sq(const UpdateSlice& slice) {
+  return slice.regions[1];
+}
+
 // AdamWRule: AdamW with parameter groups. Owned by the pipeline; see UpdateRule for threads.
 
 class AdamWRule final : public UpdateRule {
  public:
   explicit AdamWRule(AdamWOptions options);
 
+  std::span<const StateRegion> regions() const override { return kAdamWRegions; }
+  uint64_t seed() const override { return options_.seed; }
   // Returns 2 * index + decays: the index of the first of `options.groups` that matches the
   // parameter (their number if none does), and 1 if it is decayed.
   int32_t group_of(const ParamSpec& parameter) const override;

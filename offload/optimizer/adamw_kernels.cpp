@@ -237,7 +237,7 @@ void run_form(const UpdateSlice& slice, const AdamWScalars& scalars, internal::A
     }
     return Loop<Form::kMasterAndParameter, Gradient, MomentFormat::kF32>::run(slice, scalars, fill);
   }
-  switch (slice.exp_avg.format) {
+  switch (exp_avg(slice).format) {
     case MomentFormat::kF32:
       return Loop<Form::kSplit, Gradient, MomentFormat::kF32>::run(slice, scalars, fill);
     case MomentFormat::kBF16:

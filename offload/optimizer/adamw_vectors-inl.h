@@ -85,12 +85,12 @@ Streams<Gradient> streams_of(const UpdateSlice& slice) {
   return {start(slice.master),
           start(slice.high),
           start(slice.low),
-          start(slice.exp_avg.values),
-          start(slice.exp_avg_sq.values),
-          start(slice.exp_avg.units),
-          start(slice.exp_avg_sq.units),
+          start(exp_avg(slice).values),
+          start(exp_avg_sq(slice).values),
+          start(exp_avg(slice).units),
+          start(exp_avg_sq(slice).units),
           reinterpret_cast<const Gradient*>(slice.gradient.data()),
-          static_cast<size_t>(width_of(slice.exp_avg.format))};
+          static_cast<size_t>(width_of(exp_avg(slice).format))};
 }
 
 // Hides the value from the compiler, which would otherwise rebuild the vector for each block.

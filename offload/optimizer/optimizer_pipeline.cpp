@@ -6,13 +6,12 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "offload/optimizer/adamw.h"
 
 namespace longshore {
 
 UpdateTraffic update_traffic(const StateOptions& options, Segment segment, int64_t elements) {
   UpdateTraffic traffic;
-  for (Region region : kRegions) {
+  for (const Region region : regions_of(options)) {
     const Bytes bytes = region_bytes(options, segment, region, elements);
     const bool write_only = region == Region::kHigh && !splits_master(options.format);
     if (!write_only) traffic.read += bytes;
@@ -43,31 +42,26 @@ ArsKey rounding_key(uint64_t seed, const std::string& parameter) {
 
 OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                                      const std::vector<FlatLayout>& layouts, const ModelSpec& model,
-                                     Rank rank, const AdamWOptions& options, WorkerPool* pool)
-    : OptimizerPipeline(store, gradients, layouts, model, rank,
-                        std::make_unique<AdamWRule>(options), options.seed, pool) {}
-
-OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients,
-                                     const std::vector<FlatLayout>& layouts, const ModelSpec& model,
-                                     Rank rank, std::unique_ptr<UpdateRule> rule, uint64_t seed,
-                                     WorkerPool* pool)
+                                     Rank rank, std::unique_ptr<UpdateRule> rule, WorkerPool* pool)
     : store_(store), gradients_(gradients), pool_(pool), rule_(std::move(rule)) {
   LONGSHORE_CHECK(layouts.size() == model.units.size());
   LONGSHORE_CHECK(gradients->dtype() == store->options().drain);
+  LONGSHORE_CHECK(std::ranges::equal(rule_->regions(), store->options().regions))
+      << "the store has the regions of another update rule";
   for (size_t i = 0; i < layouts.size(); ++i) {
-    units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
+    units_.push_back(make_unit(layouts[i], model.units[i], rank));
     pending_.emplace_back(false);
   }
 }
 
 OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, const UnitSpec& spec,
-                                                     Rank rank, uint64_t seed) const {
+                                                     Rank rank) const {
   Unit unit;
   for (const ShardPiece& piece : layout.pieces(rank)) {
     if (piece.segment == Segment::kFrozen) continue;
     const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
     const int32_t group = rule_->group_of(parameter);
-    const ArsKey key = rounding_key(seed, parameter.name);
+    const ArsKey key = rounding_key(rule_->seed(), parameter.name);
     for (int64_t done = 0; done < piece.elements; done += kTileElements) {
       unit.tiles.push_back({piece.segment,
                             piece.shard_begin + done,
@@ -138,12 +132,14 @@ UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& stat
       .master = part(state.master, tile.begin, tile.elements),
       .high = part(state.high, tile.begin, tile.elements),
       .low = part(state.low, tile.begin, tile.elements),
-      .exp_avg = state.exp_avg.part(tile.begin, tile.elements),
-      .exp_avg_sq = state.exp_avg_sq.part(tile.begin, tile.elements),
       .gradient = part(gradient, tile.begin * width, tile.elements * width),
       .gradient_dtype = drain,
       .rounding = tile.rounding,
   };
+  slice.regions.reserve(state.regions.size());
+  for (const MomentSpan& region : state.regions) {
+    slice.regions.push_back(region.part(tile.begin, tile.elements));
+  }
   slice.rounding.update = staged_update_;
   return slice;
 }

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "offload/optimizer/adamw.h"
 #include "offload/optimizer/update_rule.h"
 #include "offload/staging/gradient_drain.h"
 #include "pinned/worker_pool.h"
@@ -38,14 +37,11 @@ UpdateTraffic update_traffic(const StateOptions& options, Segment segment, int64
 
 class OptimizerPipeline {
  public:
-  // All pointers must outlive the pipeline. `gradients` have the store's drain dtype.
+  // All pointers must outlive the pipeline. `gradients` have the store's drain dtype, and the store
+  // has the regions of the rule.
   OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
-                    const AdamWOptions& options, WorkerPool* pool);
-  // Uses a custom rule; `seed` is for the moments' stochastic rounding.
-  OptimizerPipeline(ShardStore* store, HostGradients* gradients,
-                    const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
-                    std::unique_ptr<UpdateRule> rule, uint64_t seed, WorkerPool* pool);
+                    std::unique_ptr<UpdateRule> rule, WorkerPool* pool);
 
   // Gives every unit with trainable parameters a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
@@ -82,7 +78,7 @@ class OptimizerPipeline {
     Bytes traffic_bytes = 0;  // of one update
   };
 
-  Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank, uint64_t seed) const;
+  Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank) const;
   static void add_tasks(Unit& unit);
   UpdateSlice slice_of(const Tile& tile, const StateSpans& state,
                        std::span<const std::byte> gradient) const;

@@ -1,6 +1,7 @@
 #include "offload/optimizer/stream_bound.h"
 
 #include "base/cpu_targets.h"
+#include "offload/optimizer/adamw.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/stream_bound.cpp"
 // clang-format off
@@ -79,8 +80,8 @@ uint64_t move_form(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
   };
   const size_t count = slice.elements();
   const Stream<kGradient, Kind::kRead> gradient{bytes(slice.gradient)};
-  const Stream<kMoment, Kind::kReadWrite> m{bytes(slice.exp_avg.values)};
-  const Stream<kMoment, Kind::kReadWrite> v{bytes(slice.exp_avg_sq.values)};
+  const Stream<kMoment, Kind::kReadWrite> m{bytes(exp_avg(slice).values)};
+  const Stream<kMoment, Kind::kReadWrite> v{bytes(exp_avg_sq(slice).values)};
   if (!slice.low.empty()) {
     const Stream<2, Kind::kReadWrite> high{bytes(slice.high)};
     const Stream<2, Kind::kReadWrite> low{bytes(slice.low)};
@@ -94,7 +95,7 @@ uint64_t move_form(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
 
 template <size_t kGradient>
 uint64_t move_moments(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
-  switch (width_of(slice.exp_avg.format)) {
+  switch (width_of(exp_avg(slice).format)) {
     case 4:
       return move_form<kGradient, 4>(slice, loop, zero);
     case 2:

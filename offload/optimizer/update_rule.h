@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/dtype.h"
 #include "shard/moments.h"
@@ -26,13 +27,14 @@ struct UpdateSlice {
   std::span<float> master;
   std::span<uint16_t> high;
   std::span<uint16_t> low;
-  MomentSpan exp_avg;
-  MomentSpan exp_avg_sq;
+  std::vector<MomentSpan> regions = {};  // in the order of the rule's list
   std::span<const std::byte> gradient;
   DType gradient_dtype = DType::kF32;  // kF32 or kBF16
   RoundingStream rounding;             // of moments narrower than fp32
 
-  size_t elements() const { return exp_avg.elements(); }
+  size_t elements() const {
+    return gradient.size() / static_cast<size_t>(width_of(gradient_dtype));
+  }
 };
 
 // An optimizer step whose gradients are in host memory.
@@ -45,6 +47,10 @@ struct StepUpdate {
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
+  // Returns what the rule keeps beside each parameter. The rule, or its class, owns the list.
+  virtual std::span<const StateRegion> regions() const = 0;
+  // Returns the seed of the stochastic rounding; rules that keep fp32 alone need none.
+  virtual uint64_t seed() const { return 0; }
   virtual int32_t group_of(const ParamSpec& parameter) const = 0;
   // Computes the scalars of every group for the step.
   virtual void stage(const StepUpdate& update) = 0;

@@ -37,7 +37,8 @@ int optimizer_threads(const RunConfig& config, const Machine& machine) {
 StateOptions state_options(const RunConfig& config) {
   return {.format = config.offload.state_format,
           .compute = config.precision.compute,
-          .drain = config.precision.drain_dtype()};
+          .drain = config.precision.drain_dtype(),
+          .regions = kAdamWRegions};
 }
 
 AdamWOptions adamw_options(const RunConfig& config) {
@@ -49,6 +50,10 @@ AdamWOptions adamw_options(const RunConfig& config) {
           .decay = optimizer.decay,
           .groups = adamw_groups(optimizer),
           .seed = static_cast<uint64_t>(config.run.seed)};
+}
+
+std::unique_ptr<UpdateRule> update_rule(const RunConfig& config) {
+  return std::make_unique<AdamWRule>(adamw_options(config));
 }
 
 DeviceKind device_kind(const RunConfig& config) {

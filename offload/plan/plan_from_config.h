@@ -1,6 +1,8 @@
 // plan_from_config: makes the plan's inputs from the run file. Pure functions.
 #pragma once
 
+#include <memory>
+
 #include "config/run_config.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/plan/machine.h"
@@ -10,6 +12,8 @@ namespace longshore {
 
 StateOptions state_options(const RunConfig& config);
 AdamWOptions adamw_options(const RunConfig& config);
+// Returns the rule whose regions state_options has.
+std::unique_ptr<UpdateRule> update_rule(const RunConfig& config);
 
 // Returns LibTorch's compute threads: the run file's, or the machine's physical cores.
 int compute_threads(const RunConfig& config, const Machine& machine);

@@ -8,12 +8,12 @@
 namespace longshore {
 namespace {
 
-// Counts the fp32 master, and moments in the state's format.
+// Counts the fp32 master, and the update rule's regions in the state's format.
 Bytes bytes_of(const ParamSpec& parameter, const StateOptions& state) {
   if (parameter.frozen) return 0;
   Bytes sum = plan_product({parameter.elements(), width_of(DType::kF32)});
-  for (Region region :
-       {Region::kExpAvg, Region::kExpAvgSq, Region::kExpAvgScales, Region::kExpAvgSqScales}) {
+  for (const Region region : regions_of(state)) {
+    if (!region.is_rules()) continue;
     sum += region_bytes(state, segment_of(parameter), region, parameter.elements());
   }
   return sum;

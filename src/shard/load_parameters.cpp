@@ -38,8 +38,8 @@ std::vector<Chunk> chunks_of(const UnitSpec& unit, const std::vector<ShardPiece>
 }
 
 void clear_moments(const StateSpans& state, const ShardPiece& piece) {
-  if (state.exp_avg.empty()) return;
-  for (const MomentSpan& moment : {state.exp_avg, state.exp_avg_sq}) {
+  for (const MomentSpan& moment : state.regions) {
+    if (moment.empty()) continue;
     const MomentSpan part = moment.part(piece.shard_begin, piece.elements);
     std::ranges::fill(part.values, std::byte{0});
     std::ranges::fill(part.units, 0.0f);

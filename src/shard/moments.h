@@ -1,5 +1,6 @@
-// Storage formats of Adam's two moments, and the scalar form of every code. Pure
-// functions; the kernels of offload/ give the same bits.
+// Storage formats of an update rule's state, and the scalar form of every code. Pure functions; the
+// kernels of offload/ give the same bits. A moment is an average of gradients (the first kind, with
+// a sign) or of their squares (the second).
 //
 //   kF32    unchanged
 //   kBF16   bf16, rounded stochastically
@@ -19,7 +20,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "base/random.h"
@@ -74,6 +77,19 @@ struct MomentSpan {
 };
 
 enum class Moment : uint8_t { kFirst, kSecond };
+
+// StateRegion: what an update rule keeps beside each trained parameter, a value per element. A rule
+// has a list of them; tiers, plans, drives and checkpoints read the list and know no rule.
+struct StateRegion {
+  std::string_view name;                    // in checkpoints; unlike the rule's others and "master"
+  Moment moment = Moment::kFirst;           // whose codes and random bits narrow formats use
+  std::optional<MomentFormat> format = {};  // of all parameters; empty: the run's state format says
+
+  bool operator==(const StateRegion&) const = default;
+};
+
+inline constexpr std::array<StateRegion, 2> kAdamWRegions = {
+    {{"exp_avg", Moment::kFirst}, {"exp_avg_sq", Moment::kSecond}}};
 
 // The random bits of an update come from ARS calls with the counter (call, update). Threads, tiles,
 // ranks and resuming therefore do not change them, and no state is stored. Elements count from the

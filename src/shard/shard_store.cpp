@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/errors.h"
 #include "base/number_formats.h"
 
@@ -22,6 +23,19 @@ std::span<T> part(std::span<T> whole, int64_t begin, size_t elements) {
 }
 
 }  // namespace
+
+StateSpans state_spans(const StateOptions& options, Segment segment,
+                       const std::function<std::span<std::byte>(Region region)>& bytes_of) {
+  StateSpans state = {.master = as_span<float>(bytes_of(Region::kMaster)),
+                      .high = as_span<uint16_t>(bytes_of(Region::kHigh)),
+                      .low = as_span<uint16_t>(bytes_of(Region::kLow)),
+                      .regions = {}};
+  for (size_t i = 0; i < options.regions.size(); ++i) {
+    state.regions.push_back({moment_format(options, segment, i), bytes_of({Region::kValues, i}),
+                             as_span<float>(bytes_of({Region::kScales, i}))});
+  }
+  return state;
+}
 
 void write_values(const StateSpans& state, int64_t begin, std::span<const float> values) {
   check_range(state, begin, values.size());

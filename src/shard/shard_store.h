@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "shard/durability.h"
@@ -31,9 +32,11 @@ struct StateSpans {
   std::span<float> master;
   std::span<uint16_t> high;
   std::span<uint16_t> low;
-  MomentSpan exp_avg;
-  MomentSpan exp_avg_sq;
+  std::vector<MomentSpan> regions = {};  // in the order of the update rule's list
 };
+// Makes a segment's spans from the bytes of its regions.
+StateSpans state_spans(const StateOptions& options, Segment segment,
+                       const std::function<std::span<std::byte>(Region region)>& bytes_of);
 
 class ShardStore {
  public:

@@ -6,9 +6,6 @@ namespace {
 // Slabs start on pages, so that they can be registered and read with O_DIRECT.
 constexpr Bytes kSlabAlignment = 4096;
 
-size_t index_of(Region region) {
-  return static_cast<size_t>(region);
-}
 size_t index_of(Segment segment) {
   return static_cast<size_t>(segment);
 }
@@ -28,7 +25,16 @@ std::optional<StateFormat> narrower_than(StateFormat format) {
                                                             : std::nullopt;
 }
 
-MomentFormat moment_format(const StateOptions& options, Segment segment) {
+std::vector<Region> regions_of(const StateOptions& options) {
+  std::vector<Region> regions = {Region::kMaster, Region::kHigh, Region::kLow};
+  for (const Region::Kind kind : {Region::kValues, Region::kScales}) {
+    for (size_t i = 0; i < options.regions.size(); ++i) regions.emplace_back(kind, i);
+  }
+  return regions;
+}
+
+MomentFormat moment_format(const StateOptions& options, Segment segment, size_t index) {
+  if (options.regions[index].format) return *options.regions[index].format;
   return segment == Segment::kQuantisedMoments ? moments_of_matrices(options.format)
                                                : MomentFormat::kF32;
 }
@@ -41,32 +47,30 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
     return 0;
   }
   const bool split = splits_master(options.format);
-  const MomentFormat moments = moment_format(options, segment);
-  switch (region) {
+  switch (region.kind) {
     case Region::kMaster:
       return split ? 0 : 4 * elements;
     case Region::kHigh:
       return split || !fp32_compute ? 2 * elements : 0;
     case Region::kLow:
       return split ? 2 * elements : 0;
-    case Region::kExpAvg:
-    case Region::kExpAvgSq:
-      return width_of(moments) * elements;
-    case Region::kExpAvgScales:
-    case Region::kExpAvgSqScales:
-      return moment_blocks(moments, elements) * 4;
+    case Region::kValues:
+      return width_of(moment_format(options, segment, region.index)) * elements;
+    case Region::kScales:
+      return moment_blocks(moment_format(options, segment, region.index), elements) * 4;
   }
   return 0;
 }
 
-SlabLayout::SlabLayout(const FlatLayout& layout, const StateOptions& options) {
+SlabLayout::SlabLayout(const FlatLayout& layout, const StateOptions& options)
+    : offsets_(region_count(options)), bytes_(region_count(options)) {
   Bytes cursor = 0;
-  for (Region region : kRegions) {
+  for (const Region region : regions_of(options)) {
     for (Segment segment : kSegments) {
       const Bytes bytes =
           longshore::region_bytes(options, segment, region, layout.shard_elements(segment));
-      offsets_[index_of(region)][index_of(segment)] = cursor;
-      bytes_[index_of(region)][index_of(segment)] = bytes;
+      offsets_.at(region.place())[index_of(segment)] = cursor;
+      bytes_.at(region.place())[index_of(segment)] = bytes;
       cursor += bytes;
     }
   }
@@ -74,11 +78,11 @@ SlabLayout::SlabLayout(const FlatLayout& layout, const StateOptions& options) {
 }
 
 Bytes SlabLayout::offset(Region region, Segment segment) const {
-  return offsets_[index_of(region)][index_of(segment)];
+  return offsets_.at(region.place())[index_of(segment)];
 }
 
 Bytes SlabLayout::bytes(Region region, Segment segment) const {
-  return bytes_[index_of(region)][index_of(segment)];
+  return bytes_.at(region.place())[index_of(segment)];
 }
 
 Bytes SlabLayout::region_bytes(Region region) const {

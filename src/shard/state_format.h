@@ -5,15 +5,17 @@
 //   high       the bf16 parameter the device reads in bf16 compute; in the `split` formats also the
 //              upper half of the master
 //   low        the lower 16 bits of the master (`split`)
-//   exp_avg, exp_avg_sq   Adam's moments, as shard/moments.h stores them
-//   exp_avg_scales, exp_avg_sq_scales   an fp32 scale for each block of 8-bit moments
+//   values     of each region of the update rule, in its order, as shard/moments.h stores them
+//   scales     of each region in the same order: an fp32 scale for each block of 8-bit values
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -60,27 +62,37 @@ constexpr bool is_exact(StateFormat format) {
   return moments_of_matrices(format) == MomentFormat::kF32;
 }
 
-enum class Region : uint8_t {
-  kMaster,
-  kHigh,
-  kLow,
-  kExpAvg,
-  kExpAvgSq,
-  kExpAvgScales,
-  kExpAvgSqScales
-};
-inline constexpr std::array<Region, 7> kRegions = {
-    Region::kMaster,   Region::kHigh,         Region::kLow,           Region::kExpAvg,
-    Region::kExpAvgSq, Region::kExpAvgScales, Region::kExpAvgSqScales};
+// The regions of drives and checkpoints that name none.
+inline constexpr std::span<const StateRegion> kDefaultRegions = kAdamWRegions;
 
 // The options that determine the bytes of a run's state.
 struct StateOptions {
   StateFormat format = StateFormat::kSplitBf16;
   DType compute = DType::kBF16;  // kF32 or kBF16
   DType drain = DType::kBF16;    // kF32 or kBF16: dtype of gradients in host memory
+  std::span<const StateRegion> regions = kDefaultRegions;  // the update rule's, which owns them
 };
 
-MomentFormat moment_format(const StateOptions& options, Segment segment);
+// A region of a slab. kValues and kScales belong to one of the rule's regions.
+struct Region {
+  enum Kind : uint8_t { kMaster, kHigh, kLow, kValues, kScales };
+  Kind kind;
+  size_t index;  // in the rule's list
+
+  constexpr Region(Kind of, size_t at = 0) : kind(of), index(at) {}
+  bool operator==(const Region&) const = default;
+  bool is_rules() const { return kind == kValues || kind == kScales; }
+  // Returns a number below region_count(options), for tables.
+  constexpr size_t place() const { return kind + 2 * index; }
+};
+// Returns the regions in the order of a slab.
+std::vector<Region> regions_of(const StateOptions& options);
+inline size_t region_count(const StateOptions& options) {
+  return Region::kValues + 2 * options.regions.size();
+}
+
+// Returns the format of a segment's values in the rule's region `index`.
+MomentFormat moment_format(const StateOptions& options, Segment segment, size_t index);
 
 // Returns the bytes of a region for `elements` elements of a segment; 0 if it does not exist.
 Bytes region_bytes(const StateOptions& options, Segment segment, Region region, int64_t elements);
@@ -104,8 +116,9 @@ class SlabLayout {
   Bytes region_bytes(Region region) const;
 
  private:
-  std::array<std::array<Bytes, 3>, kRegions.size()> offsets_{};
-  std::array<std::array<Bytes, 3>, kRegions.size()> bytes_{};
+  using BySegment = std::array<Bytes, kSegments.size()>;
+  std::vector<BySegment> offsets_;  // by Region::place
+  std::vector<BySegment> bytes_;
   Bytes slab_bytes_ = 0;
 };
 

@@ -52,22 +52,13 @@ class FileState final : public ShardStore::StateLease {
     if (at_end_) at_end_();
   }
   StateSpans segment(Segment segment) override {
-    return {.master = as_span<float>(part(Region::kMaster, segment)),
-            .high = as_span<uint16_t>(part(Region::kHigh, segment)),
-            .low = as_span<uint16_t>(part(Region::kLow, segment)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales, segment),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales, segment)};
+    return state_spans(options_, segment, [&](Region region) {
+      return slab_.subspan(static_cast<size_t>(layout_.offset(region, segment)),
+                           static_cast<size_t>(layout_.bytes(region, segment)));
+    });
   }
 
  private:
-  std::span<std::byte> part(Region region, Segment segment) const {
-    return slab_.subspan(static_cast<size_t>(layout_.offset(region, segment)),
-                         static_cast<size_t>(layout_.bytes(region, segment)));
-  }
-  MomentSpan moment(Region values, Region units, Segment segment) const {
-    return {moment_format(options_, segment), part(values, segment),
-            as_span<float>(part(units, segment))};
-  }
   const StateOptions& options_;
   const SlabLayout& layout_;
   std::span<std::byte> slab_;

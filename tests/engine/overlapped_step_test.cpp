@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/errors.h"
+#include "offload/optimizer/adamw.h"
 #include "tests/fakes/sanitizer.h"
 
 namespace longshore {
@@ -114,7 +115,8 @@ TEST(OverlappedStep, WaitsOnTheHostAreTheNamedOnes) {
   const auto model = make_deep_model();
   for (const UpdateOverlap overlap : {UpdateOverlap::kNone, UpdateOverlap::kForward}) {
     const Variant variant{.overlap = overlap};
-    Engine engine(model.get(), plan_of(*model, variant, 1), {});
+    Engine engine(model.get(), plan_of(*model, variant, 1),
+                  std::make_unique<AdamWRule>(AdamWOptions{}));
     train(engine, *model, variant, 4);
     std::map<std::string, int64_t> waits;
     for (const auto& [reason, count] : engine.host_waits().counts()) waits[reason] = count;
@@ -132,7 +134,7 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   const Variant variant{.overlap = UpdateOverlap::kForward};
   const TierPlan good = plan_of(*model, variant, 1);
   const auto is_found = [&](const TierPlan& plan, uint64_t seed) {
-    Engine engine(model.get(), plan, {}, {}, {},
+    Engine engine(model.get(), plan, std::make_unique<AdamWRule>(AdamWOptions{}), {}, {},
                   {.delays = StreamDelays{.seed = seed, .most_microseconds = 2000}});
     try {
       train(engine, *model, variant, 3);
@@ -183,7 +185,7 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
 TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   const auto model = make_deep_model();
   const auto fails = [&](const TierPlan& plan, const std::string& part) {
-    Engine engine(model.get(), plan, {});
+    Engine engine(model.get(), plan, std::make_unique<AdamWRule>(AdamWOptions{}));
     try {
       train(engine, *model, {.overlap = plan.step.overlap, .clips = false}, 1);
       ADD_FAILURE() << "no error: " << part;

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/optimizer/update_rule.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/plan/machine.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/engine/file_tier.h"
@@ -32,8 +32,7 @@ struct Digest {
         add(std::as_bytes(state.master));
         add(std::as_bytes(state.high));
         add(std::as_bytes(state.low));
-        add(state.exp_avg.values);
-        add(state.exp_avg_sq.values);
+        for (const MomentSpan& region : state.regions) add(region.values);
       }
     }
   }
@@ -191,7 +190,8 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
 
 uint64_t train_alone(const Variant& variant, size_t steps) {
   const auto model = make_deep_model();
-  Engine engine(model.get(), plan_of(*model, variant, 1), {}, {}, {}, device_of(variant));
+  Engine engine(model.get(), plan_of(*model, variant, 1),
+                std::make_unique<AdamWRule>(AdamWOptions{}), {}, {}, device_of(variant));
   return train(engine, *model, variant, steps);
 }
 
@@ -212,8 +212,9 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
       const auto model = make_deep_model();
       lock.unlock();
       // Engines of one process count their temporaries together, so the cap is high.
-      Engine engine(model.get(), plan_of(*model, variants[i], ranks), AdamWOptions{},
-                    communicators.groups, RunKey{}, device_of(variants[i]));
+      Engine engine(model.get(), plan_of(*model, variants[i], ranks),
+                    std::make_unique<AdamWRule>(AdamWOptions{}), communicators.groups, RunKey{},
+                    device_of(variants[i]));
       digests[i][rank] = train(engine, *model, variants[i], steps);
       // The barrier keeps this rank's memory alive while the other rank reads it.
       world.all().barrier({"all trained", std::nullopt}).wait();

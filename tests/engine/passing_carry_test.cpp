@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/optimizer/update_rule.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/plan/machine.h"
 #include "tests/engine/small_model.h"
 #include "tests/nvme/scratch_file.h"
@@ -120,7 +120,7 @@ TierPlan plan_of(const Model& model, InputTier tier, int64_t prefetch, bool reco
 
 // Returns losses and gradient norms of four steps, and the loss of an evaluation after them.
 std::vector<double> train(const ModuleModel& model, const TierPlan& plan) {
-  Engine engine(&model, plan, {});
+  Engine engine(&model, plan, std::make_unique<AdamWRule>(AdamWOptions{}));
   engine.load([&model](const std::string& name, int64_t begin, std::span<float> out) {
     model.read_initial(name, begin, out);
   });

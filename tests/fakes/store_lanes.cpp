@@ -153,8 +153,8 @@ void write_values_of(ShardStore::StateLease& state, const FlatLayout& layout, Un
     }
     const StateSpans spans = state.segment(segment);
     write_values(spans, 0, values);
-    for (const std::span<std::byte> moments : {spans.exp_avg.values, spans.exp_avg_sq.values}) {
-      std::ranges::fill(moments, static_cast<std::byte>(step % 100));
+    for (const MomentSpan& region : spans.regions) {
+      std::ranges::fill(region.values, static_cast<std::byte>(step % 100));
     }
   }
 }

@@ -136,7 +136,7 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
       for (int i = 0; i < 3; ++i) {
         {
           const auto state = store.state(UnitId(1));
-          state->segment(Segment::kFullMoments).exp_avg.f32()[0] = static_cast<float>(i + 1);
+          state->segment(Segment::kFullMoments).regions[0].f32()[0] = static_cast<float>(i + 1);
         }
         store.commit({1 + i, ""}, solo);
       }
@@ -146,8 +146,8 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
     EXPECT_EQ(store.committed()->version, 3u);
     {
       const auto state = store.state(UnitId(1));
-      EXPECT_EQ(state->segment(Segment::kFullMoments).exp_avg.f32()[0], 3.0f);
-      state->segment(Segment::kFullMoments).exp_avg.f32()[0] = 0.0f;
+      EXPECT_EQ(state->segment(Segment::kFullMoments).regions[0].f32()[0], 3.0f);
+      state->segment(Segment::kFullMoments).regions[0].f32()[0] = 0.0f;
     }
     EXPECT_EQ(difference(store, layouts, 0), "");
   }

@@ -7,6 +7,7 @@
 
 #include "base/number_formats.h"
 #include "nvme/store/nvme_store.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
@@ -53,7 +54,7 @@ std::string bytes_of_unit(ShardStore& store, int32_t unit) {
       add(spans.master);
       add(spans.high);
       add(spans.low);
-      for (const MomentSpan& moment : {spans.exp_avg, spans.exp_avg_sq}) {
+      for (const MomentSpan& moment : spans.regions) {
         add(moment.values);
         add(moment.units);
       }
@@ -81,7 +82,8 @@ void run(const Setting& setting, WorkerPool& pool) {
   PinnedStore host(layouts, setting.state, false, &pool);
   load_parameters(sweep_in_order(host, model), model, layouts, rank, read_initial);
   HostGradients gradients(layouts, {.dtype = setting.state.drain}, false, pool);
-  OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
+  OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank,
+                                  std::make_unique<AdamWRule>(kAdamW), &pool);
 
   SimDrives sim;
   for (uint64_t i = 0; i < 3; ++i) sim.injectors.push_back(harmless_faults(i, 0.1));
@@ -96,7 +98,7 @@ void run(const Setting& setting, WorkerPool& pool) {
     store = std::make_unique<NvmeStore>(layouts, options, sim.maker(), &pool);
     store->start(solo, random);
     pipeline = std::make_unique<OptimizerPipeline>(store.get(), &gradients, layouts, model, rank,
-                                                   kAdamW, &pool);
+                                                   std::make_unique<AdamWRule>(kAdamW), &pool);
   };
   start(1);
   load_parameters(sweep_in_order(*store, model), model, layouts, rank, read_initial);

@@ -58,9 +58,9 @@ void update_all(NvmeStore& store, const std::vector<FlatLayout>& layouts, Worker
     const StateSpans spans = state->segment(Segment::kQuantisedMoments);
     for (const std::span<std::byte> bytes :
          {std::as_writable_bytes(spans.master), std::as_writable_bytes(spans.high),
-          std::as_writable_bytes(spans.low), spans.exp_avg.values, spans.exp_avg_sq.values,
-          std::as_writable_bytes(spans.exp_avg.units),
-          std::as_writable_bytes(spans.exp_avg_sq.units)}) {
+          std::as_writable_bytes(spans.low), spans.regions[0].values, spans.regions[1].values,
+          std::as_writable_bytes(spans.regions[0].units),
+          std::as_writable_bytes(spans.regions[1].units)}) {
       const size_t blocks = (bytes.size() + kBlock - 1) / kBlock;
       pool.for_each_block(static_cast<int64_t>(blocks), [&](int64_t block) {
         const size_t begin = static_cast<size_t>(block) * kBlock;

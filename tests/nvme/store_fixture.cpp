@@ -73,9 +73,9 @@ void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int32
     if (count == 0 || (segment == Segment::kFrozen && step > 0)) continue;
     const StateSpans spans = state->segment(segment);
     write_values(spans, 0, values_at(unit, segment, step, count));
-    for (size_t i = 0; i < spans.exp_avg.f32().size(); ++i) {
-      spans.exp_avg.f32()[i] = static_cast<float>(step) + static_cast<float>(i % 13);
-      spans.exp_avg_sq.f32()[i] = static_cast<float>(step) * 2.0f + static_cast<float>(i % 17);
+    for (size_t i = 0; i < spans.regions[0].f32().size(); ++i) {
+      spans.regions[0].f32()[i] = static_cast<float>(step) + static_cast<float>(i % 13);
+      spans.regions[1].f32()[i] = static_cast<float>(step) * 2.0f + static_cast<float>(i % 17);
     }
   }
 }
@@ -104,9 +104,9 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
           if (rounded) expected[i] = bf16_to_float(master_high(expected[i]));
           if (found[i] != expected[i]) return where + ": value " + std::to_string(i);
         }
-        for (size_t i = 0; i < spans.exp_avg.f32().size(); ++i) {
-          if (spans.exp_avg.f32()[i] != static_cast<float>(step) + static_cast<float>(i % 13) ||
-              spans.exp_avg_sq.f32()[i] !=
+        for (size_t i = 0; i < spans.regions[0].f32().size(); ++i) {
+          if (spans.regions[0].f32()[i] != static_cast<float>(step) + static_cast<float>(i % 13) ||
+              spans.regions[1].f32()[i] !=
                   static_cast<float>(step) * 2.0f + static_cast<float>(i % 17)) {
             return where + ": moment " + std::to_string(i);
           }

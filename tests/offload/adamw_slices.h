@@ -74,8 +74,8 @@ struct AdamWState {
     return {.master = part(master),
             .high = part(high),
             .low = part(low),
-            .exp_avg = first.part(static_cast<int64_t>(begin), static_cast<int64_t>(count)),
-            .exp_avg_sq = second.part(static_cast<int64_t>(begin), static_cast<int64_t>(count)),
+            .regions = {first.part(static_cast<int64_t>(begin), static_cast<int64_t>(count)),
+                        second.part(static_cast<int64_t>(begin), static_cast<int64_t>(count))},
             .gradient = std::span<const std::byte>(gradient).subspan(begin * width, count * width),
             .gradient_dtype = gradient_dtype,
             .rounding = {{0x12345678u, 0x9abcdef0u}, begin, update}};
@@ -91,7 +91,9 @@ struct AdamWState {
   std::vector<float> moments(Moment which) {
     std::vector<float> values(elements());
     const UpdateSlice all = slice();
-    read_moments(which, which == Moment::kFirst ? all.exp_avg : all.exp_avg_sq, 0, values);
+    read_moments(which,
+                 which == Moment::kFirst ? longshore::exp_avg(all) : longshore::exp_avg_sq(all), 0,
+                 values);
     return values;
   }
 };

@@ -8,6 +8,7 @@
 
 #include "base/number_formats.h"
 #include "base/random.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/shard_store.h"
@@ -69,7 +70,8 @@ Trained train(StateFormat format) {
   WorkerPool pool(2);
   PinnedStore store(layouts, options, false, &pool);
   HostGradients gradients(layouts, {.dtype = options.drain}, false, pool);
-  OptimizerPipeline pipeline(&store, &gradients, layouts, model, Rank(0), kOptions, &pool);
+  OptimizerPipeline pipeline(&store, &gradients, layouts, model, Rank(0),
+                             std::make_unique<AdamWRule>(kOptions), &pool);
   const auto gradient = gradients.segment(UnitId(0), Segment::kQuantisedMoments);
   const std::vector<std::vector<float>>& turns = gradients_in_turn();
   for (int64_t update = 1; update <= kUpdates; ++update) {
@@ -83,8 +85,8 @@ Trained train(StateFormat format) {
   const auto state = store.state(UnitId(0));
   const StateSpans spans = state->segment(Segment::kQuantisedMoments);
   read_values(spans, 0, trained.master);
-  read_moments(Moment::kFirst, spans.exp_avg, 0, trained.first);
-  read_moments(Moment::kSecond, spans.exp_avg_sq, 0, trained.second);
+  read_moments(Moment::kFirst, spans.regions[0], 0, trained.first);
+  read_moments(Moment::kSecond, spans.regions[1], 0, trained.second);
   return trained;
 }
 

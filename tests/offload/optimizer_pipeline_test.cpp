@@ -1,6 +1,7 @@
 // The update of whole units in host memory: the same bits on any number of threads and ranks, each
 // unit once, padding and frozen parameters unchanged.
 #include "offload/optimizer/optimizer_pipeline.h"
+#include "offload/optimizer/adamw.h"
 
 #include <gtest/gtest.h>
 
@@ -53,7 +54,8 @@ struct HostShards {
         pool(threads),
         store(layouts, options, false, &pool),
         gradients(layouts, {.dtype = options.drain}, false, pool),
-        pipeline(&store, &gradients, layouts, model, rank, kOptions, &pool) {
+        pipeline(&store, &gradients, layouts, model, rank, std::make_unique<AdamWRule>(kOptions),
+                 &pool) {
     for (size_t u = 0; u < layouts.size(); ++u) fill(u);
   }
 
@@ -189,7 +191,7 @@ TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
   // In block.0 the 64 elements of the norm begin a padded segment of 256.
   const auto state = shards.store.state(UnitId(1));
   const StateSpans norms = state->segment(Segment::kFullMoments);
-  const std::span<float> moments = norms.exp_avg.f32();
+  const std::span<float> moments = norms.regions[0].f32();
   EXPECT_NE(moments[63], 0.0f);
   for (size_t i = 64; i < moments.size(); ++i) ASSERT_EQ(moments[i], 0.0f);
 }
@@ -201,7 +203,7 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
     AdamWOptions options = kOptions;
     options.decay = decay;
     OptimizerPipeline pipeline(&shards.store, &shards.gradients, shards.layouts, shards.model,
-                               Rank(0), options, &shards.pool);
+                               Rank(0), std::make_unique<AdamWRule>(options), &shards.pool);
     const auto before = shards.masters();
     pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // zero gradients: only decay acts
     pipeline.flush();
@@ -252,6 +254,7 @@ TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
 // SignDescent: another element-wise optimizer.
 class SignDescent final : public UpdateRule {
  public:
+  std::span<const StateRegion> regions() const override { return kDefaultRegions; }
   int32_t group_of(const ParamSpec&) const override { return 0; }
   void stage(const StepUpdate& update) override { lr_ = static_cast<float>(update.lr); }
   void apply(int32_t, const UpdateSlice& slice) const override {
@@ -272,7 +275,7 @@ TEST(OptimizerPipeline, TakesAnotherElementWiseOptimizer) {
   const auto before = shards.masters();
   shards.put_gradients(1);
   OptimizerPipeline pipeline(&shards.store, &shards.gradients, shards.layouts, shards.model,
-                             Rank(0), std::make_unique<SignDescent>(), 0, &shards.pool);
+                             Rank(0), std::make_unique<SignDescent>(), &shards.pool);
   pipeline.stage({.update = 1, .lr = 0.5});
   pipeline.flush();
   const auto after = shards.masters();

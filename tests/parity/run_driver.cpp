@@ -243,10 +243,14 @@ std::map<std::string, std::vector<float>> RunDriver::state() const {
   for (const CheckpointParameter& parameter : found.checkpoint->manifest().parameters) {
     int64_t elements = 1;
     for (int64_t dimension : parameter.shape) elements *= dimension;
-    for (StateKind kind : kStateKinds) {
+    std::vector<std::string> kinds = {kMasterKind};
+    for (const CheckpointRegion& region : found.checkpoint->manifest().regions) {
+      kinds.push_back(region.name);
+    }
+    for (const std::string& kind : kinds) {
       std::vector<float> values(static_cast<size_t>(elements));
       found.checkpoint->read(parameter.name, kind, 0, values);
-      state[parameter.name + "." + std::string(name_of(kind))] = std::move(values);
+      state[parameter.name + "." + kind] = std::move(values);
     }
   }
   return state;

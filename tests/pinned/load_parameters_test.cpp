@@ -61,7 +61,7 @@ std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& option
         visit(std::as_writable_bytes(spans.master));
         visit(std::as_writable_bytes(spans.high));
         visit(std::as_writable_bytes(spans.low));
-        for (const MomentSpan& moment : {spans.exp_avg, spans.exp_avg_sq}) {
+        for (const MomentSpan& moment : spans.regions) {
           visit(moment.values);
           visit(std::as_writable_bytes(moment.units));
         }

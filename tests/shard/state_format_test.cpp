@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <random>
 
@@ -29,7 +30,8 @@ std::vector<StateOptions> all_options() {
 // Returns the bytes of a block of 256 elements.
 Bytes state_bytes(const StateOptions& options, Segment segment) {
   Bytes sum = 0;
-  for (Region region : kRegions) sum += region_bytes(options, segment, region, kBlockElements);
+  for (const Region region : regions_of(options))
+    sum += region_bytes(options, segment, region, kBlockElements);
   return sum;
 }
 
@@ -91,6 +93,24 @@ TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) 
   }
 }
 
+// AdamW's two regions lie where they lay before rules had lists, and another rule's take the bytes
+// of its own list.
+TEST(StateFormat, HasTheRegionsOfTheRule) {
+  const std::vector<Region> adamw = {
+      Region::kMaster,      Region::kHigh,        Region::kLow,        {Region::kValues, 0},
+      {Region::kValues, 1}, {Region::kScales, 0}, {Region::kScales, 1}};
+  EXPECT_EQ(regions_of({}), adamw);
+  constexpr std::array<StateRegion, 2> kOther = {
+      {{"exact", Moment::kFirst, MomentFormat::kF32}, {"narrow"}}};
+  StateOptions options = {.format = StateFormat::kSplitInt8, .regions = kOther};
+  const Segment matrices = Segment::kQuantisedMoments;
+  EXPECT_EQ(moment_format(options, matrices, 0), MomentFormat::kF32);
+  EXPECT_EQ(moment_format(options, matrices, 1), MomentFormat::kInt8);
+  EXPECT_EQ(state_bytes(options, matrices), (4 + 4 + 1) * kBlockElements + 8);
+  options.regions = {};
+  EXPECT_EQ(state_bytes(options, matrices), 4 * kBlockElements);
+}
+
 // The regions of a slab lie end to end, and the slab is rounded up to pages.
 TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
   UnitSpec unit;
@@ -101,7 +121,7 @@ TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
     for (const StateOptions& options : all_options()) {
       const SlabLayout slab(layout, options);
       Bytes cursor = 0;
-      for (Region region : kRegions) {
+      for (const Region region : regions_of(options)) {
         Bytes sum = 0;
         for (Segment segment : kSegments) {
           EXPECT_EQ(slab.offset(region, segment), cursor);

@@ -58,8 +58,11 @@ inline ModelSpec two_unit_spec() {
   return spec;
 }
 
+// The kinds of state, in the order in which the functions below number them.
+inline const std::array<std::string, 3> kKinds = {kMasterKind, "exp_avg", "exp_avg_sq"};
+
 // Returns the bits of a value of the state: any pattern but NaN (a copy may quieten a NaN).
-inline float state_bits(const std::string& parameter, StateKind kind, int64_t element,
+inline float state_bits(const std::string& parameter, size_t kind, int64_t element,
                         uint32_t version) {
   const auto name = static_cast<uint32_t>(std::hash<std::string>{}(parameter));
   const auto words =
@@ -88,14 +91,14 @@ class RankState {
       for (int64_t i = 0; i < piece.elements; ++i) {
         const int64_t element = piece.parameter_begin + i;
         const auto at = static_cast<size_t>(piece.shard_begin + i);
-        const auto bits = [&](StateKind kind) {
+        const auto bits = [&](size_t kind) {
           return state_bits(parameter.name, kind, element, version);
         };
-        const float master = bits(StateKind::kMaster);
+        const float master = bits(0);
         write_values(state, piece.shard_begin + i, std::span(&master, 1));
-        if (state.exp_avg.empty()) continue;
-        state.exp_avg.f32()[at] = bits(StateKind::kExpAvg);
-        state.exp_avg_sq.f32()[at] = bits(StateKind::kExpAvgSq);
+        if (state.regions[0].empty()) continue;
+        state.regions[0].f32()[at] = bits(1);
+        state.regions[1].f32()[at] = bits(2);
       }
     });
   }
@@ -104,8 +107,7 @@ class RankState {
   void fill_masters() {
     visit([](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& state) {
       for (int64_t i = 0; i < piece.elements; ++i) {
-        const float master =
-            state_bits(parameter.name, StateKind::kMaster, piece.parameter_begin + i, 0);
+        const float master = state_bits(parameter.name, 0, piece.parameter_begin + i, 0);
         write_values(state, piece.shard_begin + i, std::span(&master, 1));
       }
     });
@@ -121,15 +123,14 @@ class RankState {
       for (int64_t i = 0; i < piece.elements; ++i) {
         const auto at = static_cast<size_t>(piece.shard_begin + i);
         const float master = masters[static_cast<size_t>(i)];
-        const std::array<float, 3> values = {master, state.exp_avg.f32()[at],
-                                             state.exp_avg_sq.f32()[at]};
-        for (const StateKind kind : kStateKinds) {
+        const std::array<float, 3> values = {master, state.regions[0].f32()[at],
+                                             state.regions[1].f32()[at]};
+        for (size_t kind = 0; kind < kKinds.size(); ++kind) {
           const int64_t element = piece.parameter_begin + i;
           const float wanted = state_bits(parameter.name, kind, element, version);
-          const float got = values[static_cast<size_t>(kind)];
+          const float got = values[kind];
           if (std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(wanted)) continue;
-          found.push_back(parameter.name + " " + std::string(name_of(kind)) + " " +
-                          std::to_string(element));
+          found.push_back(parameter.name + " " + kKinds[kind] + " " + std::to_string(element));
         }
         const bool high_follows = state.high.empty() || state.high[at] == master_high(master);
         if (!high_follows) found.push_back(parameter.name + " high");

@@ -81,7 +81,7 @@ std::vector<std::byte> bytes_of_state(RankState& state) {
     for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       const StateSpans spans = lease->segment(segment);
       for (const auto& half : {spans.high, spans.low}) add(std::as_bytes(half));
-      for (const MomentSpan& moment : {spans.exp_avg, spans.exp_avg_sq}) {
+      for (const MomentSpan& moment : spans.regions) {
         add(moment.values);
         add(std::as_bytes(moment.units));
       }
@@ -100,9 +100,9 @@ void fill_moments(RankState& state) {
       first[i] = static_cast<float>(element * 7919 % 2003 - 1001) *
                  std::ldexp(1.0f, -static_cast<int>(element % 17));
     }
-    write_moments(Moment::kFirst, spans.exp_avg, piece.shard_begin, first);
+    write_moments(Moment::kFirst, spans.regions[0], piece.shard_begin, first);
     for (float& value : first) value *= value;
-    write_moments(Moment::kSecond, spans.exp_avg_sq, piece.shard_begin, first);
+    write_moments(Moment::kSecond, spans.regions[1], piece.shard_begin, first);
   });
 }
 
@@ -228,11 +228,11 @@ TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
       const bool exact = same || to.format == StateFormat::kFp32;
       EXPECT_EQ(describe_rounding(checkpoint.manifest(), to.format).empty(), exact);
       std::vector<float> stored(90 * 71);
-      checkpoint.read("up.weight", StateKind::kExpAvgSq, 0, stored);
+      checkpoint.read("up.weight", "exp_avg_sq", 0, stored);
       const ShardPiece piece = reader.model().layout(UnitId(1)).pieces(Rank(0)).front();
       std::vector<float> got(stored.size());
       read_moments(Moment::kSecond,
-                   reader.store().state(UnitId(1))->segment(piece.segment).exp_avg_sq,
+                   reader.store().state(UnitId(1))->segment(piece.segment).regions[1],
                    piece.shard_begin, got);
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_NEAR(got[i], stored[i], exact ? 0.0f : rounding_bound(to.format, stored, i)) << i;
@@ -301,8 +301,8 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
     for (const Segment segment : kSegments) {
       const StateSpans state = lease->segment(segment);
       std::ranges::fill(state.high, uint16_t{0x3f80});
-      std::ranges::fill(state.exp_avg.f32(), 7.0f);
-      std::ranges::fill(state.exp_avg_sq.f32(), 7.0f);
+      std::ranges::fill(state.regions[0].f32(), 7.0f);
+      std::ranges::fill(state.regions[1].f32(), 7.0f);
     }
   }
   found().restore(reader.model(), reader.sweep());
@@ -312,7 +312,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
                                     [](uint16_t high) { return high == 0x3f80; }));
     for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       const StateSpans state = lease->segment(segment);
-      for (const MomentSpan& moments : {state.exp_avg, state.exp_avg_sq}) {
+      for (const MomentSpan& moments : state.regions) {
         EXPECT_TRUE(std::ranges::none_of(moments.f32(), [](float m) { return m == 7.0f; }));
       }
     }
@@ -342,10 +342,9 @@ TEST_F(CheckpointTest, ReadsRangesOfAParameterForExport) {
   for (const auto& [begin, elements] :
        {std::pair<int64_t, size_t>{0, 6168}, {1, 5000}, {6167, 1}}) {
     std::vector<float> values(elements);
-    checkpoint.read("embed.weight", StateKind::kMaster, begin, values);
+    checkpoint.read("embed.weight", kMasterKind, begin, values);
     for (size_t i = 0; i < elements; ++i) {
-      const float wanted =
-          state_bits("embed.weight", StateKind::kMaster, begin + static_cast<int64_t>(i), 0);
+      const float wanted = state_bits("embed.weight", 0, begin + static_cast<int64_t>(i), 0);
       ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(wanted));
     }
   }

@@ -9,6 +9,7 @@
 #include "base/measurement.h"
 #include "base/number_formats.h"
 #include "base/random.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/optimizer/stream_bound.h"
 #include "offload/plan/machine.h"
@@ -33,6 +34,7 @@ double seconds_of(const Work& work) {
 class MoveRule final : public UpdateRule {
  public:
   explicit MoveRule(MoveLoop loop) : loop_(loop) {}
+  std::span<const StateRegion> regions() const override { return kAdamWRegions; }
   int32_t group_of(const ParamSpec&) const override { return 0; }
   void stage(const StepUpdate&) override {}
   void apply(int32_t, const UpdateSlice& slice) const override { move_streams(slice, loop_); }
@@ -45,6 +47,7 @@ class MoveRule final : public UpdateRule {
 class AdamWAtLevel final : public UpdateRule {
  public:
   explicit AdamWAtLevel(SimdLevel level) : level_(level) {}
+  std::span<const StateRegion> regions() const override { return kAdamWRegions; }
   int32_t group_of(const ParamSpec&) const override { return 0; }
   void stage(const StepUpdate& update) override {
     scalars_ = make_adamw_scalars({}, update.update, update.lr, update.clip_scale, true);
@@ -69,7 +72,7 @@ class Bench {
         store_(layouts_, options_, false, &pool_),
         gradients_(layouts_, {.dtype = options_.drain}, false, pool_),
         update_(&store_, &gradients_, layouts_, model_, Rank(0),
-                std::make_unique<AdamWAtLevel>(level), AdamWOptions{}.seed, &pool_) {
+                std::make_unique<AdamWAtLevel>(level), &pool_) {
     fill();
     choose_move();
     update_seconds();  // the first pass fills caches and page tables
@@ -95,7 +98,7 @@ class Bench {
     double least = 0.0;
     for (const MoveLoop loop : kMoveLoops) {
       move_ = std::make_unique<OptimizerPipeline>(&store_, &gradients_, layouts_, model_, Rank(0),
-                                                  std::make_unique<MoveRule>(loop), 0, &pool_);
+                                                  std::make_unique<MoveRule>(loop), &pool_);
       std::vector<double> seconds;
       for (int round = 0; round < 5; ++round) seconds.push_back(move_seconds());
       const double median = median_of(seconds);

@@ -1,5 +1,7 @@
 #include "trainer/checkpoint/checkpoint_manifest.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
@@ -14,7 +16,8 @@
 namespace longshore {
 namespace {
 
-constexpr std::array<std::string_view, 3> kKindNames = {"master", "exp_avg", "exp_avg_sq"};
+constexpr const char* kRegions = "regions";
+constexpr std::array<const char*, 2> kMoments = {"first", "second"};  // by Moment
 constexpr std::string_view kFormatName = "longshore-checkpoint";
 // The text of a manifest ends in "manifest_xxh3": "0123456789abcdef", a line break and "}".
 constexpr std::string_view kHashDigits = "0000000000000000";
@@ -53,38 +56,67 @@ std::vector<CheckpointParameter> parse_parameters(const JsonFields& fields,
   return parameters;
 }
 
-using ElementsByName = std::map<std::string, int64_t, std::less<>>;
+bool has_region(const std::vector<CheckpointRegion>& regions, std::string_view name) {
+  return std::ranges::find(regions, name, &CheckpointRegion::name) != regions.end();
+}
 
-ElementsByName elements_by_name(const std::vector<CheckpointParameter>& parameters,
-                                const std::string& path) {
-  ElementsByName elements;
-  for (const CheckpointParameter& parameter : parameters) {
-    if (!elements.emplace(parameter.name, parameter.elements()).second) {
+Json regions_json(const std::vector<CheckpointRegion>& regions) {
+  Json array = Json::array();
+  for (const CheckpointRegion& region : regions) {
+    array.push_back(
+        {{"name", region.name}, {"moment", kMoments.at(static_cast<size_t>(region.moment))}});
+  }
+  return array;
+}
+
+std::vector<CheckpointRegion> parse_regions(const JsonFields& fields, const std::string& path) {
+  std::vector<CheckpointRegion> regions;
+  for (const Json& value : fields.array(kRegions)) {
+    const JsonFields item(value, path + ": " + kRegions);
+    CheckpointRegion region{item.text("name"), Moment::kFirst};
+    if (region.name == kMasterKind || has_region(regions, region.name))
+      item.fail("'" + region.name + "' is listed twice");
+    const auto moment = std::ranges::find(kMoments, item.text("moment"));
+    if (moment == kMoments.end()) item.fail("'" + region.name + "' is of an unknown kind");
+    region.moment = static_cast<Moment>(moment - kMoments.begin());
+    regions.push_back(std::move(region));
+  }
+  return regions;
+}
+
+// Listed holds the names that entries of files may refer to.
+struct Listed {
+  std::map<std::string, int64_t, std::less<>> elements;  // by parameter
+  const std::vector<CheckpointRegion>* regions;
+};
+
+Listed listed_in(const CheckpointManifest& manifest, const std::string& path) {
+  Listed listed{{}, &manifest.regions};
+  for (const CheckpointParameter& parameter : manifest.parameters) {
+    if (!listed.elements.emplace(parameter.name, parameter.elements()).second) {
       throw CheckpointError(path + ": parameter '" + parameter.name + "' is listed twice");
     }
   }
-  return elements;
+  return listed;
 }
 
-StateKind parse_kind(const JsonFields& fields) {
-  const std::string name = fields.text("kind");
-  for (const StateKind kind : kStateKinds) {
-    if (name_of(kind) == name) return kind;
-  }
-  fields.fail("unknown kind of state '" + name + "'");
+std::string parse_kind(const JsonFields& fields, const std::vector<CheckpointRegion>& regions) {
+  std::string kind = fields.text("kind");
+  const bool known = kind == kMasterKind || has_region(regions, kind);
+  if (!known) fields.fail("unknown kind of state '" + kind + "'");
+  return kind;
 }
 
-CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameters,
-                              const std::string& where) {
+CheckpointTensor parse_tensor(const Json& value, const Listed& listed, const std::string& where) {
   const JsonFields fields(value, where);
   CheckpointTensor tensor;
   tensor.name = fields.text("name");
   tensor.parameter = fields.text("parameter");
-  tensor.kind = parse_kind(fields);
+  tensor.kind = parse_kind(fields, *listed.regions);
   tensor.range = {fields.count("begin"), fields.count("elements")};
   tensor.hash = fields.hash("xxh3");
-  const auto parameter = parameters.find(tensor.parameter);
-  if (parameter == parameters.end()) {
+  const auto parameter = listed.elements.find(tensor.parameter);
+  if (parameter == listed.elements.end()) {
     fields.fail("tensor '" + tensor.name + "' is of no listed parameter");
   }
   const int64_t elements = parameter->second;
@@ -96,8 +128,7 @@ CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameter
   return tensor;
 }
 
-CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
-                          const std::string& path) {
+CheckpointFile parse_file(const Json& value, const Listed& listed, const std::string& path) {
   const JsonFields item(value, path + ": files");
   CheckpointFile file;
   file.name = item.text("name");
@@ -107,17 +138,17 @@ CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
   file.bytes = item.count("bytes");
   file.hash = item.hash("xxh3");
   for (const Json& tensor : item.array("tensors")) {
-    file.tensors.push_back(parse_tensor(tensor, parameters, path + ": " + file.name));
+    file.tensors.push_back(parse_tensor(tensor, listed, path + ": " + file.name));
   }
   return file;
 }
 
-std::vector<CheckpointFile> parse_files(const JsonFields& fields, const ElementsByName& parameters,
+std::vector<CheckpointFile> parse_files(const JsonFields& fields, const Listed& listed,
                                         const std::string& path) {
   std::vector<CheckpointFile> files;
   std::set<std::string> names;
   for (const Json& value : fields.array("files")) {
-    files.push_back(parse_file(value, parameters, path));
+    files.push_back(parse_file(value, listed, path));
     if (!names.insert(files.back().name).second) {
       fields.fail("file '" + files.back().name + "' is listed twice");
     }
@@ -158,8 +189,12 @@ void check_own_hash(const std::string& text, const std::string& path) {
 
 }  // namespace
 
-std::string_view name_of(StateKind kind) {
-  return kKindNames[static_cast<size_t>(kind)];
+std::vector<CheckpointRegion> checkpoint_regions(std::span<const StateRegion> regions) {
+  std::vector<CheckpointRegion> named;
+  for (const StateRegion& region : regions) {
+    named.push_back({std::string(region.name), region.moment});
+  }
+  return named;
 }
 
 int64_t CheckpointParameter::elements() const {
@@ -174,9 +209,9 @@ Bytes CheckpointManifest::file_bytes() const {
   return sum;
 }
 
-std::string state_tensor_name(const std::string& parameter, StateKind kind, ElementRange range,
-                              int64_t elements) {
-  const std::string name = parameter + "." + std::string(name_of(kind));
+std::string state_tensor_name(const std::string& parameter, std::string_view kind,
+                              ElementRange range, int64_t elements) {
+  const std::string name = parameter + "." + std::string(kind);
   if (range == ElementRange{0, elements}) return name;
   return name + "[" + std::to_string(range.begin) + ":" + std::to_string(range.end()) + "]";
 }
@@ -186,7 +221,7 @@ Json to_json(const CheckpointFile& file) {
   for (const CheckpointTensor& tensor : file.tensors) {
     tensors.push_back({{"name", tensor.name},
                        {"parameter", tensor.parameter},
-                       {"kind", name_of(tensor.kind)},
+                       {"kind", tensor.kind},
                        {"begin", tensor.range.begin},
                        {"elements", tensor.range.elements},
                        {"xxh3", hash_text(tensor.hash)}});
@@ -197,11 +232,9 @@ Json to_json(const CheckpointFile& file) {
           {"tensors", tensors}};
 }
 
-CheckpointFile parse_checkpoint_file(const std::string& text,
-                                     const std::vector<CheckpointParameter>& parameters,
+CheckpointFile parse_checkpoint_file(const std::string& text, const CheckpointManifest& manifest,
                                      const std::string& where) {
-  return parse_file(parse_json(text, kManifestLimits, where), elements_by_name(parameters, where),
-                    where);
+  return parse_file(parse_json(text, kManifestLimits, where), listed_in(manifest, where), where);
 }
 
 std::string format_manifest(const CheckpointManifest& manifest) {
@@ -215,6 +248,9 @@ std::string format_manifest(const CheckpointManifest& manifest) {
   object["sampler"] = sampler_json(progress.data);
   object["model_fingerprint"] = progress.model_fingerprint;
   object["state_format"] = manifest.state_format;
+  if (manifest.regions != checkpoint_regions(kDefaultRegions)) {
+    object[kRegions] = regions_json(manifest.regions);
+  }
   object["config"] = progress.config_text;
   object["start"] = to_json(progress.start);
   if (!progress.router_corrections.empty()) {
@@ -250,8 +286,9 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
   if (!parse_state_format(manifest.state_format)) {
     fields.fail("unknown state format '" + manifest.state_format + "'");
   }
+  if (fields.has(kRegions)) manifest.regions = parse_regions(fields, path);
   manifest.parameters = parse_parameters(fields, path);
-  manifest.files = parse_files(fields, elements_by_name(manifest.parameters, path), path);
+  manifest.files = parse_files(fields, listed_in(manifest, path), path);
   return manifest;
 }
 

@@ -37,11 +37,6 @@ Bytes stored_bytes(MomentFormat format, int64_t elements) {
   return elements * width_of(format) + moment_blocks(format, elements) * kUnitBytes;
 }
 
-Moment moment_of(StateKind kind) {
-  LONGSHORE_CHECK(kind != StateKind::kMaster);
-  return kind == StateKind::kExpAvg ? Moment::kFirst : Moment::kSecond;
-}
-
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to) {
   const MomentSpan part = from.part(begin, elements);

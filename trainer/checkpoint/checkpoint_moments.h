@@ -1,4 +1,4 @@
-// The format of moments in a state file. It equals the state's own format, so
+// The format of the update rule's regions in a state file. It equals the state's own format, so
 // resuming with the same format is bit-exact and the file is no larger. Pure functions over bytes.
 //
 //   F32    fp32 moments, in the parameter's shape
@@ -25,9 +25,6 @@ std::optional<MomentFormat> moment_format_of(TensorDType dtype);
 // Returns the bytes of a tensor's first `elements` elements. For kInt8 they end at a block boundary
 // or at the tensor's end.
 Bytes stored_bytes(MomentFormat format, int64_t elements);
-
-// Converts a state kind to a moment; kMaster is not allowed.
-Moment moment_of(StateKind kind);
 
 // Appends elements from `begin` on in the file's format. A kInt8 `begin` is a block boundary.
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,

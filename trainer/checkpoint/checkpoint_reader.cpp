@@ -34,8 +34,7 @@ void clear(const StateSpans& state) {
   std::ranges::fill(state.master, 0.0f);
   std::ranges::fill(state.high, uint16_t{0});
   std::ranges::fill(state.low, uint16_t{0});
-  clear(state.exp_avg);
-  clear(state.exp_avg_sq);
+  for (const MomentSpan& region : state.regions) clear(region);
 }
 
 bool overlap(ElementRange a, ElementRange b) {
@@ -136,8 +135,7 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
   const CheckpointTensor& listed = file.tensors[tensor];
   const TensorInfo& stored = opened.tensors()[tensor];
   const std::optional<MomentFormat> format = moment_format_of(stored.dtype);
-  const bool known = format &&
-                     (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
+  const bool known = format && (listed.kind != kMasterKind || *format == MomentFormat::kF32) &&
                      (!has_scales(*format) || listed.range.begin % kMomentBlockElements == 0);
   const bool same = stored.name == listed.name && known &&
                     stored.bytes == stored_bytes(*format, listed.range.elements) &&
@@ -149,9 +147,11 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
 }
 
 void Checkpoint::check_coverage() const {
+  std::vector<std::string> kinds = {kMasterKind};
+  for (const CheckpointRegion& region : manifest_.regions) kinds.push_back(region.name);
   for (const CheckpointParameter& parameter : manifest_.parameters) {
     const int64_t elements = parameter.elements();
-    for (const StateKind kind : kStateKinds) {
+    for (const std::string& kind : kinds) {
       int64_t covered = 0;
       for (const Part& part : parts(parameter.name, kind)) {
         if (part.range.begin != covered) break;
@@ -266,11 +266,22 @@ void Checkpoint::restore(const ShardedModel& model, const StateSweep& sweep) con
                           joined(std::span(problems).first(shown), "\n  ") +
                           (more > 0 ? "\n  and " + std::to_string(more) + " more" : ""));
   }
+  check_regions(sweep.options.regions);
   Progress progress("restoring the checkpoint", model.fp32_bytes(false));
   sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     restore_unit(model, model.spec.unit(unit), lease);
     progress.add(model.fp32_bytes(unit, false));
   });
+}
+
+void Checkpoint::check_regions(std::span<const StateRegion> regions) const {
+  const std::vector<CheckpointRegion> wanted = checkpoint_regions(regions);
+  if (manifest_.regions == wanted) return;
+  const auto names = [](const std::vector<CheckpointRegion>& of) {
+    return joined(of, ", ", [](const CheckpointRegion& region) { return region.name; });
+  };
+  throw CheckpointError(path_ + ": the checkpoint is of another optimizer: it has " +
+                        names(manifest_.regions) + "; this run keeps " + names(wanted));
 }
 
 void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
@@ -283,9 +294,12 @@ void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
     const StateSpans state = lease.segment(piece.segment);
     const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
     const ElementRange wanted{piece.parameter_begin, piece.elements};
-    for (const StateKind kind : kStateKinds) {
-      for (const Part& part : parts(parameter.name, kind)) {
-        if (overlap(part.range, wanted)) restore_part(part, kind, piece, state);
+    for (const Part& part : parts(parameter.name, kMasterKind)) {
+      if (overlap(part.range, wanted)) restore_part(part, {}, piece, state);
+    }
+    for (size_t region = 0; region < manifest_.regions.size(); ++region) {
+      for (const Part& part : parts(parameter.name, manifest_.regions[region].name)) {
+        if (overlap(part.range, wanted)) restore_part(part, region, piece, state);
       }
     }
   }
@@ -293,8 +307,8 @@ void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
 
 // Reads the whole stored part even for a partial overlap, so that the checksum covers the bytes
 // that this call applies.
-void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
-                              const StateSpans& state) const {
+void Checkpoint::restore_part(const Part& part, std::optional<size_t> region,
+                              const ShardPiece& piece, const StateSpans& state) const {
   const int64_t piece_end = piece.parameter_begin + piece.elements;
   Hasher hasher;
   for_each_chunk(*part.file, *part.tensor, part.range.elements,
@@ -305,7 +319,8 @@ void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece
                    const int64_t begin = std::max(first, piece.parameter_begin);
                    const int64_t end = std::min(stored.end(), piece_end);
                    if (begin >= end) return;
-                   restore_elements(part, kind, stored, bytes, {begin, end - begin}, piece, state);
+                   restore_elements(part, region, stored, bytes, {begin, end - begin}, piece,
+                                    state);
                  });
   if (hasher.digest() != part.hash) {
     throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
@@ -314,31 +329,34 @@ void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece
 }
 
 // `bytes` hold the elements `stored`; `wanted` is their overlap with the piece.
-void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange stored,
-                                  std::span<const std::byte> bytes, ElementRange wanted,
-                                  const ShardPiece& piece, const StateSpans& state) {
+void Checkpoint::restore_elements(const Part& part, std::optional<size_t> region,
+                                  ElementRange stored, std::span<const std::byte> bytes,
+                                  ElementRange wanted, const ShardPiece& piece,
+                                  const StateSpans& state) const {
   const int64_t from = wanted.begin - stored.begin;
   const int64_t to = piece.shard_begin + wanted.begin - piece.parameter_begin;
-  if (kind == StateKind::kMaster) {
+  if (!region) {
     write_values(state, to,
                  as_span<float>(bytes).subspan(static_cast<size_t>(from),
                                                static_cast<size_t>(wanted.elements)));
     return;
   }
   const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
-  const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
+  const MomentSpan& home = state.regions.at(*region);
   // A block of 8-bit moments is quantized as a whole, so all of its elements must be present.
   const bool cut = has_scales(home.format) && wanted.end() % kMomentBlockElements != 0 &&
                    wanted.end() != piece.parameter_begin + piece.elements;
-  if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
+  if (cut || !moments.copy_to(manifest_.regions[*region].moment, from, wanted.elements, home, to)) {
     throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
                           "' ends inside a block of 8-bit moments; resume with another "
                           "offload.state_format");
   }
 }
 
-void Checkpoint::read(const std::string& parameter, StateKind kind, int64_t begin,
+void Checkpoint::read(const std::string& parameter, const std::string& kind, int64_t begin,
                       std::span<float> values) const {
+  const auto region = std::ranges::find(manifest_.regions, kind, &CheckpointRegion::name);
+  const Moment moment = region == manifest_.regions.end() ? Moment::kFirst : region->moment;
   const int64_t end = begin + static_cast<int64_t>(values.size());
   int64_t done = begin;
   for (const Part& part : parts(parameter, kind)) {
@@ -346,13 +364,13 @@ void Checkpoint::read(const std::string& parameter, StateKind kind, int64_t begi
     const int64_t part_end = std::min(part.range.end(), end);
     const auto out =
         values.subspan(static_cast<size_t>(done - begin), static_cast<size_t>(part_end - done));
-    read_part(part, kind, done - part.range.begin, out);
+    read_part(part, moment, done - part.range.begin, out);
     done = part_end;
   }
   LONGSHORE_CHECK(done == end) << parameter << " has no elements " << done << " to " << end;
 }
 
-void Checkpoint::read_part(const Part& part, StateKind kind, int64_t begin,
+void Checkpoint::read_part(const Part& part, Moment moment, int64_t begin,
                            std::span<float> values) {
   const MomentFormat format = format_of(*part.tensor);
   if (format == MomentFormat::kF32) {
@@ -367,10 +385,11 @@ void Checkpoint::read_part(const Part& part, StateKind kind, int64_t begin,
   const Bytes from = stored_bytes(format, first);
   std::vector<std::byte> bytes(static_cast<size_t>(stored_bytes(format, last) - from));
   part.file->read(*part.tensor, from, bytes);
-  StoredMoments(format, last - first, bytes).read(moment_of(kind), begin - first, values);
+  StoredMoments(format, last - first, bytes).read(moment, begin - first, values);
 }
 
-const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter, StateKind kind) const {
+const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter,
+                                           const std::string& kind) const {
   const auto found = parts_.find({parameter, kind});
   static const Parts kNone;
   return found == parts_.end() ? kNone : found->second;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,9 @@ class Checkpoint {
   // before, because damage found here leaves the store partly filled.
   void restore(const ShardedModel& model, const StateSweep& sweep) const;
 
-  // Reads a parameter's state from element `begin` on, for exports of a verified checkpoint.
-  void read(const std::string& parameter, StateKind kind, int64_t begin,
+  // Reads a parameter's masters, or its part of the region `kind`, from element `begin` on, for
+  // exports of a verified checkpoint.
+  void read(const std::string& parameter, const std::string& kind, int64_t begin,
             std::span<float> values) const;
 
  private:
@@ -51,7 +53,7 @@ class Checkpoint {
   };
   // Sorted by first element; the parts cover the parameter without gaps.
   using Parts = std::vector<Part>;
-  using PartsKey = std::pair<std::string, StateKind>;
+  using PartsKey = std::pair<std::string, std::string>;  // parameter and kind
 
   Checkpoint() = default;
   void open_file(const CheckpointFile& file);
@@ -59,15 +61,17 @@ class Checkpoint {
   void add_part(const CheckpointFile& file, const SafetensorsFile& opened, size_t tensor);
   void check_coverage() const;
   void verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const;
+  void check_regions(std::span<const StateRegion> regions) const;
   void restore_unit(const ShardedModel& model, const UnitSpec& unit,
                     ShardStore::StateLease& lease) const;
-  void restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
+  // Without `region` the part holds masters.
+  void restore_part(const Part& part, std::optional<size_t> region, const ShardPiece& piece,
                     const StateSpans& state) const;
-  static void restore_elements(const Part& part, StateKind kind, ElementRange stored,
-                               std::span<const std::byte> bytes, ElementRange wanted,
-                               const ShardPiece& piece, const StateSpans& state);
-  static void read_part(const Part& part, StateKind kind, int64_t begin, std::span<float> values);
-  const Parts& parts(const std::string& parameter, StateKind kind) const;
+  void restore_elements(const Part& part, std::optional<size_t> region, ElementRange stored,
+                        std::span<const std::byte> bytes, ElementRange wanted,
+                        const ShardPiece& piece, const StateSpans& state) const;
+  static void read_part(const Part& part, Moment moment, int64_t begin, std::span<float> values);
+  const Parts& parts(const std::string& parameter, const std::string& kind) const;
   [[noreturn]] void fail(const std::string& file, const std::string& what) const;
 
   std::string path_;

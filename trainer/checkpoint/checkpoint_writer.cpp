@@ -31,7 +31,8 @@ bool trainable(const ShardPiece& piece) {
 }
 
 // Returns the tensors of the rank's file in their write order.
-std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
+std::vector<CheckpointTensor> state_tensors(const ShardedModel& model,
+                                            const StateOptions& options) {
   std::vector<CheckpointTensor> tensors;
   for (const UnitSpec& unit : model.spec.units) {
     const FlatLayout& layout = model.layout(unit.id);
@@ -39,11 +40,13 @@ std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
       if (!trainable(piece)) continue;
       const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
       const ElementRange range{piece.parameter_begin, piece.elements};
-      for (const StateKind kind : kStateKinds) {
+      const auto add = [&](std::string_view kind) {
         tensors.push_back(
             {state_tensor_name(parameter.name, kind, range, parameter.whole().elements()),
-             parameter.name, kind, range, 0});
-      }
+             parameter.name, std::string(kind), range, 0});
+      };
+      add(kMasterKind);
+      for (const StateRegion& region : options.regions) add(region.name);
     }
   }
   return tensors;
@@ -61,9 +64,12 @@ std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
     const ParamSpec& parameter = parameters.at(tensor.parameter);
     const bool whole = tensor.range == ElementRange{0, parameter.elements()};
     const std::vector<int64_t> piece_shape = {tensor.range.elements};
-    const MomentFormat format = tensor.kind == StateKind::kMaster
-                                    ? MomentFormat::kF32
-                                    : moment_format(options, segment_of(parameter));
+    const auto region = std::ranges::find(options.regions, tensor.kind, &StateRegion::name);
+    const MomentFormat format =
+        region == options.regions.end()
+            ? MomentFormat::kF32
+            : moment_format(options, segment_of(parameter),
+                            static_cast<size_t>(region - options.regions.begin()));
     const std::vector<int64_t> packed_shape = {stored_bytes(format, tensor.range.elements)};
     declared.push_back({tensor.name, stored_dtype(format),
                         has_scales(format) ? packed_shape
@@ -100,8 +106,7 @@ void append_units(const ShardedModel& model, const StateSweep& sweep, Safetensor
       if (!trainable(piece)) continue;
       const StateSpans state = lease.segment(piece.segment);
       append_masters(state, piece, writer, chunk);
-      append_moments(state.exp_avg, piece, writer);
-      append_moments(state.exp_avg_sq, piece, writer);
+      for (const MomentSpan& region : state.regions) append_moments(region, piece, writer);
     }
   });
 }
@@ -120,7 +125,7 @@ CheckpointFile write_state_file(const std::string& directory, const ShardedModel
                                 const StateSweep& sweep) {
   CheckpointFile file;
   file.name = state_file_name(model.rank, model.layouts.at(0).shard_factor());
-  file.tensors = state_tensors(model);
+  file.tensors = state_tensors(model, sweep.options);
   SafetensorsWriter writer(directory + "/" + file.name,
                            declarations(model, sweep.options, file.tensors),
                            {{"format", "longshore-checkpoint"}});

@@ -36,6 +36,7 @@
 #include "offload/engine/engine.h"
 #include "offload/engine/probe/measured_workspace.h"
 #include "offload/engine/train_step.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/plan/machine.h"
 #include "pinned/pinned_arena.h"
 #include "trainer/device/run_environment.h"
@@ -348,7 +349,8 @@ Trained train(const Model& model, const UnitCosts& costs, DeviceKind device, DTy
   inputs.device_cap = kGiB;
   RankGroups groups;
   groups.gpu = gpu;
-  Engine engine(&model, make_tier_plan(inputs, probe_machine()), {}, groups);
+  Engine engine(&model, make_tier_plan(inputs, probe_machine()),
+                std::make_unique<AdamWRule>(AdamWOptions{}), groups);
   engine.load([](const std::string& name, int64_t begin, std::span<float> out) {
     const bool norm = name.find("norm") != std::string::npos;
     const auto phase = static_cast<double>(hash64(name) % 1000);

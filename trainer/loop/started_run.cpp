@@ -483,7 +483,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
                  ? nullptr
                  : std::make_unique<FrozenSums>(setup.source->frozen())),
       start_check(setup.source.get(), &directory, &setup.ranks->world()),
-      engine(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
+      engine(&setup.source->model(), plan, update_rule(setup.config), setup.ranks->groups(),
              check_run(*this, plan), {.make_tiers = make_tiers_over(frozen.get())}),
       reporter(&engine, setup.ranks->first(),
                LiveLine::options_of_stderr(setup.config.log.every_steps)) {

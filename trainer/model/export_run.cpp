@@ -393,7 +393,7 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
   }
   const ParameterReader read = [&](const std::string& name, int64_t begin, std::span<float> out) {
     if (trained.contains(name)) {
-      checkpoint.read(name, StateKind::kMaster, begin, out);
+      checkpoint.read(name, kMasterKind, begin, out);
     } else {
       source.read_initial(name, begin, out);
     }

@@ -71,7 +71,7 @@ std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
                    const std::vector<std::string>& files) {
   for (const std::string& text : files) {
     if (text.empty()) continue;
-    manifest.files.push_back(parse_checkpoint_file(text, manifest.parameters, writer.directory()));
+    manifest.files.push_back(parse_checkpoint_file(text, manifest, writer.directory()));
   }
   return writer.commit(manifest);
 }
@@ -182,6 +182,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
   CheckpointManifest manifest;
   manifest.progress = progress;
   manifest.state_format = name_of(sweep.options.format);
+  manifest.regions = checkpoint_regions(sweep.options.regions);
   manifest.parameters = trainable_parameters(model.spec);
   {
     std::optional<CheckpointWriter> writer;

@@ -101,8 +101,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
     run.frozen = std::make_unique<FrozenSums>(source.frozen());
   }
   run.engine = std::make_unique<Engine>(
-      &source.model(), run.setup.plan_for_inference(), adamw_options(config), RankGroups{},
-      RunKey{}, EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
+      &source.model(), run.setup.plan_for_inference(), update_rule(config), RankGroups{}, RunKey{},
+      EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
   const std::string found_weights = load_initial_weights(*run.engine, source, nullptr);
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");

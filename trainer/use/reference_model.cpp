@@ -177,7 +177,7 @@ ComputedReference compute_other_reference(const MeasuredRun& reference,
   const RunConfig& config = reference.config;
   const ModelSource& source = *reference.source;
   const FrozenSums sums(source.frozen());
-  Engine engine(&source.model(), reference.plan_for_inference(), adamw_options(config),
+  Engine engine(&source.model(), reference.plan_for_inference(), update_rule(config),
                 reference.ranks ? reference.ranks->groups() : RankGroups{}, RunKey{},
                 {.make_tiers = make_tiers_over(source.frozen() == nullptr ? nullptr : &sums)});
   World* const world = reference.ranks ? &reference.ranks->world() : nullptr;

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "comm/collectives/nccl_communicator.h"
+#include "offload/optimizer/adamw.h"
 #include "offload/schedule/step_schedule.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/engine/overlapped_steps.h"
@@ -236,7 +237,7 @@ TEST_F(OrderedCollectives, StepsWithoutAnOrderHang) {
   const auto body = [&](World& world) {
     const RankCommunicators communicators(world, DeviceKind::kCuda, /*two=*/true);
     const ModuleModel& own = *models[static_cast<size_t>(world.ranks().rank)];
-    Engine engine(&own, plan, AdamWOptions{}, communicators.groups);
+    Engine engine(&own, plan, std::make_unique<AdamWRule>(AdamWOptions{}), communicators.groups);
     train(engine, own, variant, 1);
   };
   for (const auto& error : run_ranks_catching(2, body, gpu_options())) {
