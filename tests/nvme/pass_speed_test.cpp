@@ -12,6 +12,7 @@
 #include "nvme/store/nvme_store.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
+#include "tests/nvme/store_fixture.h"
 
 namespace longshore {
 namespace {
