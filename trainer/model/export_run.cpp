@@ -10,7 +10,6 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "hf/adapter_directory.h"
-#include "hf/tensor_dtype.h"
 #include "model/parameters/adapter.h"
 #include "model/parameters/adapter_values.h"
 #include "model/parameters/model_spec.h"
@@ -299,28 +298,18 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
   };
 }
 
-Bytes export_bytes(const ModelSource& source, const ExportChoice& choice) {
-  const bool adapter = exports_adapter(source, choice);
-  const bool in_files = source.has_weights() && !source.random();
-  const DType other = choice.as_fp32 ? DType::kF32
-                      : in_files     ? DType::kBF16  // what was packed
-                                 : config_dtype(source.directory().config()).value_or(DType::kF32);
-  Bytes sum = 0;
-  for (const ParamSpec& parameter : source.whole().whole_parameters()) {
-    if (adapter ? parameter.frozen : parameter.adapter) continue;
-    const ModelDirectory::TensorRef stored = source.directory().find(parameter.name);
-    const bool keeps = in_files && stored && stored.packed == nullptr && !choice.as_fp32;
-    const DType dtype = adapter || parameter.stays_fp32 ? DType::kF32
-                        : keeps ? model_dtype(stored.tensor->dtype).value_or(other)
-                                : other;
-    sum += parameter.values() * width_of(dtype);
-  }
-  return sum;
+Bytes export_bytes(const ModelSource& source, bool merged) {
+  const ExportChoice choice{.merged = merged};
+  ExportOptions options = export_options(source, choice, {});
+  options.pretrained = options.pretrained && source.has_weights();
+  const ModelSpec spec = exported_spec(source, choice, /*corrected=*/false);
+  return plan_export(source.directory(), spec, options).tensor_bytes;
 }
 
 Bytes run_export_bytes(const RunConfig& config, const ModelSource& source) {
-  const bool merged = config.checkpoint.export_model == CheckpointSection::Export::kMerged;
-  return export_bytes(source, {.merged = merged});
+  using Export = CheckpointSection::Export;
+  const Export asked = config.checkpoint.export_model;
+  return asked == Export::kNever ? 0 : export_bytes(source, asked == Export::kMerged);
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,

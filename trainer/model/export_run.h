@@ -23,10 +23,10 @@ struct ExportChoice {
 // Returns whether the export holds the adapter alone, not a whole model.
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice);
 
-// Returns the bytes of an export's tensors, without headers and without tensors of the model's
-// files that are no parameters of the run. Without weights the types are those of config.json.
-Bytes export_bytes(const ModelSource& source, const ExportChoice& choice);
-// Returns those of the export that checkpoint.export asks for.
+// Returns the bytes of the tensors that an export writes. Without weights the types are those of
+// config.json.
+Bytes export_bytes(const ModelSource& source, bool merged);
+// Returns those of the export that checkpoint.export asks for; 0 if it asks for none.
 Bytes run_export_bytes(const RunConfig& config, const ModelSource& source);
 
 // Applies pending updates and writes `destination` from the masters of a single-rank engine. Throws

@@ -93,7 +93,6 @@ std::shared_ptr<const Model> cut_model(const MeasuredRun& run, UnitsChoice::Kind
 void take(MeasuredRun& run, UnitsChoice::Kind kind) {
   run.source->choose(cut_model(run, kind));
   run.inputs.model = &run.source->spec();
-  run.inputs.export_bytes = export_bytes(*run.source, {});
 }
 
 // Returns whether `mine` is true on every rank. Collective.

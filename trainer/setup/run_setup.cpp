@@ -204,6 +204,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   compute = set_compute_threads(compute_threads(config, computing));
   source = open_source(config, weights);
   inputs = plan_inputs(config, source->spec(), machine);
+  inputs.export_bytes = export_bytes(*source, /*merged=*/false);
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config);

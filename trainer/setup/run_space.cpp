@@ -77,7 +77,7 @@ std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec&
   const CheckpointSection& saved = config.checkpoint;
   RunSpace space{.directory = config.run.dir, .free = room->free};
   space.checkpoint = checkpoint_bytes(model, state_options(config));
-  if (saved.export_model != CheckpointSection::Export::kNever) space.exported = exported;
+  space.exported = exported;
   space.keep = saved.keep;
   space.one_more = true;
   if (const int64_t steps = config.train.steps; steps > 0) {

@@ -30,7 +30,7 @@ struct RunSpace {
   Bytes most() const;
 };
 
-// Reads the space of the run, whose export takes `exported` bytes, if it has one. `drives` is the
+// Reads the space of the run, whose export takes `exported` bytes (0: it has none). `drives` is the
 // plan's part on drives, with the ranks of a machine; null: not planned yet. Empty if the file
 // system cannot be asked.
 std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec& model,
