@@ -1,59 +1,14 @@
 #include "nvme/store/nvme_store.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/bytes.h"
 #include "base/errors.h"
-#include "base/file.h"
-#include "base/number_formats.h"
-#include "base/texts.h"
-#include "nvme/drive/block_file.h"
 
 namespace longshore {
 
-UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options)
-    : places_(region_count(options)) {
-  has_master_ = region_bytes(options, Segment::kFullMoments, Region::kMaster, kBlockElements) > 0;
-  joins_ = !has_master_ && options.compute == DType::kF32;
-  direct_ = has_master_ ? options.compute == DType::kF32 : !joins_;
-  const Bytes width = width_of(options.compute);
-  const int64_t trainable = layout.shard_elements(Segment::kQuantisedMoments) +
-                            layout.shard_elements(Segment::kFullMoments);
-  trainable_parameter_bytes_ = trainable * width;
-  parameter_bytes_ = trainable_parameter_bytes_ + layout.shard_elements(Segment::kFrozen) * width;
-  const SlabLayout slab(layout, options);
-  for (const Region region : regions_of(options)) {
-    for (const Segment segment : kSegments) {
-      RegionExtent& place = places_[region.place()][static_cast<size_t>(segment)];
-      place.bytes = slab.bytes(region, segment);
-      place.role = role_of(region, segment);
-      Bytes& end = used_[static_cast<size_t>(place.role)];
-      place.offset = end;
-      end += place.bytes;
-    }
-  }
-}
-
-PartRole UnitParts::role_of(Region region, Segment segment) const {
-  if (segment == Segment::kFrozen) return PartRole::kFrozen;
-  if (region == Region::kMaster) return PartRole::kParameters;
-  if (region == Region::kHigh) return has_master_ ? PartRole::kDerived : PartRole::kParameters;
-  if (region == Region::kLow && joins_) return PartRole::kParameters;
-  return PartRole::kRest;
-}
-
-Bytes UnitParts::part_bytes(PartRole role) const {
-  return align_up(used_bytes(role), kBlockBytes);
-}
-
 namespace {
-
-constexpr Bytes kPeekChunkBytes = 16 * kBlockBytes;
 
 Bytes slot_bytes(const UnitParts& parts) {
   Bytes sum = 0;
@@ -65,30 +20,6 @@ Bytes slot_bytes(const UnitParts& parts) {
 Bytes parameter_slot_bytes(const UnitParts& parts) {
   const Bytes raw = parts.part_bytes(PartRole::kParameters) + parts.part_bytes(PartRole::kFrozen);
   return raw + (parts.direct() ? 0 : align_up(parts.parameter_bytes(), kBlockBytes));
-}
-
-std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
-                                 const StateOptions& options) {
-  constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
-  // Two formats may have parts of equal sizes, so the layout includes the meaning of the bytes.
-  std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
-                        (options.compute == DType::kF32 ? " for fp32" : " for bf16");
-  if (has_scales(moments_of_matrices(options.format))) {
-    meaning += ", codes " + std::to_string(kMomentCodeVersion);
-  }
-  if (!std::ranges::equal(options.regions, kDefaultRegions)) {
-    for (const StateRegion& region : options.regions) meaning += ", " + std::string(region.name);
-  }
-  std::vector<PartSpec> specs;
-  for (size_t u = 0; u < layouts.size(); ++u) {
-    const UnitParts parts(layouts[u], options);
-    for (const PartRole role : kStoredRoles) {
-      if (parts.part_bytes(role) == 0) continue;
-      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning,
-                       parts.part_bytes(role), role != PartRole::kFrozen});
-    }
-  }
-  return specs;
 }
 
 }  // namespace
@@ -284,14 +215,7 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   chunks_->conclude_commit(least);
 }
 
-// The parameters of NvmeStore: from host memory, or through their slots.
-
-namespace {
-
-// The elements that one task of a conversion handles.
-constexpr int64_t kConvertBlockElements = int64_t{1} << 18;
-
-}  // namespace
+// ---- Parameters: from host memory, or through their slots ----
 
 class NvmeStore::HostParameters final : public ParameterLease {
  public:
@@ -405,7 +329,7 @@ void NvmeStore::arrange(const UnitParts& parts, std::span<const std::byte> param
   if (!parts.direct()) {
     out = out.subspan(static_cast<size_t>(parts.part_bytes(PartRole::kParameters) +
                                           parts.part_bytes(PartRole::kFrozen)));
-    convert(parts, parameters, out);
+    parts.convert(parameters, out, *pool_);
   } else if (parameters.data() != out.data() && trainable_bytes > 0) {
     std::memcpy(out.data(), parameters.data(), trainable_bytes);
   }
@@ -414,89 +338,226 @@ void NvmeStore::arrange(const UnitParts& parts, std::span<const std::byte> param
   slot.ready = out.first(static_cast<size_t>(parts.parameter_bytes()));
 }
 
-// Converts the trainable parameters from the part to the device layout.
-void NvmeStore::convert(const UnitParts& parts, std::span<const std::byte> part,
-                        std::span<std::byte> parameters) const {
-  const Bytes width = width_of(options_.state.compute);
-  const int64_t elements = parts.trainable_parameter_bytes() / width;
-  const auto count = static_cast<size_t>(elements);
-  const int64_t blocks = (elements + kConvertBlockElements - 1) / kConvertBlockElements;
-  pool_->for_each_block(blocks, [&](int64_t block) {
-    const auto begin = static_cast<size_t>(block * kConvertBlockElements);
-    const size_t end = std::min(begin + static_cast<size_t>(kConvertBlockElements), count);
-    if (parts.joins()) {
-      const auto halves = as_span<uint16_t>(part.first(count * 4));
-      const auto joined = as_span<float>(parameters);
-      for (size_t i = begin; i < end; ++i) joined[i] = join_master(halves[i], halves[count + i]);
-    } else {
-      const auto master = as_span<float>(part.first(count * 4));
-      const auto high = as_span<uint16_t>(parameters);
-      for (size_t i = begin; i < end; ++i) high[i] = master_high(master[i]);
+// ---- State: its leases, and its movement through the slots ----
+
+class NvmeStore::State final : public StateLease {
+ public:
+  // With `whole`, the destructor writes the state and frees the slot.
+  State(NvmeStore* store, UnitId unit, StateSlot slot, bool whole)
+      : store_(store), unit_(unit), slot_(slot), whole_(whole) {}
+  ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
+  StateSpans segment(Segment segment) override {
+    Unit& unit = of_unit(store_->units_, unit_);
+    return state_spans(store_->options_.state, segment, [&](Region region) {
+      return store_->region(unit, store_->state_slots_[slot_], region, segment);
+    });
+  }
+
+ private:
+  NvmeStore* store_;
+  UnitId unit_;
+  StateSlot slot_;
+  bool whole_;
+};
+
+std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
+  begin_lease_of_state(id);
+  std::optional<StateSlot> slot;
+  try {
+    slot = claim_any(state_owners_, id, "state");
+    fill_state_slot(of_unit(units_, id), state_slots_[*slot]);
+    return std::make_unique<State>(this, id, *slot, /*whole=*/true);
+  } catch (...) {
+    if (slot) state_owners_.free(*slot, id);
+    const MutexLock lock(mutex_);
+    of_unit(units_, id).state_leased = false;
+    throw;
+  }
+}
+
+std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, StateSlot slot) {
+  state_owners_.check(slot, id);
+  begin_lease_of_state(id);
+  return std::make_unique<State>(this, id, slot, /*whole=*/false);
+}
+
+void NvmeStore::begin_lease_of_state(UnitId id) {
+  Unit& unit = of_unit(units_, id);
+  const MutexLock lock(mutex_);
+  rethrow_failure();
+  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
+  LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
+  unit.state_leased = true;
+}
+
+void NvmeStore::end_lease_of_state(UnitId id, StateSlot slot, bool whole) noexcept {
+  std::exception_ptr failure;
+  try {
+    refresh_host_parameters(of_unit(units_, id), state_slots_[slot]);
+    if (whole) write_state(id, slot);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const MutexLock lock(mutex_);
+  of_unit(units_, id).state_leased = false;
+  if (failure_ == nullptr) failure_ = failure;
+}
+
+// ---- Reading ----
+
+void NvmeStore::read_state(UnitId id, StateSlot slot) {
+  state_owners_.claim(slot, id);
+  try {
+    fill_state_slot(of_unit(units_, id), state_slots_[slot]);
+  } catch (...) {
+    state_owners_.free(slot, id);
+    throw;
+  }
+}
+
+// Reads and checks the unit's state into the slot.
+void NvmeStore::fill_state_slot(Unit& unit, StateMemory& slot) {
+  for (const PartRole role : kStoredRoles) {
+    const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
+    if (in_host_memory(unit, role) || frozen_in_host) continue;
+    start_read(unit.part_ids[index_of(role)], part_memory(unit, slot, role),
+               slot.ios[index_of(role)], /*urgent=*/false);
+  }
+  finish_reads(slot.ios);
+  if (!options_.parameters_on_drives || unit.parts.used_bytes(PartRole::kDerived) == 0) return;
+  unit.parts.convert(part_memory(unit, slot, PartRole::kParameters),
+                     part_memory(unit, slot, PartRole::kDerived), *pool_);
+}
+
+// Fills with zeros if the part was never written; does nothing if the unit lacks the part (-1).
+void NvmeStore::start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent) {
+  if (part < 0) return;
+  {
+    const MutexLock lock(mutex_);
+    if (chunks_->has_bytes(part)) {
+      chunks_->start_read(part, memory, io, urgent);
+      read_bytes_ += static_cast<Bytes>(memory.size());
+      return;
     }
-  });
+  }
+  std::memset(memory.data(), 0, memory.size());
 }
 
-// ---- State files ----
-
-std::string state_file_path(const std::string& directory, int32_t rank, StateFile file) {
-  const std::string name =
-      formatted("rank-%04d.%s", rank, file == StateFile::kState ? "state" : "inputs");
-  return directory + "/" + name;
+// Waits for all reads, then throws the first failure.
+void NvmeStore::finish_reads(std::span<PartIo> ios) {
+  std::exception_ptr first;
+  for (PartIo& io : ios) {
+    if (!io.active) continue;
+    try {
+      chunks_->finish_read(io);
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
-StateFileContent read_state_file(const std::string& directory, int32_t rank) {
-  StateFileContent content;
-  const std::string path = state_file_path(directory, rank);
-  struct stat status{};
-  if (lstat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return content;
-    throw IoError("stat", path, errno);
+// ---- Writing ----
+
+void NvmeStore::write_state(UnitId id, StateSlot slot) {
+  state_owners_.check(slot, id);
+  try {
+    seal_and_write(id, of_unit(units_, id), state_slots_[slot]);
+  } catch (...) {
+    state_owners_.free(slot, id);
+    throw;
   }
-  DriveOptions options;
-  options.file.path = path;
-  options.chunk_bytes = kPeekChunkBytes;
-  options.depth = 1;
-  options.engine = IoEngine::kThreads;
-  OpenDrive drive(options);
-  content.bytes = drive.size_bytes();
-  // A run creates its file in full size, so a shorter file is not one that a run left.
-  content.unknown = content.bytes > 0 && content.bytes < kManifestAreaBytes;
-  const BlockBuffer block(kBlockBytes);
-  for (int copy = 0; copy < kManifestCopies && content.bytes >= kManifestAreaBytes; ++copy) {
-    drive.read(copy * kManifestStride, block.bytes());
-    const std::optional<Manifest> manifest = decode(block.bytes());
-    const bool newer = manifest && (!content.manifest ||
-                                    manifest->point.sequence > content.manifest->point.sequence);
-    if (newer) content.manifest = manifest;
-    if (manifest || is_empty(block.bytes())) continue;
-    content.unknown = true;
-    if (!content.claimed) content.claimed = claimed_run(block.bytes());
-  }
-  // One valid copy is enough.
-  if (content.manifest) content.unknown = false;
-  return content;
+  state_owners_.free(slot, id);
 }
 
-std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& options,
-                                                     const StripeMap& map,
-                                                     std::span<std::byte> window) {
-  LONGSHORE_CHECK(static_cast<int>(options.directories.size()) == map.drives());
-  std::vector<std::unique_ptr<Drive>> drives;
-  for (int i = 0; i < map.drives(); ++i) {
-    const std::string& directory = options.directories[static_cast<size_t>(i)];
-    make_directories(directory);
-    DriveOptions drive;
-    drive.file.path = state_file_path(directory, options.rank, options.file);
-    drive.file.size_bytes = map.file_bytes(i);
-    drive.chunk_bytes = map.geometry().chunk_bytes;
-    drive.depth = options.depth;
-    drive.engine = options.engine;
-    drive.memory = {window};
-    drives.push_back(std::make_unique<OpenDrive>(drive));
-    if (options.file == StateFile::kInputs) unlink(drive.file.path.c_str());
-    sync_directory(directory);
+void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateMemory& slot) {
+  bool changed = false;
+  std::array<bool, 3> writes{};  // by role
+  for (const PartRole role : kStoredRoles) {
+    const int part = unit.part_ids[index_of(role)];
+    if (part < 0) continue;
+    const std::span<std::byte> memory = part_memory(unit, slot, role);
+    if (role == PartRole::kFrozen && !options_.parameters_on_drives) {
+      const auto from = static_cast<size_t>(unit.parts.trainable_parameter_bytes());
+      std::memset(memory.data(), 0, memory.size());
+      std::memcpy(memory.data(), unit.parameters.data() + from,
+                  static_cast<size_t>(unit.parts.used_bytes(role)));
+    }
+    SealedPart& sealed = slot.sealed[index_of(role)];
+    chunks_->seal(part, memory, sealed);
+    const bool newest = chunks_->is_newest(sealed);
+    LONGSHORE_CHECK(newest || role != PartRole::kFrozen || !has_point())
+        << "unit " << id << "'s frozen parameters were changed";
+    changed = changed || !newest;
+    writes[index_of(role)] = !newest || role != PartRole::kFrozen;
   }
-  return drives;
+  if (changed) write_sealed(slot, writes);
+}
+
+void NvmeStore::write_sealed(StateMemory& slot, const std::array<bool, 3>& roles) {
+  {
+    const MutexLock lock(mutex_);
+    for (const PartRole role : kStoredRoles) {
+      if (!roles[index_of(role)]) continue;
+      const SealedPart& sealed = slot.sealed[index_of(role)];
+      chunks_->start_write(sealed, slot.ios[index_of(role)]);
+      written_bytes_ += static_cast<Bytes>(sealed.memory.size());
+    }
+  }
+  for (PartIo& io : slot.ios) {
+    if (io.active) chunks_->finish_write(io);
+  }
+}
+
+// Copies the unit unchanged into the pending version, unless it was written there already.
+void NvmeStore::write_again(UnitId id) {
+  Unit& unit = of_unit(units_, id);
+  std::array<bool, 3> writes{};  // by role
+  bool missing = false;
+  for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
+    const int part = unit.part_ids[index_of(role)];
+    writes[index_of(role)] = part >= 0;
+    missing = missing || (part >= 0 && !chunks_->is_written(part));
+  }
+  if (!missing) return;
+  const StateSlot slot = claim_any(state_owners_, id, "state");
+  fill_state_slot(unit, state_slots_[slot]);
+  for (const PartRole role : kStoredRoles) {
+    if (!writes[index_of(role)]) continue;
+    chunks_->seal(unit.part_ids[index_of(role)], part_memory(unit, state_slots_[slot], role),
+                  state_slots_[slot].sealed[index_of(role)]);
+  }
+  write_sealed(state_slots_[slot], writes);
+  state_owners_.free(slot, id);
+}
+
+// ---- Parameters in host memory ----
+
+// Joined halves are refreshed after each update; the update itself writes the other derived form.
+void NvmeStore::refresh_host_parameters(Unit& unit, StateMemory& slot) {
+  if (options_.parameters_on_drives || !unit.parts.joins()) return;
+  unit.parts.convert(part_memory(unit, slot, PartRole::kParameters), unit.parameters, *pool_);
+}
+
+void NvmeStore::read_host_parameters(UnitId id) {
+  Unit& unit = of_unit(units_, id);
+  StateMemory& slot = state_slots_.front();
+  for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
+    const int part = unit.part_ids[index_of(role)];
+    if (part < 0) continue;
+    // The frozen part comes second, because whole blocks of the first may overlap its offset.
+    const std::span<std::byte> memory = part_memory(unit, slot, role);
+    PartIo& io = slot.ios[index_of(role)];
+    chunks_->start_read(part, memory, io);
+    chunks_->finish_read(io);
+    read_bytes_ += static_cast<Bytes>(memory.size());
+    if (role == PartRole::kFrozen) {
+      std::memcpy(unit.parameters.data() + unit.parts.trainable_parameter_bytes(), memory.data(),
+                  static_cast<size_t>(unit.parts.used_bytes(role)));
+    } else if (!unit.parts.direct()) {
+      unit.parts.convert(memory, unit.parameters, *pool_);
+    }
+  }
 }
 
 }  // namespace longshore

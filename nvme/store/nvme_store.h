@@ -31,6 +31,7 @@
 #include "nvme/commit/versioned_chunks.h"
 #include "nvme/drive/drive.h"
 #include "nvme/parts/stripe_map.h"
+#include "nvme/store/unit_parts.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
@@ -38,62 +39,6 @@
 #include "shard/state_format.h"
 
 namespace longshore {
-
-// UnitParts: groups the regions of a unit's shard into parts on the drives and in the I/O window.
-// Pure arithmetic over the state format's tables; it does not depend on specific formats.
-//
-//   parameters  the source of the parameter that the device reads; rewritten in every version
-//   rest        everything else that the update needs; rewritten in every version
-//   frozen      the parameters without state; written once
-//   derived     made from the master on use; in memory only
-
-enum class PartRole : uint8_t { kParameters, kRest, kFrozen, kDerived };
-inline constexpr std::array<PartRole, 4> kPartRoles = {PartRole::kParameters, PartRole::kRest,
-                                                       PartRole::kFrozen, PartRole::kDerived};
-
-// The roles that have a part on the drives.
-inline constexpr std::array<PartRole, 3> kStoredRoles = {PartRole::kParameters, PartRole::kRest,
-                                                         PartRole::kFrozen};
-
-constexpr size_t index_of(PartRole role) {
-  return static_cast<size_t>(role);
-}
-
-struct RegionExtent {
-  PartRole role = PartRole::kRest;
-  Bytes offset = 0;  // in the part
-  Bytes bytes = 0;   // 0: the format or the segment lacks the region
-};
-
-class UnitParts {
- public:
-  UnitParts(const FlatLayout& layout, const StateOptions& options);
-
-  RegionExtent place(Region region, Segment segment) const {
-    return places_.at(region.place())[static_cast<size_t>(segment)];
-  }
-  // used_bytes is exact; part_bytes is in whole blocks as on the drive.
-  Bytes used_bytes(PartRole role) const { return used_[static_cast<size_t>(role)]; }
-  Bytes part_bytes(PartRole role) const;
-  // Returns the bytes of the parameter in the device layout: all segments in the compute dtype.
-  Bytes parameter_bytes() const { return parameter_bytes_; }
-  Bytes trainable_parameter_bytes() const { return trainable_parameter_bytes_; }
-  // Returns whether the parameters part already has the device layout, without conversion.
-  bool direct() const { return direct_; }
-  // Returns whether a conversion joins two halves to fp32; otherwise it rounds masters to bf16.
-  bool joins() const { return joins_; }
-
- private:
-  PartRole role_of(Region region, Segment segment) const;
-
-  std::vector<std::array<RegionExtent, 3>> places_;  // by Region::place
-  std::array<Bytes, 4> used_{};
-  Bytes parameter_bytes_ = 0;
-  Bytes trainable_parameter_bytes_ = 0;
-  bool has_master_ = false;
-  bool joins_ = false;
-  bool direct_ = false;
-};
 
 struct NvmeStoreOptions {
   StateOptions state;
@@ -209,10 +154,9 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   void read_host_parameters(UnitId id);
   // ---- Parameter layouts.
   void refresh_host_parameters(Unit& unit, StateMemory& slot);
+  // Puts the parameters into the slot in the device layout; the parts may already be in the slot.
   void arrange(const UnitParts& parts, std::span<const std::byte> parameters,
                std::span<const std::byte> frozen, ParameterMemory& slot) const;
-  void convert(const UnitParts& parts, std::span<const std::byte> part,
-               std::span<std::byte> parameters) const;
 
   NvmeStoreOptions options_;
   WorkerPool* pool_;
@@ -230,39 +174,5 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
   std::exception_ptr failure_ LONGSHORE_GUARDED_BY(mutex_);
 };
-
-// State files: the files of a rank's state and of its activation checkpoints, one of each per
-// directory of offload.nvme. Free functions; the store owns the returned drives.
-
-enum class StateFile : uint8_t {
-  kState,   // <directory>/rank-0003.state
-  kInputs,  // <directory>/rank-0003.inputs, unlinked once open: it ends with the process
-};
-std::string state_file_path(const std::string& directory, int32_t rank,
-                            StateFile file = StateFile::kState);
-
-// The content found at the path of a rank's state file.
-struct StateFileContent {
-  Bytes bytes = 0;                   // 0: no file, or an empty one
-  std::optional<Manifest> manifest;  // the newest
-  bool unknown = false;              // nonzero manifest blocks without a valid manifest
-  std::optional<RunKey> claimed;     // from a block that begins like a manifest and is damaged
-};
-// Changes nothing. Waits for the lock as opening does.
-StateFileContent read_state_file(const std::string& directory, int32_t rank);
-
-struct StateFileOptions {
-  std::vector<std::string> directories;  // one per drive; created if missing
-  int32_t rank = 0;
-  StateFile file = StateFile::kState;
-  int depth = 32;
-  IoEngine engine = IoEngine::kAuto;
-};
-
-// Creates or opens and locks the files, preallocated to the map's sizes, and starts their threads;
-// `window` is registered. Throws DoesNotFitError before any allocation if a drive is too full.
-std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& options,
-                                                     const StripeMap& map,
-                                                     std::span<std::byte> window);
 
 }  // namespace longshore

@@ -8,6 +8,7 @@
 #include "base/measurement.h"
 #include "nvme/store/nvme_inputs.h"
 #include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "pinned/frozen_file_store.h"
 #include "pinned/pinned_store.h"
 

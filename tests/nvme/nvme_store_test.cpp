@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"

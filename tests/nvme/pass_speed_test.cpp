@@ -10,6 +10,7 @@
 
 #include "nvme/probe/drive_probe.h"
 #include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/nvme/store_fixture.h"

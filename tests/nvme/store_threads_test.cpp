@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/units/router_load.h"
-#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "offload/engine/tiers.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"

@@ -13,7 +13,7 @@
 #include "base/processor.h"
 #include "base/texts.h"
 #include "nvme/probe/drive_probe.h"
-#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_file.h"
 #include "offload/engine/probe/measured_workspace.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
