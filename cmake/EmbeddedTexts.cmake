@@ -1,16 +1,17 @@
-# longshore_embed_texts(TARGET FOLDER HEADER FUNCTION): the *.toml files of FOLDER are in the program,
-# as what FUNCTION() of HEADER returns. Who installs it has no such folder.
-function(longshore_embed_texts target folder header function)
+# longshore_embed_texts(TARGET FILES HEADER FUNCTION): the files that the glob FILES matches are in the
+# program, in the order of their names, as what FUNCTION() of HEADER returns. Who installs it has no
+# such folder.
+function(longshore_embed_texts target files header function)
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${function}.cpp)
-  file(GLOB paths CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.toml)
+  file(GLOB paths CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${files})
   set(rows "")
   foreach(path IN LISTS paths)
     cmake_path(GET path STEM LAST_ONLY name)
     file(READ ${path} text)
-    string(APPEND rows "    {\"${name}\", R\"toml(${text})toml\"},\n")
+    string(APPEND rows "    {\"${name}\", R\"text(${text})text\"},\n")
   endforeach()
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
-"// Made by cmake/EmbeddedTexts.cmake of ${folder}.
+"// Made by cmake/EmbeddedTexts.cmake of ${files}.
 #include \"${header}\"
 
 namespace longshore {

@@ -95,6 +95,17 @@ TEST(InitPresets, EveryPresetIsAModelThisProgramReads) {
   }
 }
 
+// A family's presets stand in the file that has its name.
+TEST(InitPresets, EachStandsInTheFileOfItsFamily) {
+  for (const NamedText& family : family_presets()) {
+    const Json presets = Json::parse(family.text);
+    EXPECT_FALSE(presets.empty()) << family.name;
+    for (const auto& [name, row] : presets.items()) {
+      EXPECT_EQ(row.at("config").at("model_type"), family.name) << name;
+    }
+  }
+}
+
 // The small-llama preset has five to eight million parameters.
 TEST(InitPresets, SmallLlamaHasFiveToEightMillionParameters) {
   const std::string text = init_preset_config("small-llama", {.vocabulary = 4096});

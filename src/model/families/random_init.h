@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/texts.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -23,11 +24,15 @@ void fill_random(std::string_view name, const InitSpec& init, uint64_t seed, int
 // init_presets: small model configurations that `longshore init-model` writes. Pure functions.
 
 struct InitPreset {
-  std::string_view name;     // "tiny-llama"
-  std::string_view summary;  // one line for --help
+  std::string name;     // "tiny-llama"
+  std::string summary;  // one line that says what it is
 };
 
-// Returns all presets, in the order of the help text.
+// Returns presets/*.json: of each family, by model_type, an object of presets, each with its
+// summary and its config.json, where null stands for what InitPresetOptions gives.
+std::span<const NamedText> family_presets();
+
+// Returns all presets, in the order of the files.
 const std::vector<InitPreset>& init_presets();
 
 // The values that a preset leaves open.
