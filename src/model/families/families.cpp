@@ -288,6 +288,7 @@ struct Family {
   // Null for a wrapper, whose text_config names a family that has a reader.
   void (*read)(ConfigReader&, ArchSpec&);
   NameTable names;
+  ExpertAdapters experts = ExpertAdapters::kNone;
   // False for a text model that exists inside its wrapper alone.
   bool alone = true;
   // The wrapper computes final_logit_softcapping, too.
@@ -302,7 +303,8 @@ const std::vector<Family>& families() {
       {"qwen3", read_qwen3, llama_names("Qwen3DecoderLayer")},
       {"gemma2", read_gemma2, gemma_names("Gemma2DecoderLayer")},
       {"gemma3_text", read_gemma3_text, gemma_names("Gemma3DecoderLayer")},
-      {"gemma4_text", read_gemma4_text, gemma4_names("Gemma4TextDecoderLayer"), /*alone=*/true,
+      {"gemma4_text", read_gemma4_text, gemma4_names("Gemma4TextDecoderLayer"),
+       ExpertAdapters::kNone, /*alone=*/true,
        /*capped_inside=*/true},
       {"phi3", read_phi3, phi_names("Phi3DecoderLayer")},
       {"olmo2", read_olmo2, olmo_names("Olmo2DecoderLayer")},
@@ -319,19 +321,25 @@ const std::vector<Family>& families() {
       {"exaone4", read_exaone4, olmo_names("Exaone4DecoderLayer")},
       {"cohere", read_cohere, cohere_names("CohereDecoderLayer")},
       {"cohere2", read_cohere2, cohere_names("Cohere2DecoderLayer")},
-      {"qwen3_moe", read_qwen3_moe, with_qwen_experts(llama_names("Qwen3MoeDecoderLayer"))},
-      {"qwen2_moe", read_qwen2_moe, with_qwen_experts(llama_names("Qwen2MoeDecoderLayer"))},
-      {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer")},
-      {"olmoe", read_olmoe, with_qwen_experts(llama_names("OlmoeDecoderLayer"))},
-      {"gpt_oss", read_gpt_oss, gpt_oss_names("GptOssDecoderLayer")},
+      {"qwen3_moe", read_qwen3_moe, with_qwen_experts(llama_names("Qwen3MoeDecoderLayer")),
+       ExpertAdapters::kLinear},
+      {"qwen2_moe", read_qwen2_moe, with_qwen_experts(llama_names("Qwen2MoeDecoderLayer")),
+       ExpertAdapters::kNamed},
+      {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer"), ExpertAdapters::kLinear},
+      {"olmoe", read_olmoe, with_qwen_experts(llama_names("OlmoeDecoderLayer")),
+       ExpertAdapters::kLinear},
+      {"gpt_oss", read_gpt_oss, gpt_oss_names("GptOssDecoderLayer"), ExpertAdapters::kNamed},
       {"qwen3_5_text", read_qwen3_5_text, qwen3_5_names("Qwen3_5DecoderLayer")},
       {"qwen3_5_moe_text", read_qwen3_5_moe_text,
        with_qwen_experts(qwen3_5_names("Qwen3_5MoeDecoderLayer"))},
-      {"qwen3_next", read_qwen3_next, qwen3_next_names("Qwen3NextDecoderLayer")},
-      {"glm4_moe", read_glm4_moe, with_corrected_experts(llama_names("Glm4MoeDecoderLayer"))},
-      {"deepseek_v3", read_deepseek_v3, deepseek_names("DeepseekV3DecoderLayer")},
+      {"qwen3_next", read_qwen3_next, qwen3_next_names("Qwen3NextDecoderLayer"),
+       ExpertAdapters::kLinear},
+      {"glm4_moe", read_glm4_moe, with_corrected_experts(llama_names("Glm4MoeDecoderLayer")),
+       ExpertAdapters::kLinear},
+      {"deepseek_v3", read_deepseek_v3, deepseek_names("DeepseekV3DecoderLayer"),
+       ExpertAdapters::kLinear},
       {"lfm2", read_lfm2, lfm2_names("Lfm2DecoderLayer")},
-      {"nemotron_h", read_nemotron_h, nemotron_h_names("NemotronHBlock")},
+      {"nemotron_h", read_nemotron_h, nemotron_h_names("NemotronHBlock"), ExpertAdapters::kNamed},
       {"qwen3_5", nullptr, in_qwen3_5_wrapper(qwen3_5_names("Qwen3_5DecoderLayer"))},
       {"qwen3_5_moe", nullptr,
        in_qwen3_5_wrapper(with_qwen_experts(qwen3_5_names("Qwen3_5MoeDecoderLayer")))},
@@ -339,7 +347,8 @@ const std::vector<Family>& families() {
       {"gemma4", nullptr, in_gemma4_wrapper(gemma4_names("Gemma4TextDecoderLayer"))},
       {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
       {"muse_glimmer_text", read_muse_glimmer_text,
-       muse_glimmer_names("MuseGlimmerTextDecoderLayer"), /*alone=*/false, /*capped_inside=*/true},
+       muse_glimmer_names("MuseGlimmerTextDecoderLayer"), ExpertAdapters::kNone, /*alone=*/false,
+       /*capped_inside=*/true},
       {"muse_glimmer", nullptr,
        in_muse_glimmer_wrapper(muse_glimmer_names("MuseGlimmerTextDecoderLayer"))},
       {"gpt2", read_gpt2, gpt2_names("GPT2Block")},
@@ -444,6 +453,11 @@ const NameTable& name_table(std::string_view family) {
   const Family* row = find_family(family);
   LONGSHORE_CHECK(row != nullptr) << "no family '" << family << "'";
   return row->names;
+}
+
+ExpertAdapters expert_adapters(std::string_view family) {
+  const Family* row = find_family(family);
+  return row == nullptr ? ExpertAdapters::kNone : row->experts;
 }
 
 ArchSpec read_arch_spec(const Json& config, const std::string& path) {

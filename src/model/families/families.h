@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,15 @@ struct NameTable {
   }
 };
 
+// How PEFT adapts the experts of a family.
+enum class ExpertAdapters : uint8_t {
+  kNone,
+  kNamed,  // where a target names them
+  // As the single matrices that they were in transformers 4: "all-linear" includes them, and gate
+  // and up have the rank of both.
+  kLinear,
+};
+
 // Reads config.json; messages name `path`. Throws ConfigError with every problem: an unknown
 // model_type (with the supported list), a missing key, a value out of bounds, or an unknown key
 // that would change the numbers.
@@ -46,6 +56,9 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path);
 
 // Returns the names of a supported family; any other family is a CheckFailure.
 const NameTable& name_table(std::string_view family);
+
+// Returns kNone for what is no supported family.
+ExpertAdapters expert_adapters(std::string_view family);
 
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();

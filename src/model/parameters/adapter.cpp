@@ -26,12 +26,6 @@ constexpr std::array kAttentionModules = {
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
 constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, Module::kSharedDown};
-// The families whose experts PEFT takes for the single matrices that they were in transformers 4:
-// "all-linear" includes them, and gate and up have the rank of both.
-constexpr std::array<std::string_view, 6> kExpertFamilies = {
-    "deepseek_v3", "glm4_moe", "mixtral", "olmoe", "qwen3_moe", "qwen3_next"};
-// The experts of these are adapted where they are named.
-constexpr std::array<std::string_view, 3> kNamedExperts = {"gpt_oss", "nemotron_h", "qwen2_moe"};
 // The matrices of the inputs of layers.
 constexpr std::array kInputModules = {Module::kInputProjection, Module::kInputGate,
                                       Module::kInputOut};
@@ -42,13 +36,11 @@ constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLookupA = ".lora_embedding_A", kLookupB = ".lora_embedding_B";
 
 bool experts_are_linear(const ArchSpec& arch) {
-  return std::ranges::find(kExpertFamilies, arch.family) != kExpertFamilies.end();
+  return expert_adapters(arch.family) == ExpertAdapters::kLinear;
 }
 
 bool experts_adaptable(const ArchSpec& arch) {
-  return arch.moe.experts > 0 &&
-         (experts_are_linear(arch) ||
-          std::ranges::find(kNamedExperts, arch.family) != kNamedExperts.end());
+  return arch.moe.experts > 0 && expert_adapters(arch.family) != ExpertAdapters::kNone;
 }
 
 bool is_one_of(std::span<const Module> modules, Module module) {
