@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <array>
 #include <memory>
@@ -185,9 +186,28 @@ TEST_P(Products, GoWhereTheyAreBound) {
                     false, sums);
   EXPECT_EQ(sums.products, 2);
   EXPECT_FALSE(sums.sums[2].any().item<bool>());
-  EXPECT_FALSE(WeightProducts::add(layers.parameters[0], x, x));
-  const WeightProducts bound(layers.parameters, &sums);
-  EXPECT_THROW(WeightProducts(layers.parameters, &sums), CheckFailure);
+  const at::Tensor out = layers.forward(x);
+  torch::autograd::grad({out}, {layers.parameters[0]}, {at::ones({kRows, kHidden})});
+  EXPECT_EQ(sums.products, 2) << "no pass is bound any more";
+  const std::array roots{layers.forward(x)};
+  const WeightProducts bound(layers.parameters, roots, &sums);
+  EXPECT_THROW(WeightProducts(layers.parameters, roots, &sums), CheckFailure);
+  const torch::autograd::Edge unbound =
+      torch::autograd::impl::gradient_edge(at::ones({2, 2}).requires_grad_(true));
+  EXPECT_FALSE(bound.add(unbound, x, x));
+}
+
+// Goal: a graph that one pass has been bound to can be bound to another one afterwards.
+TEST_P(Products, AreBoundForOnePassAlone) {
+  const Layers layers(GetParam());
+  const std::array roots{layers.forward(at::randn({kRows, kHidden}))};
+  Sums first(layers.parameters), second(layers.parameters);
+  {
+    const WeightProducts bound(layers.parameters, roots, &first);
+  }
+  autograd_backward(layers.parameters, {}, {roots[0]}, {at::ones({kRows, kHidden})}, false, second);
+  EXPECT_EQ(first.products, 0);
+  EXPECT_EQ(second.products, 3);
 }
 
 }  // namespace

@@ -131,9 +131,7 @@ at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
 }
 
 Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch) const {
-  const LinearWeights weights = index_.linear(parameters, Module::kHead, batch);
-  Lora lora = Lora::of(Lora::tensors_of(weights), weights.lora_scaling);
-  lora.dropout = weights.lora_dropout;
+  Lora lora = Lora::of(index_.linear(parameters, Module::kHead, batch));
   if (lora.magnitude.defined()) {
     lora.norms = lora.norms_of(head_weight(parameters), /*transposed=*/false);
   }

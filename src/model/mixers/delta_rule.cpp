@@ -1,18 +1,13 @@
 #include "model/mixers/delta_rule.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include "device/gpu_tensors.h"
 #include "model/mixers/delta_scan.h"
 #include "model/ops/document_chunks.h"
+#include "model/ops/graph_operation.h"
 #include "model/units/adapted_product.h"
 
 namespace longshore {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 // Returns the argument of softplus in the decay, fp32.
 at::Tensor shifted(const DeltaInputs& in) {
@@ -30,14 +25,6 @@ DeltaTerms terms_of(const DeltaInputs& in, const DeltaSpec& spec,
       .document_starts = document_starts};
 }
 
-DeltaSpec spec_from(const c10::List<int64_t>& sizes) {
-  return {.key_heads = sizes[0],
-          .value_heads = sizes[1],
-          .key_dim = sizes[2],
-          .value_dim = sizes[3],
-          .taps = 0};
-}
-
 // Returns memory for the state before each chunk but a document's first, undefined if none is.
 at::Tensor states_for(const DeltaTerms& terms) {
   int64_t count = 0;
@@ -49,39 +36,29 @@ at::Tensor states_for(const DeltaTerms& terms) {
   return at::empty({count, spec.value_heads, spec.key_dim, spec.value_dim}, terms.beta.options());
 }
 
-struct DeltaFunction : Function<DeltaFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& mixed, const at::Tensor& beta,
-                            const at::Tensor& decay, const at::Tensor& rate, const at::Tensor& step,
-                            const DeltaSpec& spec, const std::vector<int64_t>& document_starts,
-                            bool keeps) {
-    const DeltaTerms terms = terms_of({mixed, beta, decay, rate, step}, spec, document_starts);
-    at::Tensor out = at::empty({mixed.size(0), spec.value_width()}, terms.mixed.options());
-    const at::Tensor kept = keeps ? states_for(terms) : at::Tensor();
-    if (takes_gpu_form(mixed)) {
-      delta_blocks_forward(terms, out, kept);
+// The inputs are those of DeltaInputs, in its order.
+struct Delta {
+  DeltaInputs in;
+  DeltaSpec spec;
+  std::vector<int64_t> document_starts;
+  at::Tensor states = {};
+
+  at::Tensor forward(bool keeps) {
+    const DeltaTerms terms = terms_of(in, spec, document_starts);
+    at::Tensor out = at::empty({in.mixed.size(0), spec.value_width()}, terms.mixed.options());
+    if (keeps) states = states_for(terms);
+    if (takes_gpu_form(in.mixed)) {
+      delta_blocks_forward(terms, out, states);
     } else {
-      delta_heads_forward(terms, out, kept);
+      delta_heads_forward(terms, out, states);
     }
-    if (!keeps) return out;
-    ctx->save_for_backward({mixed, beta, decay, rate, step});
-    ctx->saved_data["sizes"] =
-        c10::List<int64_t>({spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim});
-    ctx->saved_data["starts"] = c10::List<int64_t>(at::ArrayRef<int64_t>(document_starts));
-    if (kept.defined()) ctx->saved_data["states"] = kept;
     return out;
   }
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const DeltaInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const at::NoGradGuard no_grad;
-    const std::vector<int64_t> starts = ctx->saved_data["starts"].toIntVector();
-    const DeltaTerms terms = terms_of(in, spec_from(ctx->saved_data["sizes"].toIntList()), starts);
-    at::Tensor states;
-    if (const auto kept = ctx->saved_data.find("states"); kept != ctx->saved_data.end()) {
-      states = kept->second.toTensor();
-      ctx->saved_data.erase(kept);  // the node may outlive its backward
-    }
+  std::vector<at::Tensor*> saved() { return {&in.mixed, &in.beta, &in.decay, &in.rate, &in.step}; }
+
+  void backward(const std::vector<at::Tensor>& grads, InputGradients& gradients) {
+    const DeltaTerms terms = terms_of(in, spec, document_starts);
     const DeltaGradients own{at::empty(in.mixed.sizes(), grads[0].options().requires_grad(false)),
                              at::empty_like(terms.beta), at::empty_like(terms.decay)};
     const at::Tensor grad = grads[0].contiguous();
@@ -91,24 +68,21 @@ struct DeltaFunction : Function<DeltaFunction> {
       delta_heads_backward(terms, grad, states, own);
     }
     states.reset();
-    return input_gradients(in, terms, own);
+    set_gradients(terms, own, gradients);
   }
 
-  // Returns the gradients of forward's arguments from those of the terms.
-  static variable_list input_gradients(const DeltaInputs& in, const DeltaTerms& terms,
-                                       const DeltaGradients& own) {
+  // Turns the gradients of the terms into those of the inputs.
+  void set_gradients(const DeltaTerms& terms, const DeltaGradients& own,
+                     InputGradients& gradients) const {
     const at::Tensor rate_sum = row_sum(own.decay * terms.decay);
     at::Tensor by_shifted = own.decay * in.rate.to(at::kFloat).exp().neg_();
     by_shifted.mul_(at::sigmoid(shifted(in)));
     const at::Tensor by_beta = (own.beta * terms.beta).mul_(1.0 - terms.beta);
-    return {own.mixed,
-            by_beta.to(in.beta.scalar_type()),
-            by_shifted.to(in.decay.scalar_type()),
-            rate_sum.to(in.rate.scalar_type()),
-            row_sum(by_shifted).to(in.step.scalar_type()),
-            at::Tensor(),
-            at::Tensor(),
-            at::Tensor()};
+    gradients[0] = own.mixed;
+    gradients[1] = by_beta.to(in.beta.scalar_type());
+    gradients[2] = by_shifted.to(in.decay.scalar_type());
+    gradients[3] = rate_sum.to(in.rate.scalar_type());
+    gradients[4] = row_sum(by_shifted).to(in.step.scalar_type());
   }
 };
 
@@ -116,8 +90,9 @@ struct DeltaFunction : Function<DeltaFunction> {
 
 at::Tensor delta_rule(const DeltaInputs& inputs, const DeltaSpec& spec,
                       const std::vector<int64_t>& document_starts) {
-  return DeltaFunction::apply(inputs.mixed, inputs.beta, inputs.decay, inputs.rate, inputs.step,
-                              spec, document_starts, at::GradMode::is_enabled());
+  const bool keeps = at::GradMode::is_enabled();
+  return run_operation(Delta{inputs, spec, document_starts},
+                       {inputs.mixed, inputs.beta, inputs.decay, inputs.rate, inputs.step}, keeps);
 }
 
 }  // namespace longshore

@@ -1,19 +1,14 @@
 #include "model/mixers/mamba_scan.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <limits>
 #include <utility>
 
 #include "model/ops/document_chunks.h"
+#include "model/ops/graph_operation.h"
 #include "model/units/adapted_product.h"
 
 namespace longshore {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 // The step and the decay of each position and head, fp32 [T, heads].
 struct MambaGates {
@@ -207,66 +202,45 @@ MambaGradients scan_backward(const MambaInputs& in, const MambaGates& gates, con
   return out;
 }
 
-MambaSpec spec_from(const c10::List<int64_t>& sizes, double least_step) {
+// The inputs are those of MambaInputs, in its order.
+struct Mamba {
+  MambaInputs in;
   MambaSpec spec;
-  spec.heads = sizes[0];
-  spec.head_dim = sizes[1];
-  spec.groups = sizes[2];
-  spec.state = sizes[3];
-  spec.least_step = least_step;
-  return spec;
-}
+  std::vector<int64_t> document_starts;
+  std::vector<at::Tensor> states = {};
 
-struct MambaFunction : Function<MambaFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& mixed, const at::Tensor& steps,
-                            const at::Tensor& rate, const at::Tensor& offset,
-                            const at::Tensor& skip, const MambaSpec& spec,
-                            const std::vector<int64_t>& document_starts, bool keeps) {
-    const MambaInputs in{mixed, steps, rate, offset, skip};
+  at::Tensor forward(bool keeps) {
     const MambaGates gates(in, spec.least_step);
     at::Tensor out =
-        at::empty({mixed.size(0), spec.inner_width()}, mixed.options().dtype(at::kFloat));
-    const at::Tensor factor = skip.to(at::kFloat).view({spec.groups, 1, -1, 1});
-    std::vector<at::Tensor> kept;
+        at::empty({in.mixed.size(0), spec.inner_width()}, in.mixed.options().dtype(at::kFloat));
+    const at::Tensor factor = in.skip.to(at::kFloat).view({spec.groups, 1, -1, 1});
     at::Tensor state;
     for (const ChunkBlock& block : make_blocks(document_starts)) {
-      const BlockRows rows(block, mixed.device());
+      const BlockRows rows(block, in.mixed.device());
       const BlockMath math(in, gates, spec, rows);
-      at::Tensor y = block_forward(block, math, state, keeps ? &kept : nullptr);
+      at::Tensor y = block_forward(block, math, state, keeps ? &states : nullptr);
       rows.scatter(out, y.addcmul_(math.x, factor).flatten(3));
     }
-    if (!keeps) return out;
-    ctx->save_for_backward({mixed, steps, rate, offset, skip});
-    ctx->saved_data["sizes"] =
-        c10::List<int64_t>({spec.heads, spec.head_dim, spec.groups, spec.state});
-    ctx->saved_data["least"] = spec.least_step;
-    ctx->saved_data["starts"] = c10::List<int64_t>(at::ArrayRef<int64_t>(document_starts));
-    ctx->saved_data["states"] = c10::List<at::Tensor>(at::ArrayRef<at::Tensor>(kept));
     return out;
   }
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const MambaInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const at::NoGradGuard no_grad;
-    const MambaSpec spec =
-        spec_from(ctx->saved_data["sizes"].toIntList(), ctx->saved_data["least"].toDouble());
+  std::vector<at::Tensor*> saved() {
+    return {&in.mixed, &in.steps, &in.rate, &in.offset, &in.skip};
+  }
+
+  // Each state is freed after its block.
+  void backward(const std::vector<at::Tensor>& grads, InputGradients& gradients) {
     const MambaGates gates(in, spec.least_step);
-    std::vector<at::Tensor> kept = ctx->saved_data["states"].toTensorVector();
-    ctx->saved_data.erase("states");  // each state is freed after its block
-    MambaGradients own = scan_backward(in, gates, spec, ctx->saved_data["starts"].toIntVector(),
-                                       std::move(kept), grads[0]);
+    MambaGradients own =
+        scan_backward(in, gates, spec, document_starts, std::move(states), grads[0]);
     const at::Tensor rate = row_sum(own.decay * gates.decay);
     at::Tensor steps = own.step.addcmul_(own.decay, gates.factor).mul_(at::sigmoid(gates.shifted));
     steps.masked_fill_(gates.raw < spec.least_step, 0.0);
-    return {own.mixed,
-            steps.to(in.steps.scalar_type()),
-            rate.to(in.rate.scalar_type()),
-            row_sum(steps).to(in.offset.scalar_type()),
-            row_sum(own.skip).to(in.skip.scalar_type()),
-            at::Tensor(),
-            at::Tensor(),
-            at::Tensor()};
+    gradients[0] = own.mixed;
+    gradients[1] = steps.to(in.steps.scalar_type());
+    gradients[2] = rate.to(in.rate.scalar_type());
+    gradients[3] = row_sum(steps).to(in.offset.scalar_type());
+    gradients[4] = row_sum(own.skip).to(in.skip.scalar_type());
   }
 };
 
@@ -274,8 +248,10 @@ struct MambaFunction : Function<MambaFunction> {
 
 at::Tensor mamba_scan(const MambaInputs& inputs, const MambaSpec& spec,
                       const std::vector<int64_t>& document_starts) {
-  return MambaFunction::apply(inputs.mixed, inputs.steps, inputs.rate, inputs.offset, inputs.skip,
-                              spec, document_starts, at::GradMode::is_enabled());
+  const bool keeps = at::GradMode::is_enabled();
+  return run_operation(Mamba{inputs, spec, document_starts},
+                       {inputs.mixed, inputs.steps, inputs.rate, inputs.offset, inputs.skip},
+                       keeps);
 }
 
 }  // namespace longshore

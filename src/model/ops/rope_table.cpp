@@ -1,17 +1,13 @@
 #include "model/ops/rope_table.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "model/ops/graph_operation.h"
+
 namespace longshore {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 // Llama 3 divides low frequencies by the factor, keeps high ones, and interpolates between.
 at::Tensor scale_llama3(const RopeSpec& rope, const at::Tensor& frequencies) {
@@ -51,25 +47,17 @@ at::Tensor divided(const at::Tensor& powers, const std::vector<double>& factors)
   return (at::tensor(factors, at::kFloat) * powers).reciprocal();
 }
 
-struct RotateFunction : Function<RotateFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
-                            const at::Tensor& frequencies, double scale, bool pairs,
-                            int64_t head_dim) {
-    ctx->save_for_backward({positions, frequencies});
-    ctx->saved_data["scale"] = scale;
-    ctx->saved_data["pairs"] = pairs;
-    ctx->saved_data["head_dim"] = head_dim;
-    return fused::rotate(x, positions, {frequencies, scale, pairs}, head_dim, 1);
-  }
+struct Rotate {
+  at::Tensor positions;
+  Rotation rotation;
+  int64_t head_dim;
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const int64_t head_dim = ctx->saved_data["head_dim"].toInt();
-    const Rotation rotation{saved[1], ctx->saved_data["scale"].toDouble(),
-                            ctx->saved_data["pairs"].toBool()};
-    variable_list result(6);
-    result[0] = fused::rotate(grads[0], saved[0], rotation, head_dim, -1);
-    return result;
+  at::Tensor forward(const at::Tensor& x) const {
+    return fused::rotate(x, positions, rotation, head_dim, 1);
+  }
+  std::vector<at::Tensor*> saved() { return {&positions, &rotation.frequencies}; }
+  void backward(const std::vector<at::Tensor>& grads, InputGradients& gradients) const {
+    gradients[0] = fused::rotate(grads[0], positions, rotation, head_dim, -1);
   }
 };
 
@@ -119,8 +107,7 @@ Rotation RopeTable::rotation(const std::vector<int64_t>& document_starts,
 
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                         int64_t head_dim) {
-  return RotateFunction::apply(x, positions, rotation.frequencies, rotation.scale, rotation.pairs,
-                               head_dim);
+  return run_operation(Rotate{positions, rotation, head_dim}, {x}, x);
 }
 
 }  // namespace longshore

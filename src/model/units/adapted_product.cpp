@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "model/units/weight_products.h"
-
 namespace longshore {
 namespace {
 
@@ -54,26 +52,12 @@ at::Tensor row_sum(const at::Tensor& values) {
   return at::mm(at::ones({1, values.size(0)}, values.options()), values).view({-1});
 }
 
-at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
-                           bool transposed) {
-  const at::Tensor& left = transposed ? x : grad;
-  const at::Tensor& right = transposed ? grad : x;
-  return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
-}
-
-Lora Lora::of(at::TensorList tensors, double scaling) {
-  Lora lora;
-  if (tensors.empty()) return lora;
-  lora.a = tensors[0], lora.b = tensors[1], lora.scaling = scaling;
-  if (tensors.size() > 2) lora.magnitude = tensors[2];
-  return lora;
-}
-
-std::vector<at::Tensor> Lora::tensors_of(const LinearWeights& weights) {
-  if (!weights.lora_a.defined()) return {};
-  std::vector<at::Tensor> tensors{weights.lora_a, weights.lora_b};
-  if (weights.lora_magnitude.defined()) tensors.push_back(weights.lora_magnitude);
-  return tensors;
+Lora Lora::of(const LinearWeights& weights) {
+  return {.a = weights.lora_a,
+          .b = weights.lora_b,
+          .magnitude = weights.lora_magnitude,
+          .scaling = weights.lora_scaling,
+          .dropout = weights.lora_dropout};
 }
 
 bool join_inner(const at::Tensor& x, std::span<Lora> loras) {
@@ -165,12 +149,14 @@ void LoraGradients::divide(const at::Tensor& grad, const Lora& lora) {
   product = grad;
 }
 
-at::Tensor LoraGradients::weight_gradient_of(const at::Tensor& weight, const at::Tensor& x,
-                                             const Lora& lora, bool transposed) const {
-  const at::Tensor sum = weight_gradient(weight, x, product, transposed);
-  if (!kept.defined()) return sum;
-  const at::Tensor more = weight_gradient(weight, lora.input(x), kept, transposed);
-  return sum.defined() ? sum.add(more) : sum;
+void LoraGradients::add_weight_gradient(InputGradients& gradients, size_t place,
+                                        const at::Tensor& x, const Lora& lora,
+                                        bool transposed) const {
+  const auto add = [&](const at::Tensor& in, const at::Tensor& grad) {
+    gradients.add_product(place, transposed ? in : grad, transposed ? grad : in);
+  };
+  add(x, product);
+  if (kept.defined()) add(lora.input(x), kept);
 }
 
 void LoraGradients::add_to_input(const at::Tensor& sum, const at::Tensor& weight, const Lora& lora,
@@ -186,23 +172,19 @@ void LoraGradients::add_to_input(const at::Tensor& sum, const at::Tensor& weight
   sum.add_(through);
 }
 
-LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& grad,
+LoraGradients lora_gradients(InputGradients& gradients, size_t place, const at::Tensor& grad,
                              const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
-                             bool transposed, size_t place,
-                             torch::autograd::variable_list& result) {
+                             bool transposed) {
   if (!lora.a.defined()) return {grad, {}};
   const at::Tensor kept = lora.input(x);
-  const bool wanted = lora.magnitude.defined() && ctx->needs_input_grad(place + 2);
+  const bool wanted = lora.magnitude.defined() && gradients.wanted(place + 2);
   at::Tensor magnitude;
   LoraGradients own =
       LoraGradients::inside(grad, kept, weight, lora, transposed, wanted ? &magnitude : nullptr);
-  if (wanted) result[place + 2] = magnitude.to(lora.magnitude.scalar_type());
-  if (ctx->needs_input_grad(place)) {
-    result[place] = weight_gradient(lora.a, kept, own.inner, /*transposed=*/false);
-  }
-  if (ctx->needs_input_grad(place + 1)) {
-    const at::Tensor inner = lora.inner_of(kept).mul(lora.scaling);
-    result[place + 1] = weight_gradient(lora.b, inner, own.product, /*transposed=*/false);
+  if (wanted) gradients[place + 2] = magnitude.to(lora.magnitude.scalar_type());
+  if (gradients.wanted(place)) gradients.add_product(place, own.inner, kept);
+  if (gradients.wanted(place + 1)) {
+    gradients.add_product(place + 1, own.product, lora.inner_of(kept).mul(lora.scaling));
   }
   own.divide(grad, lora);
   return own;

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "model/ops/graph_operation.h"
 #include "model/units/differentiable_ops.h"
 
 namespace longshore {
@@ -18,11 +18,6 @@ namespace longshore {
 // that do not depend on the number of threads, unlike a sum over rows.
 void add_row_sum(const at::Tensor& sum, const at::Tensor& values);
 at::Tensor row_sum(const at::Tensor& values);
-
-// Returns the gradient of a matrix from those of x and of the product. Returns an undefined tensor
-// if WeightProducts added the gradient in place.
-at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
-                           bool transposed);
 
 // The adapter of one matrix, which is undefined if `a` is. Its product x A^T, [T, rank], is
 // computed again in backward. With a magnitude it is DoRA: each output of W x + scaling * B A x is
@@ -34,10 +29,8 @@ struct Lora {
   InputDropout dropout = {};  // of the x that A reads
   at::Tensor inner = {};      // x A^T, if join_inner() computed it
 
-  // `tensors` holds A and B, and the magnitude if there is one, or nothing.
-  static Lora of(at::TensorList tensors, double scaling);
-  // Returns what `of` takes.
-  static std::vector<at::Tensor> tensors_of(const LinearWeights& weights);
+  // Sets all but the norms and `inner`.
+  static Lora of(const LinearWeights& weights);
 
   // Returns the norms of the outputs of W + scaling * B A. It makes the sum in pieces, because that
   // is as large as the matrix, and in fp32, because in bf16 W would swallow a small product. It
@@ -88,18 +81,18 @@ struct LoraGradients {
   // Divides inside() between W x and W times the x that is kept, if DoRA has dropout. `grad` is
   // that of the output.
   void divide(const at::Tensor& grad, const Lora& lora);
-  // Returns the gradient of W as weight_gradient does.
-  at::Tensor weight_gradient_of(const at::Tensor& weight, const at::Tensor& x, const Lora& lora,
-                                bool transposed) const;
+  // Adds the gradient of W, which is the node's input `place`.
+  void add_weight_gradient(InputGradients& gradients, size_t place, const at::Tensor& x,
+                           const Lora& lora, bool transposed) const;
   // Adds what flows to x through the adapter to `sum`, where that of `product` is already.
   void add_to_input(const at::Tensor& sum, const at::Tensor& weight, const Lora& lora,
                     bool transposed) const;
 };
-// Sets the gradients of A, B and the magnitude, which are the node's inputs from `place`, in
-// `result` where the node needs them. `grad` is the gradient of the output. With a magnitude it
-// computes the product again, and one more tensor of the output's size exists.
-LoraGradients lora_gradients(torch::autograd::AutogradContext* ctx, const at::Tensor& grad,
+// Makes the gradients of A, B and the magnitude, which are the node's inputs from `place`, where
+// they are wanted. `grad` is the gradient of the output. With a magnitude it computes the product
+// again, and one more tensor of the output's size exists.
+LoraGradients lora_gradients(InputGradients& gradients, size_t place, const at::Tensor& grad,
                              const at::Tensor& x, const at::Tensor& weight, const Lora& lora,
-                             bool transposed, size_t place, torch::autograd::variable_list& result);
+                             bool transposed);
 
 }  // namespace longshore

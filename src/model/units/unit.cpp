@@ -55,7 +55,7 @@ Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry&
   }
   torch::autograd::variable_list grads(inputs.size());
   if (!roots.empty() && !inputs.empty()) {
-    const WeightProducts products(parameters, &sink);
+    const WeightProducts products(parameters, roots, &sink);
     grads = torch::autograd::grad(roots, inputs, root_gradients, /*retain_graph=*/false,
                                   /*create_graph=*/false, /*allow_unused=*/true);
   }

@@ -1,59 +1,58 @@
 #include "model/units/weight_products.h"
 
-#include <optional>
-#include <unordered_map>
+#include <torch/csrc/autograd/variable.h>
+
+#include <unordered_set>
 
 #include "base/errors.h"
-#include "base/mutex.h"
 
 namespace longshore {
 namespace {
 
-struct Target {
-  GradientSink* sink = nullptr;
-  int32_t parameter = 0;
-};
+using torch::autograd::Node;
 
-// Engines of several ranks may be in one process, and a GPU's backward runs on autograd's thread.
-Mutex& guard() {
-  static Mutex mutex;
-  return mutex;
-}
-
-std::unordered_map<const at::TensorImpl*, Target>& bound() {
-  static std::unordered_map<const at::TensorImpl*, Target> targets;
-  return targets;
-}
-
-std::optional<Target> find(const at::Tensor& weight) {
-  const MutexLock lock(guard());
-  const auto found = bound().find(weight.unsafeGetTensorImpl());
-  return found == bound().end() ? std::nullopt : std::optional(found->second);
+// Returns the operations' nodes in the graph that ends at `roots`.
+std::vector<GraphNode*> nodes_of(std::span<const at::Tensor> roots) {
+  std::vector<GraphNode*> nodes;
+  std::vector<Node*> open;
+  std::unordered_set<Node*> met;
+  const auto meet = [&](Node* node) {
+    if (node != nullptr && met.insert(node).second) open.push_back(node);
+  };
+  for (const at::Tensor& root : roots) meet(root.grad_fn().get());
+  while (!open.empty()) {
+    Node* node = open.back();
+    open.pop_back();
+    if (auto* own = dynamic_cast<GraphNode*>(node)) nodes.push_back(own);
+    for (const torch::autograd::Edge& edge : node->next_edges()) meet(edge.function.get());
+  }
+  return nodes;
 }
 
 }  // namespace
 
-WeightProducts::WeightProducts(UnitParameters parameters, GradientSink* sink)
-    : parameters_(parameters) {
-  const MutexLock lock(guard());
-  for (const at::Tensor& parameter : parameters_) {
-    LONGSHORE_CHECK(!bound().contains(parameter.unsafeGetTensorImpl())) << "it is bound already";
+WeightProducts::WeightProducts(UnitParameters parameters, std::span<const at::Tensor> roots,
+                               GradientSink* sink)
+    : sink_(sink), nodes_(nodes_of(roots)) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].requires_grad()) continue;
+    parameters_[torch::autograd::impl::gradient_edge(parameters[i])] = static_cast<int32_t>(i);
   }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    bound()[parameters_[i].unsafeGetTensorImpl()] = {sink, static_cast<int32_t>(i)};
+  for (const GraphNode* node : nodes_) {
+    LONGSHORE_CHECK(node->sums() == nullptr) << "another pass runs over this graph";
   }
+  for (GraphNode* node : nodes_) node->set_sums(this);
 }
 
 WeightProducts::~WeightProducts() {
-  const MutexLock lock(guard());
-  for (const at::Tensor& parameter : parameters_) bound().erase(parameter.unsafeGetTensorImpl());
+  for (GraphNode* node : nodes_) node->set_sums(nullptr);
 }
 
-bool WeightProducts::add(const at::Tensor& weight, const at::Tensor& left,
-                         const at::Tensor& right) {
-  const std::optional<Target> target = find(weight);
-  if (!target) return false;
-  target->sink->add_product(target->parameter, left, right);
+bool WeightProducts::add(const torch::autograd::Edge& edge, const at::Tensor& left,
+                         const at::Tensor& right) const {
+  const auto found = parameters_.find(edge);
+  if (found == parameters_.end()) return false;
+  sink_->add_product(found->second, left, right);
   return true;
 }
 

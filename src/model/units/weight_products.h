@@ -1,27 +1,35 @@
 // WeightProducts: adds weight gradients, products of two matrices, to their sums in place, so that
 // no other tensor of a weight's size exists. The code that runs autograd over a unit owns one for
-// that time; the ops' backward calls add() on any thread of autograd. Weights that are not bound
-// get a gradient from autograd as usual.
+// that time; the nodes of the unit's graph call add() on any thread of autograd. Gradients that do
+// not go straight to a parameter of the unit stay with autograd.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "model/ops/graph_operation.h"
 #include "model/units/unit.h"
 
 namespace longshore {
 
-class WeightProducts {
+class WeightProducts final : public ProductSums {
  public:
-  // Binds a unit's leaves `parameters` to the sink. No leaf may be bound twice at a time.
-  WeightProducts(UnitParameters parameters, GradientSink* sink);
+  // Gives itself to the nodes of the graph that ends at `roots`, which must outlive it.
+  // `parameters` are the unit's leaves in this graph. No node may have sums already.
+  WeightProducts(UnitParameters parameters, std::span<const at::Tensor> roots, GradientSink* sink);
   WeightProducts(const WeightProducts&) = delete;
   WeightProducts& operator=(const WeightProducts&) = delete;
-  ~WeightProducts();
+  ~WeightProducts() override;
 
-  // Adds left^T right to the gradient of `weight` and returns true if `weight` is bound. `left` is
-  // [N, rows]; `right` is [N, columns].
-  static bool add(const at::Tensor& weight, const at::Tensor& left, const at::Tensor& right);
+  bool add(const torch::autograd::Edge& edge, const at::Tensor& left,
+           const at::Tensor& right) const override;
 
  private:
-  UnitParameters parameters_;
+  GradientSink* sink_;
+  std::unordered_map<torch::autograd::Edge, int32_t> parameters_;
+  std::vector<GraphNode*> nodes_;
 };
 
 }  // namespace longshore
