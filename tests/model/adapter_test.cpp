@@ -37,7 +37,7 @@ LinearWeights adapted(int64_t in, int64_t out, bool transposed, bool dora = fals
 
 // The formulas of LoRA and DoRA in operations of LibTorch alone. The norms have no gradient.
 at::Tensor plain(const at::Tensor& x, const LinearWeights& one, bool transposed) {
-  const at::Tensor weight = transposed ? one.weight.t() : one.weight;
+  const at::Tensor weight = transposed ? one.weight.stored.t() : one.weight.stored;
   at::Tensor y = at::matmul(x, weight.t());
   if (!one.lora_a.defined()) return y + one.bias;
   y = y + kScaling * at::matmul(at::matmul(x, one.lora_a.t()), one.lora_b.t());
@@ -254,7 +254,7 @@ TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
   at::manual_seed(8);
   const at::Tensor x = at::randn({kRows, kIn}).to(at::kBFloat16).requires_grad_();
   LinearWeights narrow = adapted(kIn, kOut, false, true), wide = narrow;
-  for (auto [own, other] : {std::pair{&narrow.weight, &wide.weight},
+  for (auto [own, other] : {std::pair{&narrow.weight.stored, &wide.weight.stored},
                             {&narrow.bias, &wide.bias},
                             {&narrow.lora_a, &wide.lora_a},
                             {&narrow.lora_b, &wide.lora_b},
@@ -281,7 +281,7 @@ TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
 // An output whose weights are all zero begins with the magnitude 0 and stays zero.
 TEST(AdaptedProducts, OfZeroWeightsAreZero) {
   LinearWeights one = adapted(kIn, kOut, false, true);
-  for (const at::Tensor& tensor : {one.weight, one.lora_b, one.lora_magnitude, one.bias}) {
+  for (const at::Tensor& tensor : {one.weight.stored, one.lora_b, one.lora_magnitude, one.bias}) {
     tensor.detach()[3].zero_();
   }
   const at::Tensor y = linear_group(at::randn({kRows, kIn}), {}, std::array{one}, false)[0];
@@ -303,7 +303,7 @@ TEST(AdaptedMatrixValues, FollowTheFormula) {
     at::manual_seed(9);
     const int64_t in = 2200, out = 700;  // norms read pieces of 2^20 values
     const LinearWeights one = adapted(in, out, transposed, true);
-    const std::vector<float> stored = values_of(one.weight);
+    const std::vector<float> stored = values_of(one.weight.stored);
     const auto read = [&](int64_t begin, std::span<float> part) {
       std::copy_n(stored.begin() + begin, part.size(), part.begin());
     };
@@ -311,7 +311,8 @@ TEST(AdaptedMatrixValues, FollowTheFormula) {
                          values_of(one.lora_a), values_of(one.lora_b));
     const at::Tensor product =
         kScaling * at::matmul(one.lora_b.to(at::kDouble), one.lora_a.to(at::kDouble));
-    const at::Tensor weight = (transposed ? one.weight.t() : one.weight).to(at::kDouble);
+    const at::Tensor weight =
+        (transposed ? one.weight.stored.t() : one.weight.stored).to(at::kDouble);
     const at::Tensor sum = (weight + product).detach(), norms = sum.square().sum(1).sqrt();
     for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, out}, {13, 500}, {699, 1}}) {
       const std::vector<double> found = matrix.norms(read, begin, count);

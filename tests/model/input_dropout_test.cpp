@@ -140,7 +140,7 @@ LinearWeights adapted(int64_t out, bool transposed, bool dora, const InputDropou
 
 void append_tensors(std::vector<at::Tensor>& list, const LinearWeights& one) {
   for (const at::Tensor& tensor :
-       {one.weight, one.bias, one.lora_a, one.lora_b, one.lora_magnitude}) {
+       {one.weight.stored, one.bias, one.lora_a, one.lora_b, one.lora_magnitude}) {
     if (tensor.defined()) list.push_back(tensor);
   }
 }
@@ -148,7 +148,7 @@ void append_tensors(std::vector<at::Tensor>& list, const LinearWeights& one) {
 // The formula of PEFT with dropout in operations of LibTorch, in double. It reads the same leaves.
 at::Tensor plain(const at::Tensor& x, const LinearWeights& one, bool transposed) {
   const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
-  const at::Tensor weight = transposed ? wide(one.weight).t() : wide(one.weight);
+  const at::Tensor weight = transposed ? wide(one.weight.stored).t() : wide(one.weight.stored);
   const at::Tensor base = at::matmul(x, weight.t()) + wide(one.bias);
   if (!one.lora_a.defined()) return base;
   const at::Tensor mask = kept_of(one.lora_dropout, x.size(1)).to(at::kDouble);
@@ -247,7 +247,7 @@ TEST(ProductsWithDropout, InBf16AreCloseToTheFormula) {
     at::Tensor x = leaf({kRows, kIn});
     LinearWeights one = adapted(kOut, false, dora, dropout_of(keys_of(kRows), kShare));
     for (at::Tensor* tensor :
-         {&x, &one.weight, &one.bias, &one.lora_a, &one.lora_b, &one.lora_magnitude}) {
+         {&x, &one.weight.stored, &one.bias, &one.lora_a, &one.lora_b, &one.lora_magnitude}) {
       narrow(*tensor);
     }
     std::vector<at::Tensor> inputs{x};

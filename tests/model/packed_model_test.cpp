@@ -1,5 +1,5 @@
-// Packed experts: a unit over packed matrices has the bits of the unit over their values, whole and
-// in groups, and each expert's matrix is packed by itself.
+// Packed units: a unit over packed matrices has the bits of the unit over their values, whole and
+// in groups, each expert's matrix is packed by itself, and one matrix is unpacked at a time.
 #include "model/models/packed_model.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,8 @@
 
 #include "base/json.h"
 #include "base/mxfp4.h"
+#include "device/counting_allocator.h"
+#include "device/device_memory.h"
 #include "model/families/families.h"
 #include "model/families/random_init.h"
 #include "model/parameters/model_spec.h"
@@ -144,6 +146,136 @@ TEST(PackedModel, GivesExpertsTheBitsOfTheUnpackedValues) {
       expect_bits_of_values("tiny-gpt-oss", PackedFormat::kMxfp4, compute, cut);
     }
   }
+}
+
+// Runs forward and backward of a block by autograd, and returns the outputs, the gradient of the
+// input and those of the adapters.
+Carry run_block(const Unit& unit, const ModelSpec& spec, UnitId id,
+                const std::vector<at::Tensor>& parameters, const at::Tensor& h) {
+  std::vector<at::Tensor> leaves = make_leaves(parameters);
+  const UnitSpec& of_unit = spec.unit(id);
+  for (size_t i = 0; i < of_unit.parameters.size(); ++i) {
+    if (!of_unit.parameters[i].frozen) leaves[i].requires_grad_(true);
+  }
+  MicroBatch batch;
+  batch.positions = at::arange(h.size(0), at::kLong);
+  batch.document_starts = {0, h.size(0)};
+  std::map<std::string, at::Tensor> sums;
+  NamedSink sink(spec, id, sums);
+  const Carry in{h.detach().requires_grad_(true)};
+  Carry all;
+  {
+    const at::AutoGradMode grad_mode(true);
+    all = unit.forward(leaves, in, batch);
+  }
+  const Carry grad{at::ones_like(all.front())};
+  const Carry of_in = autograd_backward(leaves, in, all, grad, /*want_grad_in=*/true, sink);
+  all.insert(all.end(), of_in.begin(), of_in.end());
+  for (const auto& [name, sum] : sums) all.push_back(sum);
+  return all;
+}
+
+// The second block of a small Llama, its matrices frozen and packed, with and without adapters.
+struct PackedBlock {
+  PackedBlock(bool dora, PackedFormat format, DType compute) {
+    at::manual_seed(11);
+    arch = preset("tiny-llama");
+    arch.adapter.rank = 4;
+    arch.adapter.scaling = 2.0;
+    arch.adapter.magnitudes = dora;
+    arch.adapter.targets = {{1, Module::kQuery}, {1, Module::kUp}, {1, Module::kDown}};
+    ModelSpec spec = make_model_spec(arch, {});
+    for (UnitSpec& unit : spec.units) {
+      for (ParamSpec& parameter : unit.parameters) parameter.frozen = !parameter.adapter;
+    }
+    plain = std::make_unique<DecoderModel>(arch, spec, UnitCut{});
+    packed =
+        std::make_unique<PackedModel>(plain.get(), Packing{.format = format, .compute = compute});
+    type = compute == DType::kF32 ? at::kFloat : at::kBFloat16;
+    both = parameters_of(packed->spec().unit(id), format, type);
+    h = at::randn({kTokens, arch.hidden}).to(type);
+  }
+  Carry run(const Model& model, const std::vector<at::Tensor>& parameters) const {
+    return run_block(model.unit(id), model.spec(), id, parameters, h);
+  }
+
+  ArchSpec arch;
+  UnitId id{2};
+  std::unique_ptr<DecoderModel> plain;
+  std::unique_ptr<PackedModel> packed;
+  at::ScalarType type = at::kFloat;
+  Both both;
+  at::Tensor h;
+};
+
+// The products of a block unpack in forward and again in backward, with LoRA and with DoRA.
+TEST(PackedModel, GivesABlockTheBitsOfTheUnpackedValues) {
+  for (const PackedFormat format : {PackedFormat::kNf4, PackedFormat::kFp8}) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const bool dora : {false, true}) {
+        const PackedBlock block(dora, format, compute);
+        const Carry got = block.run(*block.packed, block.both.packed);
+        const Carry expected = block.run(*block.plain, block.both.values);
+        ASSERT_EQ(got.size(), 2 + 3 * (dora ? 3u : 2u));
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_TRUE(at::equal(got[i], expected[i])) << name_of(format) << dora << " " << i;
+          EXPECT_GT(got[i].abs().sum().item<double>(), 0.0) << i;
+        }
+      }
+    }
+  }
+}
+
+// Returns the most bytes that LibTorch's tensors take while `work` runs.
+template <typename Work>
+Bytes peak_of(const Work& work) {
+  const DeviceMemory memory(kGiB, 0);
+  const WorkspaceBudget budget(memory);
+  work();
+  return memory.usage().workspace.tensors_peak;
+}
+
+// Beside what the unpacked block needs, a packed one needs room for its largest matrix, not for
+// all.
+TEST(PackedModel, UnpacksOneMatrixOfABlockAtATime) {
+  const PackedBlock block(false, PackedFormat::kNf4, DType::kF32);
+  Bytes largest = 0, all = 0;
+  for (const at::Tensor& values : block.both.values) {
+    if (values.dim() != 2) continue;
+    largest = std::max(largest, static_cast<Bytes>(values.nbytes()));
+    all += static_cast<Bytes>(values.nbytes());
+  }
+  const Bytes plain = peak_of([&] { block.run(*block.plain, block.both.values); });
+  const Bytes packed = peak_of([&] { block.run(*block.packed, block.both.packed); });
+  EXPECT_GT(all, 3 * largest) << "the test means something";
+  EXPECT_GT(packed, plain);
+  EXPECT_LE(packed - plain, largest);
+}
+
+// At most both matrices of one expert are unpacked at a time, however many experts have tokens.
+TEST(PackedModel, UnpacksOneExpertAtATime) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(5);
+  const ArchSpec arch = preset("tiny-gpt-oss");
+  const DecoderModel plain(arch, frozen_spec(arch), {.halves = {0}});
+  const PackedModel packed(&plain, {.format = PackedFormat::kMxfp4, .compute = DType::kF32});
+  const auto experts = std::ranges::find_if(packed.spec().units, [](const UnitSpec& unit) {
+    return unit.name.starts_with("block.0.experts");
+  });
+  ASSERT_NE(experts, packed.spec().units.end());
+  const Both both = parameters_of(*experts, PackedFormat::kMxfp4, at::kFloat);
+  const at::Tensor h = at::randn({64, arch.hidden});
+  Bytes of_one = 0;
+  for (const at::Tensor& values : both.values) {
+    if (values.dim() == 3) of_one += static_cast<Bytes>(values.nbytes()) / values.size(0);
+  }
+  const auto peak = [&](const Model& model, const std::vector<at::Tensor>& parameters) {
+    return peak_of([&] { run(model, {experts->id}, {parameters}, h); });
+  };
+  const Bytes of_values = peak(plain, both.values), of_packed = peak(packed, both.packed);
+  EXPECT_GT(of_packed, of_values);
+  EXPECT_LE(of_packed - of_values, of_one);
 }
 
 // Routers, biases and norms stay as they are. A group of experts is rows of the whole parameter,

@@ -56,8 +56,8 @@ struct Layers {
     for (at::Tensor& parameter : parameters) parameter.requires_grad_(true);
   }
   at::Tensor forward(const at::Tensor& x, Values values = Values::kComputed) const {
-    const std::array weights{LinearWeights{parameters[0], parameters[1]},
-                             LinearWeights{parameters[2], parameters[3]}};
+    const std::array weights{LinearWeights{{parameters[0]}, parameters[1]},
+                             LinearWeights{{parameters[2]}, parameters[3]}};
     const std::vector<at::Tensor> inner = linear_group(x, {}, weights, transposed);
     return activate_and_project(inner[0], inner[1], {parameters[4], {}}, Activation::kSilu,
                                 transposed, values);
@@ -154,11 +154,12 @@ TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
       const at::Tensor x = leaf({kRows, kHidden});
       NormWeights norm{leaf({kHidden}), {}, kind, 1e-5};
       if (kind == NormKind::kLayer) norm.bias = leaf({kHidden});
-      const std::array weights{LinearWeights{leaf({8, kHidden}), leaf({8})},
-                               LinearWeights{leaf({16, kHidden}), leaf({16})}};
+      const std::array weights{LinearWeights{{leaf({8, kHidden})}, leaf({8})},
+                               LinearWeights{{leaf({16, kHidden})}, leaf({16})}};
       std::vector<at::Tensor> inputs{x, norm.weight};
       if (norm.bias.defined()) inputs.push_back(norm.bias);
-      for (const LinearWeights& one : weights) inputs.insert(inputs.end(), {one.weight, one.bias});
+      for (const LinearWeights& one : weights)
+        inputs.insert(inputs.end(), {one.weight.stored, one.bias});
       const std::vector<at::Tensor> grads{at::randn({kRows, 8}, options),
                                           at::randn({kRows, 16}, options)};
       const auto apart =

@@ -57,8 +57,8 @@ ExpertMath::ExpertMath(const ArchSpec& arch, int64_t width)
 
 at::Tensor ExpertMath::part(UnitParameters parameters, int32_t index, int64_t row) const {
   if (index < 0) return {};
-  const at::Tensor whole = parameters[static_cast<size_t>(index)].detach();
-  return row < 0 ? whole : whole.select(0, row);
+  const StoredMatrix matrix = parameters.at(static_cast<size_t>(index));
+  return (row < 0 ? matrix.values() : matrix.values_of(row)).detach();
 }
 
 at::Tensor ExpertMath::gate_of(const at::Tensor& inner) const {
@@ -94,15 +94,14 @@ void ExpertMath::adapter_backward(UnitParameters parameters, const ExpertPlaces:
 }
 
 at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& places,
-                             const at::Tensor& x) const {
+                             const at::Tensor& x, const at::Tensor& gate_up) const {
   at::Tensor out = at::empty({x.size(0), (gated_ ? 2 : 1) * width_}, x.options());
-  if (places.gate_up < 0) {
+  if (gate_up.defined()) {
+    at::mm_out(out, x, transposed_ ? gate_up : gate_up.t());
+  } else {
     at::Tensor gate = gate_of(out), up = up_of(out);
     if (gated_) at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
     at::mm_out(up, x, part(parameters, places.up, places.row).t());
-  } else {
-    const at::Tensor matrix = part(parameters, places.gate_up, places.row);
-    at::mm_out(out, x, transposed_ ? matrix : matrix.t());
   }
   add_adapted(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_, x, out);
   if (places.gate_up_bias >= 0) out.add_(part(parameters, places.gate_up_bias, places.row));
@@ -144,7 +143,8 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
 
 at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& places,
                                const ExpertRows& rows) const {
-  const at::Tensor value = value_of(inner(parameters, places, rows.x));
+  const at::Tensor value =
+      value_of(inner(parameters, places, rows.x, part(parameters, places.gate_up, places.row)));
   const at::Tensor down = part(parameters, places.down, places.row);
   at::Tensor out = at::mm(value, transposed_ ? down : down.t());
   add_adapted(parameters, places.down_adapter, places.adapter_row, down_scaling_, value, out);
@@ -164,14 +164,29 @@ void ExpertMath::add_matrix(GradientSink& sink, int32_t index, int64_t row,
   }
 }
 
+at::Tensor ExpertMath::inner_backward(UnitParameters parameters, const ExpertPlaces& places,
+                                      const at::Tensor& grad, const at::Tensor& gate_up) const {
+  if (gate_up.defined()) return at::mm(grad, transposed_ ? gate_up.t() : gate_up);
+  const auto times = [&](const at::Tensor& left, int32_t index) {
+    return at::mm(left, part(parameters, index, places.row));
+  };
+  if (!gated_) return times(up_of(grad), places.up);
+  at::Tensor x = times(gate_of(grad), places.gate);
+  return x.addmm_(up_of(grad), part(parameters, places.up, places.row));
+}
+
+// The matrix of gate and up stays unpacked between its two products: one more time to unpack it
+// would take longer than the product of a few tokens.
 ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const ExpertPlaces& places,
                                             const ExpertRows& rows, const at::Tensor& grad,
                                             GradientSink& sink) const {
-  at::Tensor inner_values = inner(parameters, places, rows.x);
+  const at::Tensor gate_up = part(parameters, places.gate_up, places.row);
+  at::Tensor inner_values = inner(parameters, places, rows.x, gate_up);
   at::Tensor value = value_of(inner_values);
-  const at::Tensor down = part(parameters, places.down, places.row);
+  at::Tensor down = part(parameters, places.down, places.row);
   // The gradient of the value before the weight; its product with the value gives the weight's.
   at::Tensor grad_value = at::mm(grad, transposed_ ? down.t() : down);
+  down.reset();
   const ExpertPlaces::Adapter& of_down = places.down_adapter;
   if (of_down.a >= 0) {
     const at::Tensor inner_grad = at::mm(grad, part(parameters, of_down.b, places.adapter_row));
@@ -193,19 +208,11 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
   add_bias(sink, places.gate_up_bias, places.row, inner_values);
   if (places.gate_up >= 0) {
     add_matrix(sink, places.gate_up, places.row, inner_values, rows.x);
-    const at::Tensor matrix = part(parameters, places.gate_up, places.row);
-    result.x = at::mm(inner_values, transposed_ ? matrix.t() : matrix);
   } else {
-    const at::Tensor gate = gate_of(inner_values), up = up_of(inner_values);
-    add_matrix(sink, places.gate, places.row, gate, rows.x);
-    add_matrix(sink, places.up, places.row, up, rows.x);
-    const at::Tensor up_matrix = part(parameters, places.up, places.row);
-    if (gated_) {
-      result.x = at::mm(gate, part(parameters, places.gate, places.row)).addmm_(up, up_matrix);
-    } else {
-      result.x = at::mm(up, up_matrix);
-    }
+    add_matrix(sink, places.gate, places.row, gate_of(inner_values), rows.x);
+    add_matrix(sink, places.up, places.row, up_of(inner_values), rows.x);
   }
+  result.x = inner_backward(parameters, places, inner_values, gate_up);
   adapter_backward(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_,
                    inner_values, rows.x, result.x, sink);
   return result;

@@ -54,8 +54,9 @@ class ExpertMath {
  private:
   at::Tensor part(UnitParameters parameters, int32_t index, int64_t row) const;
   // Returns gate and up, [n, 2 * width], in the family's order; without gates up, [n, width].
-  at::Tensor inner(UnitParameters parameters, const ExpertPlaces& places,
-                   const at::Tensor& x) const;
+  // `gate_up` is the matrix of both, undefined if the expert has two.
+  at::Tensor inner(UnitParameters parameters, const ExpertPlaces& places, const at::Tensor& x,
+                   const at::Tensor& gate_up) const;
   at::Tensor gate_of(const at::Tensor& inner) const;  // undefined without gates
   at::Tensor up_of(const at::Tensor& inner) const;
   at::Tensor value_of(const at::Tensor& inner) const;
@@ -63,6 +64,11 @@ class ExpertMath {
   void value_backward(const at::Tensor& grad, const at::Tensor& inner) const;
   void add_matrix(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
                   const at::Tensor& in) const;
+
+  // Returns the gradient of x that flows through the matrices of gate and up. `gate_up` is
+  // inner()'s.
+  at::Tensor inner_backward(UnitParameters parameters, const ExpertPlaces& places,
+                            const at::Tensor& grad, const at::Tensor& gate_up) const;
 
   // Adds scaling * (in A^T) B^T to `out` if there is an adapter.
   void add_adapted(UnitParameters parameters, const ExpertPlaces::Adapter& adapter, int64_t row,

@@ -495,7 +495,7 @@ UnitTraits SparseBlock::traits(const UnitUse& use) const {
 Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
                            const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;
-  return experts_.forward(parameters.subspan(attention_parameters_),
+  return experts_.forward(parameters.from(attention_parameters_),
                           attention_.forward(parameters.first(attention_parameters_), in, batch),
                           batch);
 }
@@ -513,8 +513,8 @@ Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const Mi
   std::iota(expert_parameters.begin(), expert_parameters.end(),
             static_cast<int32_t>(attention_parameters_));
   MappedSink expert_sink(&sink, &expert_parameters);
-  const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
-                                       {h.front().detach()}, batch, grad_out, expert_sink);
+  const Carry grad = experts_.backward(parameters.from(attention_parameters_), {h.front().detach()},
+                                       batch, grad_out, expert_sink);
   Carry grads = autograd_backward(own, leaves, h, grad, /*want_grad_in=*/true, sink);
   // Several layers add to the gradients of keys and values.
   for (size_t i = 1; i < grads.size(); ++i) grads[i] = grads[i].to(at::kFloat);

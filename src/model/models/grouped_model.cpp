@@ -10,17 +10,13 @@
 namespace longshore {
 namespace {
 
-std::vector<at::Tensor> pick(UnitParameters parameters, const std::vector<int32_t>& indices) {
-  std::vector<at::Tensor> picked;
-  for (int32_t index : indices) picked.push_back(parameters[static_cast<size_t>(index)]);
-  return picked;
-}
-
 // Adds a member's leaves to its group's list. A parameter that several members use keeps the leaf
 // of its owner, which comes first.
 void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
                 const std::vector<at::Tensor>& views, std::vector<at::Tensor>& leaves) {
-  const std::vector<at::Tensor> own = member.leaves(pick(views, parameters));
+  std::vector<at::Tensor> own;
+  for (const int32_t index : parameters) own.push_back(views[static_cast<size_t>(index)]);
+  own = member.leaves(own);
   for (size_t i = 0; i < own.size(); ++i) {
     at::Tensor& leaf = leaves.at(static_cast<size_t>(parameters[i]));
     if (!leaf.defined()) leaf = own[i];
@@ -122,8 +118,8 @@ class Chain {
   Carry forward_of(size_t member, UnitParameters parameters, const Carry& in,
                    const MicroBatch& batch) const {
     MicroBatch own;
-    return members_[member].unit->forward(pick(parameters, members_[member].parameters), in,
-                                          batch_of(member, batch, own));
+    const PickedParameters picked(parameters, members_[member].parameters);
+    return members_[member].unit->forward(picked.get(), in, batch_of(member, batch, own));
   }
   static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                                const MicroBatch& batch, const Carry& gradient, GradientSink& sink);
@@ -133,7 +129,8 @@ class Chain {
 
 Carry Chain::member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                              const MicroBatch& batch, const Carry& gradient, GradientSink& sink) {
-  const std::vector<at::Tensor> own = pick(parameters, member.parameters);
+  const PickedParameters picked(parameters, member.parameters);
+  const UnitParameters own = picked.get();
   MappedSink member_sink(&sink, &member.parameters);
   if (member.unit->has_own_backward()) {
     const at::NoGradGuard no_grad;
@@ -201,14 +198,16 @@ class GroupedLoss : public LossUnit {
     return traits;
   }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
-    return loss_->loss(pick(parameters, parameters_), chain_.forward(parameters, in, batch), batch);
+    return loss_->loss(PickedParameters(parameters, parameters_).get(),
+                       chain_.forward(parameters, in, batch), batch);
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool, GradientSink& sink) const override {
     std::vector<Carry> carries = chain_.inputs_and_output(parameters, in, batch);
     MappedSink member_sink(&sink, &parameters_);
-    Result result = loss_->loss_and_gradients(pick(parameters, parameters_), carries.back(), batch,
-                                              scale, /*want_grad_in=*/true, member_sink);
+    Result result =
+        loss_->loss_and_gradients(PickedParameters(parameters, parameters_).get(), carries.back(),
+                                  batch, scale, /*want_grad_in=*/true, member_sink);
     carries.pop_back();
     result.grad_in =
         chain_.backward(parameters, std::move(carries), batch, std::move(result.grad_in), sink);
@@ -216,8 +215,8 @@ class GroupedLoss : public LossUnit {
   }
   at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override {
-    return loss_->logits(pick(parameters, parameters_), chain_.forward(parameters, in, batch),
-                         batch, positions);
+    return loss_->logits(PickedParameters(parameters, parameters_).get(),
+                         chain_.forward(parameters, in, batch), batch, positions);
   }
 
  private:

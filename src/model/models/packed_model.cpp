@@ -40,14 +40,14 @@ ParamSpec packed(ParamSpec parameter, const Packing& packing) {
   return parameter;
 }
 
-// A unit that unpacks its matrices before it runs. A unit with a graph keeps them with it.
+// A unit whose matrices are packed: it knows their forms, and its products unpack them.
 class PackedUnit : public Unit {
  public:
   PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
       : unit_(unit), format_(format) {
     for (const ParamSpec& parameter : spec.parameters) {
-      matrices_.push_back({.shape = parameter.unpacked, .begin = total_});
-      if (!parameter.unpacked.empty()) total_ += align_up(parameter.values(), kBlockElements);
+      const bool packed = !parameter.unpacked.empty();
+      forms_.push_back(packed ? std::make_shared<PackedForm>(format, parameter.unpacked) : nullptr);
     }
   }
 
@@ -59,39 +59,19 @@ class PackedUnit : public Unit {
   }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
-    return unit_->forward(unpacked(parameters), in, batch);
+    return unit_->forward(parameters.stored_as(forms_), in, batch);
   }
   bool has_own_backward() const override { return unit_->has_own_backward(); }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradientSink& sink) const override {
-    return unit_->backward(unpacked(parameters), in, batch, grad_out, sink);
+    return unit_->backward(parameters.stored_as(forms_), in, batch, grad_out, sink);
   }
 
  private:
-  struct Matrix {
-    std::vector<int64_t> shape;  // empty: the parameter is not packed
-    int64_t begin = 0;           // in the unpacked values of the unit
-  };
-
-  // Tied parameters come last and are never packed: they belong to the embedding.
-  std::vector<at::Tensor> unpacked(UnitParameters parameters) const {
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> all(parameters.begin(), parameters.end());
-    const at::Tensor values = at::empty({total_}, all.front().options().requires_grad(false));
-    for (size_t i = 0; i < matrices_.size(); ++i) {
-      if (matrices_[i].shape.empty()) continue;
-      const int64_t count = c10::multiply_integers(matrices_[i].shape);
-      const at::Tensor out = values.narrow(0, matrices_[i].begin, count).view(matrices_[i].shape);
-      fused::unpack(format_, all[i], out);
-      all[i] = out;
-    }
-    return all;
-  }
-
   const Unit* unit_;
   PackedFormat format_;
-  std::vector<Matrix> matrices_;
-  int64_t total_ = 0;
+  // Those of the owned parameters. Tied ones are never packed: they belong to the embedding.
+  std::vector<SharedForm> forms_;
 };
 
 }  // namespace

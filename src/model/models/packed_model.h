@@ -1,7 +1,7 @@
 // PackedModel: a model whose frozen matrices are stored packed (base/packed_format.h): in NF4, as
-// QLoRA does, or in fp8. Tiers, slots and transfers have the packed bytes. A unit unpacks its
-// matrices to temporaries of the compute dtype each time it runs, and computes what the unpacked
-// model computes from these values, to the bit. The run owns it; the other model must outlive it.
+// QLoRA does, or in fp8. Tiers, slots and transfers have the packed bytes. Each product of a unit
+// unpacks its matrix to a temporary of the compute dtype, and computes what the unpacked model
+// computes from these values, to the bit. The run owns it; the other model must outlive it.
 // Compute thread only, except for spec().
 #pragma once
 

@@ -47,7 +47,7 @@ at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions&
   return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
 }
 
-int64_t output_width(const at::Tensor& weight, bool transposed) {
+int64_t output_width(const StoredMatrix& weight, bool transposed) {
   return weight.size(transposed ? 1 : 0);
 }
 
@@ -56,12 +56,13 @@ int64_t output_width(const at::Tensor& weight, bool transposed) {
 constexpr size_t kLinearInputs = 5, kBiasInput = 1, kLoraInput = 2;
 
 void add_inputs(std::vector<at::Tensor>& inputs, const LinearWeights& one) {
-  inputs.insert(inputs.end(), {one.weight, one.bias, one.lora_a, one.lora_b, one.lora_magnitude});
+  inputs.insert(inputs.end(),
+                {one.weight.stored, one.bias, one.lora_a, one.lora_b, one.lora_magnitude});
 }
 
 // Adds what LinearWeights saves. Backward does not read the bias.
 void add_saved(std::vector<at::Tensor*>& saved, LinearWeights& one) {
-  saved.insert(saved.end(), {&one.weight, &one.lora_a, &one.lora_b, &one.lora_magnitude});
+  saved.insert(saved.end(), {&one.weight.stored, &one.lora_a, &one.lora_b, &one.lora_magnitude});
 }
 
 // The inputs are x, the norm's weight and bias, and those of each product.
@@ -107,11 +108,13 @@ struct LinearGroup {
     for (size_t i = 0; i < weights.size(); ++i) {
       const LinearWeights& one = weights[i];
       Lora& lora = adapters[i];
-      if (lora.magnitude.defined()) lora.norms = lora.norms_of(one.weight, transposed);
+      const bool reads = !unread || lora.magnitude.defined();
+      const at::Tensor weight = reads ? one.weight.values() : at::Tensor();
+      if (lora.magnitude.defined()) lora.norms = lora.norms_of(weight, transposed);
       lora_norms.push_back(lora.norms);
       out.push_back(
           unread ? unread_values(x.size(0), output_width(one.weight, transposed), x.options())
-                 : adapted_product(in, one.weight, one.bias, lora, transposed));
+                 : adapted_product(in, weight, one.bias, lora, transposed));
     }
     return out;
   }
@@ -126,12 +129,13 @@ struct LinearGroup {
     std::vector<at::Tensor> inner, a;  // of joined adapters: what flows to x through A
     for (size_t i = 0; i < weights.size(); ++i) {
       const Lora& lora = adapters[i];
-      const at::Tensor& weight = weights[i].weight;
+      const bool reads = through || lora.magnitude.defined();
+      const at::Tensor weight = reads ? weights[i].weight.values() : at::Tensor();
       const size_t place = kFirst + i * kLinearInputs;
       const LoraGradients own =
           lora_gradients(gradients, place + kLoraInput, grads[i], in, weight, lora, transposed);
-      const at::Tensor matrix = transposed ? weight.t() : weight;
       if (through) {
+        const at::Tensor matrix = transposed ? weight.t() : weight;
         sum = i == 0 ? at::mm(own.product, matrix) : sum.addmm_(own.product, matrix);
         if (!joined) own.add_to_input(sum, weight, lora, transposed);
       }
@@ -269,14 +273,14 @@ struct ActivateAndProject {
 
   at::Tensor forward(Values values) {
     Lora lora = Lora::of(down);
-    if (lora.magnitude.defined()) {
-      lora_norms = lora.norms = lora.norms_of(down.weight, transposed);
-    }
-    if (values == Values::kUnread) {
+    const bool unread = values == Values::kUnread;
+    const bool reads = !unread || lora.magnitude.defined();
+    const at::Tensor weight = reads ? down.weight.values() : at::Tensor();
+    if (lora.magnitude.defined()) lora_norms = lora.norms = lora.norms_of(weight, transposed);
+    if (unread) {
       return unread_values(up.size(0), output_width(down.weight, transposed), up.options());
     }
-    return adapted_product(activated(gate, up, activation), down.weight, down.bias, lora,
-                           transposed);
+    return adapted_product(activated(gate, up, activation), weight, down.bias, lora, transposed);
   }
 
   void backward(const Gradients& grads, InputGradients& gradients) {
@@ -284,7 +288,8 @@ struct ActivateAndProject {
     up = up.detach();
     Lora lora = Lora::of(down);
     lora.norms = lora_norms;
-    const at::Tensor& weight = down.weight;
+    const bool reads = gradients.wanted(1) || lora.magnitude.defined();
+    const at::Tensor weight = reads ? down.weight.values() : at::Tensor();
     at::Tensor value = activated(gate, up, activation);
     if (gradients.wanted(kFirst + kBiasInput)) {
       gradients[kFirst + kBiasInput] = row_sum(grads[0]);

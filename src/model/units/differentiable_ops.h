@@ -16,6 +16,7 @@
 #include "model/attention/document_attention.h"
 #include "model/families/arch_spec.h"
 #include "model/units/input_dropout.h"
+#include "model/units/stored_parameters.h"
 
 namespace longshore {
 
@@ -34,14 +35,15 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
   }
 }
 
-// A matrix as the file stores it, and its bias (undefined if none). With an adapter (AdapterSpec)
-// the operations below add lora_scaling * (x A^T) B^T to the product. With a magnitude (DoRA) they
-// multiply this sum, before the bias, by magnitude / norm of W + lora_scaling * B A for each
-// output; the norms are constants in backward. With dropout A reads the x that is kept, and with a
-// magnitude too the output is, as PEFT computes it, W x plus the bias plus what the adapter changes
-// at the x that is kept.
+// A matrix in the file's shape, and its bias (undefined if none). A packed matrix is unpacked just
+// before each of its products, in forward and in backward, and freed after it. With an adapter
+// (AdapterSpec) the operations below add lora_scaling * (x A^T) B^T to the product. With a
+// magnitude (DoRA) they multiply this sum, before the bias, by magnitude / norm of W + lora_scaling
+// * B A for each output; the norms are constants in backward. With dropout A reads the x that is
+// kept, and with a magnitude too the output is, as PEFT computes it, W x plus the bias plus what
+// the adapter changes at the x that is kept.
 struct LinearWeights {
-  at::Tensor weight = {};
+  StoredMatrix weight = {};
   at::Tensor bias = {};
   at::Tensor lora_a = {};          // [rank, in], or undefined
   at::Tensor lora_b = {};          // [out, rank]

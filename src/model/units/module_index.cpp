@@ -27,7 +27,8 @@ LinearWeights ModuleIndex::linear(UnitParameters parameters, Module module,
                                   const MicroBatch& batch) const {
   InputDropout dropout = dropouts_[static_cast<size_t>(module)];
   dropout.keys = batch.dropout_keys;
-  return {.weight = weight(parameters, module),
+  const int32_t place = weight_index(module);
+  return {.weight = place < 0 ? StoredMatrix() : parameters.at(static_cast<size_t>(place)),
           .bias = bias(parameters, module),
           .lora_a = tensor(parameters, module, ParameterRole::kLoraA),
           .lora_b = tensor(parameters, module, ParameterRole::kLoraB),

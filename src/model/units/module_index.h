@@ -21,7 +21,7 @@ class ModuleIndex {
  public:
   // `lora_scaling` is AdapterSpec::scaling.
   explicit ModuleIndex(const std::vector<ModuleParameter>& parameters, double lora_scaling = 1.0);
-  // Undefined if the unit has none.
+  // Undefined if the unit has none; new memory if it is packed.
   at::Tensor weight(UnitParameters parameters, Module module) const {
     return tensor(parameters, module, ParameterRole::kWeight);
   }

@@ -36,8 +36,8 @@ Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry&
   torch::autograd::variable_list inputs, roots, root_gradients;
   std::vector<int32_t> wanted;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].requires_grad()) continue;
-    inputs.push_back(parameters[i]);
+    if (!parameters.stored()[i].requires_grad()) continue;
+    inputs.push_back(parameters.stored()[i]);
     wanted.push_back(static_cast<int32_t>(i));
   }
   if (want_grad_in) inputs.insert(inputs.end(), in.begin(), in.end());

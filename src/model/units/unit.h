@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -28,6 +27,7 @@
 #include "model/losses/preference_loss.h"
 #include "model/losses/token_hits.h"
 #include "model/units/router_load.h"
+#include "model/units/stored_parameters.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -84,10 +84,6 @@ struct MicroBatch {
 
 // The tensors between units: one [T, elements_per_position] for each CarryTensorSpec.
 using Carry = std::vector<at::Tensor>;
-
-// A unit's parameters, owned ones first, then tied ones, in the spec's shapes and the compute
-// dtype.
-using UnitParameters = std::span<const at::Tensor>;
 
 // Receives the parameter gradients of a unit's backward. `parameter` counts owned ones first, then
 // tied ones. Sums are fp32; a frozen parameter's gradient is dropped.
@@ -184,7 +180,9 @@ class UnitCode {
 
 class Unit : public UnitCode {
  public:
-  // Autograd differentiates this in `parameters` and `in`. The first unit gets an empty `in`.
+  // Below, `parameters` are the owned ones, then the tied ones, in the spec's shapes and the
+  // compute dtype. Autograd differentiates this in `parameters` and `in`. The first unit gets an
+  // empty `in`.
   virtual Carry forward(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const = 0;
   // Returns true if the unit computes its gradients itself (such as the embedding): the engine then

@@ -35,8 +35,9 @@ WeightProducts::WeightProducts(UnitParameters parameters, std::span<const at::Te
                                GradientSink* sink)
     : sink_(sink), nodes_(nodes_of(roots)) {
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].requires_grad()) continue;
-    parameters_[torch::autograd::impl::gradient_edge(parameters[i])] = static_cast<int32_t>(i);
+    const at::Tensor& leaf = parameters.stored()[i];
+    if (!leaf.requires_grad()) continue;
+    parameters_[torch::autograd::impl::gradient_edge(leaf)] = static_cast<int32_t>(i);
   }
   for (const GraphNode* node : nodes_) {
     LONGSHORE_CHECK(node->sums() == nullptr) << "another pass runs over this graph";
