@@ -104,9 +104,10 @@ void run(const std::string& folder, int units, int rounds, int threads) {
   write_weights(model, path);
   const auto bytes = static_cast<double>(std::filesystem::file_size(path));
   const SafetensorsFile file = SafetensorsFile::open(path);
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const StateOptions options;
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, options.compute);
   WorkerPool pool(threads);
-  PinnedStore store(layouts, {}, false, &pool);
+  PinnedStore store(layouts, options, false, &pool);
   const auto load = [&](const ParameterReader& read, const ForEachBlock& each_block) {
     load_parameters(sweep_in_order(store, model), model, layouts, Rank(0), read, each_block);
   };

@@ -25,17 +25,12 @@ bool is_resident(const FrozenFileStore::Resident& resident, size_t unit) {
   return !resident.empty() && resident.at(unit);
 }
 
-// Returns the bytes of `elements` of the whole flat parameter in one rank's shard.
-Bytes shard_bytes(const FlatLayout& layout, int64_t elements, const StateOptions& options) {
-  return elements / layout.shard_factor() * width_of(options.compute);
-}
-
 Bytes slots_and_residents(const std::vector<FlatLayout>& layouts,
-                          const FrozenFileStore::Resident& resident, const StateOptions& options) {
-  Bytes sum = FrozenFileStore::planned_slot_bytes(layouts, resident, options);
+                          const FrozenFileStore::Resident& resident) {
+  Bytes sum = FrozenFileStore::planned_slot_bytes(layouts, resident);
   for (size_t u = 0; u < layouts.size(); ++u) {
     if (!is_resident(resident, u)) continue;
-    sum += FrozenFileStore::planned_resident_bytes(layouts[u], options);
+    sum += FrozenFileStore::planned_resident_bytes(layouts[u]);
   }
   return sum;
 }
@@ -65,7 +60,7 @@ FrozenFileStore::FrozenFileStore(const ModelSpec& model, const std::vector<FlatL
     : trained_layouts_(trained_parts(layouts)),
       trained_(trained_layouts_, options, register_with_gpus, pool),
       files_(files),
-      arena_(slots_and_residents(layouts, resident, options), register_with_gpus, *pool),
+      arena_(slots_and_residents(layouts, resident), register_with_gpus, *pool),
       owners_("parameter slot", kSlots),
       places_("place of a resident unit", static_cast<int32_t>(layouts.size())) {
   LONGSHORE_CHECK(files != nullptr && model.units.size() == layouts.size());
@@ -75,32 +70,32 @@ FrozenFileStore::FrozenFileStore(const ModelSpec& model, const std::vector<FlatL
     rest = rest.subspan(taken.size());
     return taken;
   };
-  const Bytes slot_bytes = planned_slot_bytes(layouts, resident, options) / kSlots;
+  const Bytes slot_bytes = planned_slot_bytes(layouts, resident) / kSlots;
   for (int32_t i = 0; i < kSlots; ++i) slots_.push_back(take(slot_bytes));
   reads_.resize(kSlots);
   for (size_t u = 0; u < layouts.size(); ++u) {
     make_unit(model.units[u], layouts[u], shard);
     if (is_resident(resident, u)) {
-      units_.back().resident = take(planned_resident_bytes(layouts[u], options));
+      units_.back().resident = take(planned_resident_bytes(layouts[u]));
     }
   }
 }
 
 void FrozenFileStore::make_unit(const UnitSpec& spec, const FlatLayout& layout, Rank shard) {
   Unit unit;
-  unit.trained_bytes = shard_bytes(layout, layout.trainable_elements(), options());
-  unit.frozen_bytes = shard_bytes(layout, layout.segment(Segment::kFrozen).elements, options());
-  for (const ShardPiece& piece : layout.pieces(shard)) {
-    if (piece.segment != Segment::kFrozen) continue;
+  unit.frozen_bytes = layout.shard_bytes(Segment::kFrozen);
+  unit.trained_bytes = layout.shard_bytes() - unit.frozen_bytes;
+  const Bytes most = kChunkElements * width_of(options().compute);
+  for (const FrozenPiece& piece : layout.frozen_pieces(shard)) {
     const ParamSpec& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
-    // Chunks end at fixed elements of the parameter, so that any number of ranks reads the same.
-    for (int64_t done = 0, count = 0; done < piece.elements; done += count) {
-      const int64_t begin = piece.parameter_begin + done;
-      count = std::min(kChunkElements - begin % kChunkElements, piece.elements - done);
+    // Chunks end at fixed bytes of the parameter, so that any number of ranks reads the same.
+    for (Bytes done = 0, count = 0; done < piece.bytes; done += count) {
+      const Bytes begin = piece.parameter_begin + done;
+      count = std::min(most - begin % most, piece.bytes - done);
       unit.chunks.push_back({.name = parameter.name,
-                             .in_halves = parameter.in_halves,
+                             .type = piece.type,
                              .begin = begin,
-                             .elements = count,
+                             .bytes = count,
                              .place = piece.shard_begin + done});
     }
   }
@@ -110,42 +105,38 @@ void FrozenFileStore::make_unit(const UnitSpec& spec, const FlatLayout& layout, 
 FrozenFileStore::~FrozenFileStore() = default;
 
 Bytes FrozenFileStore::planned_slot_bytes(const std::vector<FlatLayout>& layouts,
-                                          const Resident& resident, const StateOptions& options) {
+                                          const Resident& resident) {
   Bytes largest = 0;
   for (size_t u = 0; u < layouts.size(); ++u) {
     if (is_resident(resident, u)) continue;
-    largest = std::max(largest, planned_resident_bytes(layouts[u], options));
+    largest = std::max(largest, planned_resident_bytes(layouts[u]));
   }
   return kSlots * largest;
 }
 
-Bytes FrozenFileStore::planned_resident_bytes(const FlatLayout& layout,
-                                              const StateOptions& options) {
-  if (layout.segment(Segment::kFrozen).elements == 0) return 0;
-  return align_up(shard_bytes(layout, layout.flat_elements(), options), kSlotAlignment);
+Bytes FrozenFileStore::planned_resident_bytes(const FlatLayout& layout) {
+  if (layout.shard_bytes(Segment::kFrozen) == 0) return 0;
+  return align_up(layout.shard_bytes(), kSlotAlignment);
 }
 
 // Begins to fill the frozen part of the slot; padding between parameters is zero, as in host
 // memory.
 std::shared_ptr<ReadingThreads::Reads> FrozenFileStore::begin_filling(const Unit& unit,
                                                                       std::span<std::byte> slot) {
-  const auto width = static_cast<size_t>(width_of(options().compute));
   const std::span<std::byte> frozen =
       slot.subspan(static_cast<size_t>(unit.trained_bytes), static_cast<size_t>(unit.frozen_bytes));
   size_t end = 0;
   for (const Chunk& chunk : unit.chunks) {
-    const size_t begin = static_cast<size_t>(chunk.place) * width;
+    const auto begin = static_cast<size_t>(chunk.place);
     std::ranges::fill(frozen.subspan(end, begin - end), std::byte{0});
-    end = begin + static_cast<size_t>(chunk.elements) * width;
+    end = begin + static_cast<size_t>(chunk.bytes);
   }
   std::ranges::fill(frozen.subspan(end), std::byte{0});
-  return threads_.begin(std::ssize(unit.chunks), [this, &unit, frozen, width](int64_t i) {
+  return threads_.begin(std::ssize(unit.chunks), [this, &unit, frozen](int64_t i) {
     const Chunk& chunk = unit.chunks[static_cast<size_t>(i)];
-    const std::span<std::byte> out = frozen.subspan(static_cast<size_t>(chunk.place) * width,
-                                                    static_cast<size_t>(chunk.elements) * width);
-    read_bytes_ += chunk.in_halves
-                       ? files_->read(chunk.name, chunk.begin / kHalves, DType::kF32, out)
-                       : files_->read(chunk.name, chunk.begin, options().compute, out);
+    read_bytes_ += files_->read(
+        chunk.name, chunk.type, chunk.begin,
+        frozen.subspan(static_cast<size_t>(chunk.place), static_cast<size_t>(chunk.bytes)));
   });
 }
 

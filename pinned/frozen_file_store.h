@@ -44,9 +44,8 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
 
   // Return parts of the bytes that host_bytes() will report: the slots, and one unit that is
   // resident. The rest is a PinnedStore of the trained parameters.
-  static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts, const Resident& resident,
-                                  const StateOptions& options);
-  static Bytes planned_resident_bytes(const FlatLayout& layout, const StateOptions& options);
+  static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts, const Resident& resident);
+  static Bytes planned_resident_bytes(const FlatLayout& layout);
 
   const StateOptions& options() const override { return trained_.options(); }
   Bytes host_bytes() const override { return trained_.host_bytes() + arena_.size_bytes(); }
@@ -70,13 +69,13 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   // A part of one parameter that one thread reads.
   struct Chunk {
     std::string name;
-    bool in_halves = false;
-    int64_t begin = 0;     // first element, in the whole parameter
-    int64_t elements = 0;  // at most kChunkElements
-    int64_t place = 0;     // first element, in the frozen part of the slot
+    StorageType type = StorageType::kF32;
+    Bytes begin = 0;  // in the whole parameter
+    Bytes bytes = 0;  // at most kChunkElements of the compute dtype
+    Bytes place = 0;  // in the frozen part of the slot
   };
   struct Unit {
-    Bytes trained_bytes = 0, frozen_bytes = 0;  // of the shard, in the compute dtype
+    Bytes trained_bytes = 0, frozen_bytes = 0;  // of the shard
     std::span<std::byte> resident = {};         // the unit's place; empty: it needs a slot
     bool resident_read = false;                 // its frozen part is filled
     std::vector<Chunk> chunks = {};             // in the order of the slot

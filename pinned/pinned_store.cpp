@@ -21,11 +21,6 @@ Bytes slab_bytes(const FlatLayout& layout, const StateOptions& options) {
   return SlabLayout(layout, options).slab_bytes();
 }
 
-// Bytes of the rank's shard of the parameters in the compute dtype.
-Bytes parameter_bytes(const FlatLayout& layout, const StateOptions& options) {
-  return layout.flat_elements() / layout.shard_factor() * width_of(options.compute);
-}
-
 }  // namespace
 
 class PinnedStore::Parameters final : public ParameterLease {
@@ -90,7 +85,7 @@ Bytes PinnedStore::planned_join_bytes(const std::vector<FlatLayout>& layouts,
   if (!needs_join(options)) return 0;
   Bytes largest = 0;
   for (const FlatLayout& layout : layouts) {
-    largest = std::max(largest, parameter_bytes(layout, options));
+    largest = std::max(largest, layout.shard_bytes());
   }
   return align_up(largest, kJoinAlignment);
 }

@@ -18,10 +18,8 @@ UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options)
   has_master_ = region_bytes(options, Segment::kFullMoments, Region::kMaster, kBlockElements) > 0;
   joins_ = !has_master_ && options.compute == DType::kF32;
   direct_ = has_master_ ? options.compute == DType::kF32 : !joins_;
-  const int64_t trainable = layout.shard_elements(Segment::kQuantisedMoments) +
-                            layout.shard_elements(Segment::kFullMoments);
-  trainable_parameter_bytes_ = trainable * width_;
-  parameter_bytes_ = trainable_parameter_bytes_ + layout.shard_elements(Segment::kFrozen) * width_;
+  parameter_bytes_ = layout.shard_bytes();
+  trainable_parameter_bytes_ = parameter_bytes_ - layout.shard_bytes(Segment::kFrozen);
   const SlabLayout slab(layout, options);
   for (const Region region : regions_of(options)) {
     for (const Segment segment : kSegments) {

@@ -50,7 +50,7 @@ class UnitParts {
   // used_bytes is exact; part_bytes is in whole blocks as on the drive.
   Bytes used_bytes(PartRole role) const { return used_[static_cast<size_t>(role)]; }
   Bytes part_bytes(PartRole role) const;
-  // Returns the bytes of the parameter in the device layout: all segments in the compute dtype.
+  // Returns the bytes of the parameter in the device layout, all segments.
   Bytes parameter_bytes() const { return parameter_bytes_; }
   Bytes trainable_parameter_bytes() const { return trainable_parameter_bytes_; }
   // Returns whether the parameters part already has the device layout, without conversion.

@@ -124,7 +124,7 @@ EngineParts::EngineParts(Options options)
     : model(options.model),
       plan(options.plan),
       groups((check_topology(options.groups, plan), options.groups)),
-      layouts(make_layouts(model->spec(), plan.topology.shard_ranks)),
+      layouts(make_layouts(model->spec(), plan.topology.shard_ranks, plan.state.compute)),
       device(device_options(plan, groups), std::make_unique<CpuCopyEngine>(options.cpu_links)),
       pool(plan.optimizer_threads, groups.numa_node),
       tiers(options.make_tiers({.plan = plan,
@@ -436,8 +436,8 @@ void Engine::load(const ParameterReader& read) {
   advance_version();
 }
 
-void Engine::read_shard(Rank shard, const ParameterReader& read) {
-  read_parameters(spec(), parts_.layouts, shard, read,
+void Engine::read_shard(Rank shard, const ParameterReader& read, const PackedReader& read_packed) {
+  read_parameters(spec(), parts_.layouts, shard, read, read_packed,
                   [this](int64_t blocks, const std::function<void(int64_t)>& work) {
                     parts_.pool.for_each_block(blocks, work);
                   });

@@ -118,8 +118,9 @@ class Engine {
 
   // Sets all parameters, zeroes the update rule's state, and counts updates from the first.
   void load(const ParameterReader& read);
-  // Calls `read` as `load` does on the rank that holds this shard, and changes nothing.
-  void read_shard(Rank shard, const ParameterReader& read);
+  // Calls `read` as `load` does on the rank that holds this shard, or `read_packed` for parameters
+  // that are packed, and changes nothing.
+  void read_shard(Rank shard, const ParameterReader& read, const PackedReader& read_packed);
 
   const TierPlan& plan() const { return parts_.plan; }
   const ModelSpec& spec() const { return parts_.spec(); }

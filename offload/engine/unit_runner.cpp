@@ -27,6 +27,24 @@ c10::Storage make_storage(Bytes bytes, c10::Device device) {
                                             c10::DataPtr(nullptr, device), nullptr, false));
 }
 
+// Returns a parameter whose bytes begin there, in its storage type.
+at::Tensor view_of(const c10::Storage& storage, Bytes begin, const ParamSpec& parameter,
+                   DType compute, at::Device device) {
+  const StoredMatrices stored = stored_matrices(parameter, compute);
+  std::vector<int64_t> shape = parameter.shape;
+  at::ScalarType type = at::kByte;
+  if (!is_packed(stored.type)) {
+    type = scalar_type_of(number_of(stored.type));
+  } else if (parameter.stacked) {
+    shape = {stored.count, stored.distance};
+  } else {
+    shape = {stored.bytes};
+  }
+  const auto width = static_cast<Bytes>(c10::elementSize(type));
+  return at::empty({0}, at::TensorOptions().dtype(type).device(device))
+      .set_(storage, begin / width, shape, contiguous_strides(shape));
+}
+
 }  // namespace
 
 at::ScalarType scalar_type_of(DType dtype) {
@@ -42,23 +60,17 @@ at::ScalarType scalar_type_of(DType dtype) {
 }
 
 ParameterViews::ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts,
-                               DType compute, at::Device device)
+                               at::Device device)
     : device_(device) {
   const ModelSpec& spec = model.spec();
-  const at::TensorOptions options =
-      at::TensorOptions().dtype(scalar_type_of(compute)).device(device);
   std::vector<std::vector<at::Tensor>> owned(spec.units.size());
   for (const UnitSpec& unit : spec.units) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
-    storages_.push_back(make_storage(layout.flat_elements() * width_of(compute), device));
+    storages_.push_back(make_storage(layout.flat_bytes(), device));
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      const std::vector<int64_t>& shape = unit.parameters[i].shape;
-      const bool halves = unit.parameters[i].in_halves;
-      const int64_t begin = layout.parameter(static_cast<int32_t>(i)).begin;
+      const Bytes begin = layout.parameter_bytes(static_cast<int32_t>(i)).begin;
       owned[static_cast<size_t>(unit.id.value)].push_back(
-          at::empty({0}, halves ? options.dtype(at::kFloat) : options)
-              .set_(storages_.back(), halves ? begin / kHalves : begin, shape,
-                    contiguous_strides(shape)));
+          view_of(storages_.back(), begin, unit.parameters[i], layout.compute(), device));
     }
   }
   for (const UnitSpec& unit : spec.units) {
@@ -211,7 +223,7 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
     : model_(model),
       spec_(&model->spec()),
       first_kept_(last().value - kept_graphs),
-      views_(*model, *layouts, compute, memory.device),
+      views_(*model, *layouts, memory.device),
       carry_(model->spec(), compute, std::move(memory.carry), memory.device),
       owns_tied_(model->spec().units.size(), false),
       saved_(model->spec().units.size()),

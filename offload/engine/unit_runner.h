@@ -30,7 +30,9 @@ namespace longshore {
 
 class ParameterViews {
  public:
-  ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute,
+  // A parameter is viewed in its storage type: a packed one is its bytes, a stacked one that is
+  // packed a row of bytes for each matrix.
+  ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts,
                  at::Device device = at::kCPU);
 
   at::Device device() const { return device_; }

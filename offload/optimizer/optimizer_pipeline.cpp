@@ -57,8 +57,7 @@ OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients
 OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, const UnitSpec& spec,
                                                      Rank rank) const {
   Unit unit;
-  for (const ShardPiece& piece : layout.pieces(rank)) {
-    if (piece.segment == Segment::kFrozen) continue;
+  for (const ShardPiece& piece : layout.trained_pieces(rank)) {
     const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
     const int32_t group = rule_->group_of(parameter);
     const ArsKey key = rounding_key(rule_->seed(), parameter.name);

@@ -35,17 +35,16 @@ void add_line(HostPlan& plan, const char* name, const std::string& detail, Bytes
 
 // Adds what FrozenFileStore holds beside trained parameters.
 void add_frozen(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
-  const StateOptions& state = sizes.inputs().state;
   size_t kept = 0, all = 0;
   for (size_t i = 0; i < sizes.layouts().size(); ++i) {
-    const Bytes bytes = FrozenFileStore::planned_resident_bytes(sizes.layouts()[i], state);
+    const Bytes bytes = FrozenFileStore::planned_resident_bytes(sizes.layouts()[i]);
     if (bytes == 0) continue;
     ++all;
     if (step.resident.empty() || !step.resident[i]) continue;
     ++kept;
     plan.resident += bytes;
   }
-  const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), step.resident, state);
+  const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), step.resident);
   add_line(plan, "resident frozen parameters",
            std::to_string(kept) + " of " + std::to_string(all) + " units, read once", plan.resident,
            true);
@@ -326,14 +325,14 @@ std::vector<bool> choose_resident(const PlanSizes& sizes, const StepPlan& step,
   std::vector<ResidentUnit> units;
   Bytes all = 0;
   for (const FlatLayout& layout : sizes.layouts()) {
-    units.push_back({.bytes = FrozenFileStore::planned_resident_bytes(layout, inputs.state)});
+    units.push_back({.bytes = FrozenFileStore::planned_resident_bytes(layout)});
     all += units.back().bytes;
   }
   for (const Op& op : step.schedules.train.ops) {
     if (op.kind == OpKind::kReadParameters) ++units[static_cast<size_t>(op.unit.value)].reads;
   }
   // Without a unit that is read there are no slots either.
-  const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), {}, inputs.state);
+  const Bytes slots = FrozenFileStore::planned_slot_bytes(sizes.layouts(), {});
   if (all <= room + slots) room = all;
   std::vector<bool> resident = spread_resident(units, room);
   if (std::ranges::find(resident, true) == resident.end()) return {};

@@ -84,8 +84,8 @@ struct OtherUnits {
   UnitCosts costs;
 };
 
-// The dtypes in which a model's files store its frozen parameters, by name; a parameter without an
-// entry counts as bf16.
+// The dtypes in which a model's files store its frozen parameters, by name; one without an entry
+// counts as bf16. Of packed ones the files' bytes are those that tiers hold.
 using FrozenFiles = std::map<std::string, DType>;
 
 struct PlanInputs {

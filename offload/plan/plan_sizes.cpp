@@ -40,7 +40,7 @@ PlanSizes::PlanSizes(const PlanInputs& inputs)
     : inputs_(inputs),
       model_(*inputs.model),
       runs_(model_, inputs.recompute && inputs.keep_results),
-      layouts_(make_layouts(model_, inputs.topology.shard_ranks)),
+      layouts_(make_layouts(model_, inputs.topology.shard_ranks, inputs.state.compute)),
       positions_(plan_product({inputs.micro_batch, inputs.answers, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
   micro_batches_ = (inputs.sequences_per_step + at_once - 1) / at_once;
@@ -80,7 +80,7 @@ int32_t PlanSizes::gradient_ring() const {
 }
 
 Bytes PlanSizes::gathered_bytes(size_t unit) const {
-  return plan_product({layouts_[unit].flat_elements(), width_of(inputs_.state.compute)});
+  return layouts_[unit].flat_bytes();
 }
 
 Bytes PlanSizes::fetched_bytes(size_t unit) const {
@@ -110,14 +110,16 @@ Bytes PlanSizes::host_gradient_bytes(int32_t ring) const {
 Bytes PlanSizes::file_bytes(size_t unit) const {
   if (!inputs_.frozen_files) return 0;
   Bytes sum = 0;
-  for (const ShardPiece& piece : layouts_[unit].pieces(Rank(0))) {
-    if (piece.segment != Segment::kFrozen) continue;
+  for (const FrozenPiece& piece : layouts_[unit].frozen_pieces(Rank(0))) {
+    if (is_packed(piece.type)) {
+      sum += piece.bytes;
+      continue;
+    }
     const ParamSpec& parameter =
         model_.units[unit].parameters[static_cast<size_t>(piece.parameter)];
-    const auto stored = inputs_.frozen_files->find(parameter.name);
-    const DType unknown = parameter.unpacked.empty() ? DType::kBF16 : inputs_.state.compute;
-    const DType dtype = stored == inputs_.frozen_files->end() ? unknown : stored->second;
-    sum += plan_product({piece.elements / (parameter.in_halves ? kHalves : 1), width_of(dtype)});
+    const auto found = inputs_.frozen_files->find(parameter.name);
+    const DType stored = found == inputs_.frozen_files->end() ? DType::kBF16 : found->second;
+    sum += plan_product({piece.bytes / width_of(number_of(piece.type)), width_of(stored)});
   }
   return sum;
 }

@@ -248,8 +248,7 @@ GradientDrain::GradientDrain(HostGradients* host, CopyEngine* copies,
   }
   for (const FlatLayout& layout : layouts) {
     std::vector<Piece> pieces;
-    for (const ShardPiece& piece : layout.pieces(rank)) {
-      if (piece.segment == Segment::kFrozen) continue;
+    for (const ShardPiece& piece : layout.trained_pieces(rank)) {
       const int64_t before = piece.segment == Segment::kFullMoments
                                  ? layout.shard_elements(Segment::kQuantisedMoments)
                                  : 0;

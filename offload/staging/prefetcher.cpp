@@ -160,8 +160,7 @@ std::span<const std::byte> NodeShards::shard(int32_t member, UnitId unit) const 
 
 void Prefetcher::fetch(const Placed& placed, std::optional<ParameterSlot> parameters) {
   const FlatLayout& flat = layout(placed.unit);
-  const std::span<std::byte> slot =
-      parts_.ring->begin_fill(placed, version_, flat.flat_elements() * static_cast<Bytes>(width()));
+  const std::span<std::byte> slot = parts_.ring->begin_fill(placed, version_, flat.flat_bytes());
   if (parts_.node != nullptr) {
     parts_.node->wait_for(placed.unit, version_);
     for (int32_t member = 0; member < parts_.node->members(); ++member) {
@@ -180,10 +179,10 @@ void Prefetcher::fetch(const Placed& placed, std::optional<ParameterSlot> parame
 void Prefetcher::copy_shard(const FlatLayout& flat, Rank shard, std::span<const std::byte> source,
                             std::span<std::byte> slot) {
   for (Segment segment : kSegments) {
-    const ElementRange own = flat.shard(segment, shard);
-    const size_t bytes = static_cast<size_t>(own.elements) * width();
+    const ByteRange own = flat.shard_place(segment, shard);
+    const auto bytes = static_cast<size_t>(own.bytes);
     if (bytes == 0) continue;
-    parts_.copies->to_device(slot.subspan(static_cast<size_t>(own.begin) * width(), bytes),
+    parts_.copies->to_device(slot.subspan(static_cast<size_t>(own.begin), bytes),
                              source.first(bytes));
     source = source.subspan(bytes);
   }
@@ -194,10 +193,10 @@ void Prefetcher::gather(const Placed& placed) {
   const std::span<std::byte> slot = parts_.ring->filling(placed, version_);
   Communicator::Segments segments;
   for (Segment segment : kSegments) {
-    const ElementRange whole = flat.segment(segment);
-    if (whole.elements == 0) continue;
-    segments.push_back(slot.subspan(static_cast<size_t>(whole.begin) * width(),
-                                    static_cast<size_t>(whole.elements) * width()));
+    const ByteRange whole = flat.segment_bytes(segment);
+    if (whole.bytes == 0) continue;
+    segments.push_back(
+        slot.subspan(static_cast<size_t>(whole.begin), static_cast<size_t>(whole.bytes)));
   }
   parts_.shards->all_gather(std::move(segments), {"parameters", placed.unit}).wait();
   parts_.ring->end_fill(placed, version_);

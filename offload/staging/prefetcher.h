@@ -160,7 +160,6 @@ class Prefetcher {
   const FlatLayout& layout(UnitId unit) const {
     return parts_.layouts->at(static_cast<size_t>(unit.value));
   }
-  size_t width() const { return static_cast<size_t>(width_of(parts_.store->options().compute)); }
 
   Parts parts_;
   StateVersion version_;

@@ -4,22 +4,22 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 
 #include "base/bytes.h"
-#include "base/dtype.h"
+#include "shard/storage_type.h"
 
 namespace longshore {
 
 class FrozenSource {
  public:
   virtual ~FrozenSource() = default;
-  // Fills `out` with elements of a parameter, from `begin` on, in the compute dtype, as a tier in
-  // host memory would hold them. Returns the bytes read from the file. Throws DataError, which
-  // names file and tensor, if they cannot be read or the file changed since the run opened it.
-  virtual Bytes read(const std::string& name, int64_t begin, DType compute,
+  // Fills `out` with bytes of a parameter stored in this type, from `begin` on (FrozenPiece), as a
+  // tier in host memory would hold them: whole numbers, or any bytes of packed matrices. Returns
+  // the bytes read from the file. Throws DataError, which names file and tensor, if they cannot be
+  // read or the file changed since the run opened it.
+  virtual Bytes read(const std::string& name, StorageType type, Bytes begin,
                      std::span<std::byte> out) const = 0;
   // Frees memory that is cached for this parameter, because the run will not read it again. A later
   // read still works, but it may take longer.

@@ -1,7 +1,6 @@
 #include "shard/shard_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/errors.h"
@@ -26,10 +25,14 @@ std::span<T> part(std::span<T> whole, int64_t begin, size_t elements) {
 
 StateSpans state_spans(const StateOptions& options, Segment segment,
                        const std::function<std::span<std::byte>(Region region)>& bytes_of) {
-  StateSpans state = {.master = as_span<float>(bytes_of(Region::kMaster)),
-                      .high = as_span<uint16_t>(bytes_of(Region::kHigh)),
-                      .low = as_span<uint16_t>(bytes_of(Region::kLow)),
-                      .regions = {}};
+  StateSpans state;
+  if (segment == Segment::kFrozen) {
+    state.frozen = bytes_of(frozen_region(options));
+  } else {
+    state.master = as_span<float>(bytes_of(Region::kMaster));
+    state.high = as_span<uint16_t>(bytes_of(Region::kHigh));
+    state.low = as_span<uint16_t>(bytes_of(Region::kLow));
+  }
   for (size_t i = 0; i < options.regions.size(); ++i) {
     state.regions.push_back({moment_format(options, segment, i), bytes_of({Region::kValues, i}),
                              as_span<float>(bytes_of({Region::kScales, i}))});
@@ -55,21 +58,8 @@ void read_values(const StateSpans& state, int64_t begin, std::span<float> values
   }
   const std::span<const uint16_t> high = part(state.high, begin, values.size());
   const std::span<const uint16_t> low = part(state.low, begin, values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = low.empty() ? bf16_to_float(high[i]) : join_master(high[i], low[i]);
-  }
-}
-
-void write_halves(const StateSpans& state, int64_t begin, std::span<const float> values) {
-  const size_t elements = values.size() * static_cast<size_t>(kHalves);
-  check_range(state, begin, elements);
-  std::memcpy(part(state.high, begin, elements).data(), values.data(), values.size_bytes());
-}
-
-void read_halves(const StateSpans& state, int64_t begin, std::span<float> values) {
-  const size_t elements = values.size() * static_cast<size_t>(kHalves);
-  check_range(state, begin, elements);
-  std::memcpy(values.data(), part(state.high, begin, elements).data(), values.size_bytes());
+  LONGSHORE_CHECK(low.size() == high.size()) << "no exact master";
+  for (size_t i = 0; i < values.size(); ++i) values[i] = join_master(high[i], low[i]);
 }
 
 }  // namespace longshore

@@ -27,12 +27,13 @@
 namespace longshore {
 
 // One segment of one unit's shard, as the optimizer sees it. Spans that the format or the segment
-// lacks are empty; the others have equal element counts.
+// lacks are empty; the others have equal element counts. The frozen segment has only its bytes.
 struct StateSpans {
   std::span<float> master;
   std::span<uint16_t> high;
   std::span<uint16_t> low;
   std::vector<MomentSpan> regions = {};  // in the order of the update rule's list
+  std::span<std::byte> frozen = {};      // FrozenPiece counts in them; empty: held elsewhere
 };
 // Makes a segment's spans from the bytes of its regions.
 StateSpans state_spans(const StateOptions& options, Segment segment,
@@ -40,8 +41,8 @@ StateSpans state_spans(const StateOptions& options, Segment segment,
 
 class ShardStore {
  public:
-  // The right to read a unit's parameter bytes in the compute dtype: the shard's segments end to
-  // end. It must not outlive the store.
+  // The right to read a unit's parameter bytes as the device reads them: the shard's segments end
+  // to end. It must not outlive the store.
   class ParameterLease {
    public:
     virtual ~ParameterLease() = default;
@@ -80,7 +81,7 @@ class SlottedStore {
   // Writes changed state from the slot to the drives and frees the slot. In a tier that commits,
   // the commit reports write failures.
   virtual void write_state(UnitId unit, StateSlot slot) = 0;
-  // Reads the unit's parameters to the slot, in the compute dtype.
+  // Reads the unit's parameters to the slot, as the device reads them.
   virtual void read_parameters(UnitId unit, ParameterSlot slot) = 0;
   // Fills `to` from a state slot that was updated and is not yet written.
   virtual void pass_parameters(UnitId unit, StateSlot from, ParameterSlot to) = 0;
@@ -121,19 +122,14 @@ struct StateSweep {
   std::function<void(const Visitor& visit)> each_trained;
 };
 
-// StateValues: reads and writes parameter values in a shard's state, whatever the state format.
-// Loading, checkpoints and export use it. Pure functions over spans.
+// StateValues: reads and writes values of trained parameters in a shard's state, whatever the state
+// format. Loading, checkpoints and export use it. Pure functions over spans.
 
 // Sets elements [begin, begin + values.size()) of a segment: the exact master and its bf16
-// parameter. A frozen segment in bf16 compute has only the bf16 parameter.
+// parameter.
 void write_values(const StateSpans& state, int64_t begin, std::span<const float> values);
 
-// Reads elements [begin, begin + values.size()): masters, or bf16 parameters without a master.
+// Reads the masters of elements [begin, begin + values.size()).
 void read_values(const StateSpans& state, int64_t begin, std::span<float> values);
-
-// These two are for a parameter in halves (ParamSpec::in_halves), whose values are kept to the bit;
-// `begin` counts elements.
-void write_halves(const StateSpans& state, int64_t begin, std::span<const float> values);
-void read_halves(const StateSpans& state, int64_t begin, std::span<float> values);
 
 }  // namespace longshore

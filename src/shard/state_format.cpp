@@ -1,5 +1,7 @@
 #include "shard/state_format.h"
 
+#include "base/errors.h"
+
 namespace longshore {
 namespace {
 
@@ -8,6 +10,14 @@ constexpr Bytes kSlabAlignment = 4096;
 
 size_t index_of(Segment segment) {
   return static_cast<size_t>(segment);
+}
+
+Bytes bytes_in_shard(const FlatLayout& layout, const StateOptions& options, Segment segment,
+                     Region region) {
+  if (segment == Segment::kFrozen) {
+    return region == frozen_region(options) ? layout.shard_bytes(segment) : 0;
+  }
+  return region_bytes(options, segment, region, layout.shard_elements(segment));
 }
 
 }  // namespace
@@ -40,12 +50,8 @@ MomentFormat moment_format(const StateOptions& options, Segment segment, size_t 
 }
 
 Bytes region_bytes(const StateOptions& options, Segment segment, Region region, int64_t elements) {
+  LONGSHORE_CHECK(segment != Segment::kFrozen) << "frozen parameters are counted in bytes";
   const bool fp32_compute = options.compute == DType::kF32;
-  if (segment == Segment::kFrozen) {
-    if (region == Region::kMaster) return fp32_compute ? 4 * elements : 0;
-    if (region == Region::kHigh) return fp32_compute ? 0 : 2 * elements;
-    return 0;
-  }
   const bool split = splits_master(options.format);
   switch (region.kind) {
     case Region::kMaster:
@@ -64,11 +70,11 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
 
 SlabLayout::SlabLayout(const FlatLayout& layout, const StateOptions& options)
     : offsets_(region_count(options)), bytes_(region_count(options)) {
+  LONGSHORE_CHECK(layout.compute() == options.compute) << name_of(layout.compute());
   Bytes cursor = 0;
   for (const Region region : regions_of(options)) {
     for (Segment segment : kSegments) {
-      const Bytes bytes =
-          longshore::region_bytes(options, segment, region, layout.shard_elements(segment));
+      const Bytes bytes = bytes_in_shard(layout, options, segment, region);
       offsets_.at(region.place())[index_of(segment)] = cursor;
       bytes_.at(region.place())[index_of(segment)] = bytes;
       cursor += bytes;

@@ -94,8 +94,15 @@ inline size_t region_count(const StateOptions& options) {
 // Returns the format of a segment's values in the rule's region `index`.
 MomentFormat moment_format(const StateOptions& options, Segment segment, size_t index);
 
-// Returns the bytes of a region for `elements` elements of a segment; 0 if it does not exist.
+// Returns the bytes of a region for `elements` elements of a trained segment; 0 if it does not
+// exist.
 Bytes region_bytes(const StateOptions& options, Segment segment, Region region, int64_t elements);
+
+// Returns the region behind whose trained parameters the frozen segment lies, so that the device's
+// parameter is contiguous (needs_join).
+constexpr Region frozen_region(const StateOptions& options) {
+  return options.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
+}
 
 // Returns whether the parameter that the device reads must be joined from two halves first.
 // Otherwise one region holds it, contiguous over all segments.
@@ -106,7 +113,8 @@ constexpr bool needs_join(const StateOptions& options) {
 // The layout of a unit's shard in its slab. Offsets are bytes from the slab's start.
 class SlabLayout {
  public:
-  // Lays out one rank's shard of `layout`; all ranks' slabs are equal.
+  // Lays out one rank's shard of `layout`, which has the options' compute dtype; all ranks' slabs
+  // are equal.
   SlabLayout(const FlatLayout& layout, const StateOptions& options);
 
   Bytes slab_bytes() const { return slab_bytes_; }  // a multiple of 4096

@@ -9,36 +9,26 @@
 
 namespace longshore {
 
-namespace {
-
-int64_t product_of(const std::vector<int64_t>& shape) {
+int64_t ParamSpec::elements() const {
   int64_t product = 1;
   for (int64_t dimension : shape) product *= dimension;
   return product;
 }
 
-}  // namespace
-
-int64_t ParamSpec::elements() const {
-  return product_of(shape) * (in_halves ? kHalves : 1);
-}
-
-int64_t ParamSpec::values() const {
-  return product_of(unpacked.empty() ? shape : unpacked);
-}
-
 ParamSpec ParamSpec::whole() const {
   ParamSpec all = *this;
-  if (whole_rows > 0) {
-    all.shape.front() = whole_rows;
-    if (!unpacked.empty()) all.unpacked.front() = whole_rows;
-  }
+  if (whole_rows > 0) all.shape.front() = whole_rows;
   all.first_row = all.whole_rows = 0;
   return all;
 }
 
 int64_t ParamSpec::first_element() const {
   return first_row == 0 ? 0 : first_row * (elements() / shape.front());
+}
+
+StorageType ParamSpec::storage(DType compute) const {
+  if (packed) return *packed;
+  return frozen && stays_fp32 ? StorageType::kF32 : storage_of(compute);
 }
 
 bool UnitSpec::has_trainable() const {
@@ -82,7 +72,7 @@ bool ModelSpec::has_dropout() const {
 int64_t ModelSpec::parameter_elements() const {
   int64_t sum = 0;
   for (const UnitSpec& unit : units) {
-    for (const ParamSpec& parameter : unit.parameters) sum += parameter.values();
+    for (const ParamSpec& parameter : unit.parameters) sum += parameter.elements();
   }
   return sum;
 }
@@ -95,15 +85,6 @@ int64_t ModelSpec::trainable_elements() const {
     }
   }
   return sum;
-}
-
-ModelSpec store_in_halves(ModelSpec model, DType compute) {
-  for (UnitSpec& unit : model.units) {
-    for (ParamSpec& parameter : unit.parameters) {
-      parameter.in_halves = parameter.stays_fp32 && parameter.frozen && compute == DType::kBF16;
-    }
-  }
-  return model;
 }
 
 namespace {
@@ -144,8 +125,9 @@ void validate_model_spec(const ModelSpec& model) {
                     (unit.tied.empty() && i + 1 < model.units.size()))
         << unit.name << " runs backward without parameters";
     for (const ParamSpec& parameter : unit.parameters) {
-      LONGSHORE_CHECK(!parameter.in_halves || (parameter.frozen && parameter.whole_rows == 0))
-          << parameter.name << " is in halves";
+      LONGSHORE_CHECK(!parameter.packed ||
+                      (parameter.frozen && parameter.is_matrix() && is_packed(*parameter.packed)))
+          << parameter.name << " is packed";
       const bool is_whole = parameter.whole_rows == 0;
       const bool unique = names.emplace(parameter.name, parameter.first_row).second &&
                           whole.try_emplace(parameter.name, is_whole).first->second == is_whole;

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "shard/storage_type.h"
 
 namespace longshore {
 
@@ -25,12 +26,9 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
-// The elements of bf16 that hold the bits of one fp32 value.
-inline constexpr int64_t kHalves = 2;
-
-// One parameter, in the shape in which the model's files store it and the units compute with it. It
-// may be a piece: consecutive rows of a larger parameter, whose other rows are other pieces with
-// the same name. Names and element offsets that leave the engine refer to the whole parameter.
+// One parameter, in the shape in which the model's files store its values and the units compute
+// with them. It may be a piece: consecutive rows of a larger parameter, whose other rows are other
+// pieces with the same name. Names and offsets that leave the engine refer to the whole parameter.
 struct ParamSpec {
   std::string name;            // the name in the model's files; unique in the model, except for
                                // pieces
@@ -39,27 +37,25 @@ struct ParamSpec {
   bool stacked = false;        // each row is one parameter: one expert's
   bool adapter = false;        // an adapter's matrix, which the model's files do not hold
   bool stays_fp32 = false;     // computed with in fp32 whatever the compute dtype, while frozen
-  // Each value is two elements of bf16 that hold its fp32 bits (store_in_halves). All tiers, slots
-  // and gathers move them as they move other elements; the views of a unit are fp32.
-  bool in_halves = false;
-  bool routes = false;  // a router's matrix, which is small and never packed
+  bool routes = false;         // a router's matrix, which is small and never packed
   // A table of which a position reads one row: its unit multiplies nothing by it.
   bool looked_up = false;
   double dropout = 0.0;  // the share of the matrix's inputs that training drops
   InitSpec init;
-  // The shape of the values, if `shape` counts elements of the compute dtype that hold them packed
-  // (model/packed_model.h), in stacked parameters those of each row; empty: the values are stored
-  // as they are.
-  std::vector<int64_t> unpacked = {};
+  // The packed type of a frozen matrix, or of each matrix of a stacked parameter, whose scales are
+  // in its bytes (model/packed_model.h); nullopt: numbers.
+  std::optional<StorageType> packed = {};
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
 
-  int64_t elements() const;       // of the compute dtype, in layouts; checked for overflow
-  int64_t values() const;         // number of weights: `elements` unless packed or in halves
+  int64_t elements() const;       // number of values
   ParamSpec whole() const;        // the whole parameter that this is a piece of
   int64_t first_element() const;  // offset in the whole parameter
+  // How a run of this compute dtype stores it. Of a trained one this is what the device reads; its
+  // master is exact in every state format.
+  StorageType storage(DType compute) const;
   // Matrices decay by default and may have narrow moments; vectors do neither.
-  bool is_matrix() const { return !unpacked.empty() || shape.size() >= (stacked ? 3U : 2U); }
+  bool is_matrix() const { return shape.size() >= (stacked ? 3U : 2U); }
   bool operator==(const ParamSpec&) const = default;
 };
 
@@ -134,10 +130,6 @@ struct ModelSpec {
   bool has_dropout() const;  // a matrix drops inputs in training
   bool operator==(const ModelSpec&) const = default;
 };
-
-// Returns the model as a run of this compute dtype stores it: in bf16 the frozen parameters that
-// stay fp32 are in halves.
-ModelSpec store_in_halves(ModelSpec model, DType compute);
 
 // Throws CheckFailure if an invariant of ModelSpec is broken.
 void validate_model_spec(const ModelSpec& model);

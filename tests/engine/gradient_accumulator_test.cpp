@@ -35,7 +35,7 @@ class LargeSum : public testing::Test {
   }
 
   const UnitSpec unit_ = make_unit();
-  const FlatLayout layout_{unit_, 1};
+  const FlatLayout layout_{unit_, 1, DType::kF32};
   std::vector<std::byte> memory_ =
       std::vector<std::byte>(static_cast<size_t>(layout_.trainable_elements()) * sizeof(float));
   RunningSum sum_{unit_, layout_, memory_};
@@ -93,7 +93,7 @@ TEST(LargeSumGpu, AddsProductsWithoutRoundingThem) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
   const UnitSpec unit = make_unit();
-  const FlatLayout layout(unit, 1);
+  const FlatLayout layout(unit, 1, DType::kF32);
   const auto arena = make_cuda_arena(align_up(layout.trainable_elements() * 4, 256), 0);
   RunningSum sum(unit, layout, arena->bytes(), gpu_tensors(0));
   sum.clear();

@@ -32,6 +32,7 @@ struct Digest {
         add(std::as_bytes(state.master));
         add(std::as_bytes(state.high));
         add(std::as_bytes(state.low));
+        add(state.frozen);
         for (const MomentSpan& region : state.regions) add(region.values);
       }
     }

@@ -20,7 +20,7 @@ struct SmallRun {
   SmallRun(const Model& small, const ModuleModel& initial, int32_t kept_graphs, int slots,
            int micro_batches)
       : model(&small),
-        layouts(make_layouts(small.spec(), 1)),
+        layouts(make_layouts(small.spec(), 1, DType::kF32)),
         store(layouts,
               {.format = StateFormat::kSplit, .compute = DType::kF32, .drain = DType::kF32}, false,
               &pool) {
@@ -30,7 +30,7 @@ struct SmallRun {
                     });
     Bytes largest = 0;
     for (const FlatLayout& layout : layouts) {
-      largest = std::max(largest, layout.flat_elements() * Bytes{4});
+      largest = std::max(largest, layout.flat_bytes());
     }
     std::vector<std::span<std::byte>> ring_memory;
     for (int i = 0; i < slots; ++i) ring_memory.push_back(take(largest));
@@ -42,7 +42,7 @@ struct SmallRun {
                                                                 .shard = Rank(0)});
     PassInputs inputs;
     for (const FlatLayout& layout : layouts) {
-      inputs.unit_bytes.push_back(layout.flat_elements() * Bytes{4});
+      inputs.unit_bytes.push_back(layout.flat_bytes());
     }
     inputs.slot_bytes.assign(static_cast<size_t>(slots), largest);
     pass = plan_pass(small.spec(), Pass::kTrain, inputs);
@@ -218,7 +218,7 @@ TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
   run.gradients(three_batches(), 1.0);
   // Forward copies 3 units and backward the loss and two units; "second" is still in its slot.
   Bytes units = 0;
-  for (size_t unit : {0, 1, 2, 3, 1, 0}) units += run.layouts[unit].flat_elements() * 4;
+  for (size_t unit : {0, 1, 2, 3, 1, 0}) units += run.layouts[unit].flat_bytes();
   EXPECT_EQ(run.copies.counts().to_device, units);
 }
 

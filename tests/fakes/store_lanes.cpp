@@ -9,6 +9,7 @@
 
 #include "base/number_formats.h"
 #include "shard/shard_store.h"
+#include "tests/fakes/segment_values.h"
 
 namespace longshore::fakes {
 namespace {
@@ -145,14 +146,14 @@ void write_values_of(ShardStore::StateLease& state, const FlatLayout& layout, Un
                      int64_t step) {
   std::vector<float> values;
   for (const Segment segment : kSegments) {
-    const int64_t count = layout.shard_elements(segment);
+    const int64_t count = values_in_shard(layout, segment);
     if (count == 0 || (segment == Segment::kFrozen && step > 0)) continue;
     values.resize(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       values[static_cast<size_t>(i)] = value_of(unit, segment, step, i);
     }
     const StateSpans spans = state.segment(segment);
-    write_values(spans, 0, values);
+    write_segment(spans, layout.compute(), 0, values);
     for (const MomentSpan& region : spans.regions) {
       std::ranges::fill(region.values, static_cast<std::byte>(step % 100));
     }
@@ -163,7 +164,7 @@ std::string parameter_difference(const ShardStore& store, std::span<const std::b
                                  const FlatLayout& layout, UnitId unit, int64_t step) {
   size_t at = 0;
   for (const Segment segment : kSegments) {
-    for (int64_t i = 0; i < layout.shard_elements(segment); ++i, ++at) {
+    for (int64_t i = 0; i < values_in_shard(layout, segment); ++i, ++at) {
       const float value = value_of(unit, segment, step, i);
       const bool same =
           store.options().compute == DType::kF32

@@ -14,6 +14,7 @@
 #include "model/families/families.h"
 #include "model/families/random_init.h"
 #include "model/parameters/model_spec.h"
+#include "shard/flat_layout.h"
 #include "tests/model/plain_runner.h"
 
 namespace longshore {
@@ -58,11 +59,16 @@ struct Both {
 };
 
 void add_packed(const ParamSpec& parameter, PackedFormat format, at::ScalarType type, Both& both) {
-  const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
-  const at::Tensor packed = at::zeros(parameter.shape, type);
-  const at::Tensor values = at::empty(parameter.unpacked, at::kFloat);
+  const std::span<const int64_t> matrix = std::span(parameter.shape).last(2);
+  const DType compute = type == at::kFloat ? DType::kF32 : DType::kBF16;
+  const StoredMatrices stored = stored_matrices(parameter, compute);
+  EXPECT_EQ(stored.type, storage_of(format));
+  EXPECT_EQ(stored.bytes, packed_bytes(format, matrix));
+  at::Tensor packed = at::zeros({stored.count, stored.distance}, at::kByte);
+  if (!parameter.stacked) packed = packed[0];
+  const at::Tensor values = at::empty(parameter.shape, at::kFloat);
   const auto count = static_cast<size_t>(matrix[0] * matrix[1]);
-  const auto row = static_cast<size_t>(parameter.shape.back()) * packed.element_size();
+  const auto row = static_cast<size_t>(stored.distance);
   for (size_t i = 0; i < static_cast<size_t>(values.numel()) / count; ++i) {
     const std::span<std::byte> bytes(static_cast<std::byte*>(packed.mutable_data_ptr()) + i * row,
                                      static_cast<size_t>(packed_bytes(format, matrix)));
@@ -76,7 +82,7 @@ void add_packed(const ParamSpec& parameter, PackedFormat format, at::ScalarType 
 Both parameters_of(const UnitSpec& unit, PackedFormat format, at::ScalarType type) {
   Both both;
   for (const ParamSpec& parameter : unit.parameters) {
-    if (!parameter.unpacked.empty()) {
+    if (parameter.packed) {
       add_packed(parameter, format, type, both);
       continue;
     }
@@ -288,11 +294,12 @@ TEST(PackedModel, PacksTheMatricesOfExpertsOneByOne) {
     const bool attention = parameter.name.ends_with("_proj.weight");
     const bool experts =
         parameter.name.ends_with("_up_proj") || parameter.name.ends_with("down_proj");
-    EXPECT_EQ(!parameter.unpacked.empty(), attention || experts) << parameter.name;
+    EXPECT_EQ(parameter.packed.has_value(), attention || experts) << parameter.name;
     if (!experts) continue;
-    const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
-    EXPECT_EQ(parameter.shape.at(0), arch.moe.experts);
-    const Bytes bytes = 2 * parameter.shape.at(1);
+    const std::span<const int64_t> matrix = std::span(parameter.shape).last(2);
+    const StoredMatrices stored = stored_matrices(parameter, DType::kBF16);
+    EXPECT_EQ(stored.count, arch.moe.experts);
+    const Bytes bytes = stored.distance;
     EXPECT_GE(bytes, packed_bytes(PackedFormat::kNf4, matrix));
     EXPECT_LT(bytes, packed_bytes(PackedFormat::kNf4, matrix) + 512) << "padding";
   }
@@ -302,12 +309,18 @@ TEST(PackedModel, PacksTheMatricesOfExpertsOneByOne) {
   int64_t cut = 0;
   for (const UnitSpec& unit : pieces.spec().units) {
     for (const ParamSpec& piece : unit.parameters) {
-      if (piece.whole_rows == 0 || piece.unpacked.empty()) continue;
+      if (piece.whole_rows == 0 || !piece.packed) continue;
       const auto found =
           std::ranges::find(whole.units.at(1).parameters, piece.name, &ParamSpec::name);
       ASSERT_NE(found, whole.units.at(1).parameters.end()) << piece.name;
       EXPECT_EQ(piece.whole(), *found);
-      EXPECT_EQ(piece.first_element(), piece.first_row * piece.shape.at(1));
+      UnitSpec alone;
+      alone.parameters = {piece};
+      const std::vector<FrozenPiece> bytes =
+          FlatLayout(alone, 1, DType::kBF16).frozen_pieces(Rank(0));
+      ASSERT_EQ(bytes.size(), 1U);
+      EXPECT_EQ(bytes[0].parameter_begin,
+                piece.first_row * stored_matrices(piece, DType::kBF16).distance);
       ++cut;
     }
   }

@@ -64,7 +64,8 @@ class CommittedState : public testing::Test {
   const QuietLog quiet_;
   WorkerPool pool_{1};
   SoloAgreement solo_;
-  std::vector<FlatLayout> layouts_ = make_layouts(fakes::make_small_model(1, false), 1);
+  std::vector<FlatLayout> layouts_ =
+      make_layouts(fakes::make_small_model(1, false), 1, DType::kBF16);
   NvmeStoreOptions options_ = small_store({}, true, 2);
 };
 
@@ -72,8 +73,8 @@ class CommittedState : public testing::Test {
 TEST_F(CommittedState, HoldsUnitsOfSeveralBlocks) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
-  layouts_ = make_layouts(model, 1);
   for (const StateOptions& state : all_state_options()) {
+    layouts_ = make_layouts(model, 1, state.compute);
     for (const bool on_drives : {false, true}) {
       options_ = small_store(state, on_drives, 1);
       options_.geometry.chunk_bytes = 256 * kBlockBytes;

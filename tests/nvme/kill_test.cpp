@@ -44,7 +44,8 @@ TEST(KilledWriter, DISABLED_Writes) {
   const int64_t at_least = std::stoll(argument(kAtLeastFlag));
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(6, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(6, false), 1, DType::kBF16);
   StateFileOptions files;
   files.directories = {directory + "/a", directory + "/b"};
   files.engine = at_least % 2 == 0 ? IoEngine::kThreads : IoEngine::kAuto;

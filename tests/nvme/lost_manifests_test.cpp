@@ -41,7 +41,8 @@ class LostManifests : public testing::Test {
   const QuietLog quiet_;
   WorkerPool pool_{1};
   SoloAgreement solo_;
-  const std::vector<FlatLayout> layouts_ = make_layouts(fakes::make_small_model(1, false), 1);
+  const std::vector<FlatLayout> layouts_ =
+      make_layouts(fakes::make_small_model(1, false), 1, DType::kBF16);
   const NvmeStoreOptions options_ = small_store({}, true, 2);
 };
 

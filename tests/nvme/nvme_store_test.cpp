@@ -40,8 +40,9 @@ TEST(NvmeStore, HoldsWhatWasWrittenOverStepsAndRestarts) {
   WorkerPool pool(2);
   SoloAgreement solo;
   for (const int factor : {1, 2}) {
-    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), factor);
     for (const Case& one : all_cases()) {
+      const std::vector<FlatLayout> layouts =
+          make_layouts(model_with_frozen(), factor, one.state.compute);
       SimDrives sim;
       sim.injectors = {harmless_faults(1, 0.2), harmless_faults(2, 0.2), harmless_faults(3, 0.2)};
       const NvmeStoreOptions options = small_store(one.state, one.parameters_on_drives, one.drives);
@@ -72,10 +73,11 @@ TEST(NvmeStore, HoldsWhatWasWrittenOverStepsAndRestarts) {
 TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(2, false), 1);
-  Bytes elements = 0;
-  for (const FlatLayout& layout : layouts) elements += layout.trainable_elements();
   for (const Case& one : all_cases()) {
+    const std::vector<FlatLayout> layouts =
+        make_layouts(fakes::make_small_model(2, false), 1, one.state.compute);
+    Bytes elements = 0;
+    for (const FlatLayout& layout : layouts) elements += layout.trainable_elements();
     SimDrives sim;
     const NvmeStoreOptions options = small_store(one.state, one.parameters_on_drives, one.drives);
     NvmeStore store(layouts, options, sim.maker(), &pool);
@@ -103,8 +105,8 @@ TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
 TEST(NvmeStore, WritesNothingForALeaseThatOnlyReads) {
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const Case& one : all_cases()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, one.state.compute);
     SimDrives sim;
     NvmeStore store(layouts, small_store(one.state, one.parameters_on_drives, one.drives),
                     sim.maker(), &pool);
@@ -125,8 +127,8 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
   const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const Case& one : all_cases()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, one.state.compute);
     SimDrives sim;
     const NvmeStoreOptions options = small_store(one.state, one.parameters_on_drives, one.drives);
     {
@@ -158,7 +160,7 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
 TEST(NvmeStore, KeepsItsLeasesApart) {
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, DType::kBF16);
   for (const bool on_drives : {false, true}) {
     SimDrives sim;
     NvmeStoreOptions options = small_store({}, on_drives, 1);
@@ -229,7 +231,7 @@ std::vector<Injected> all_faults() {
 TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
   const QuietLog quiet;
   WorkerPool pool(1);
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   const NvmeStoreOptions options = small_store({}, false, 1);
   int64_t runs = 0;
   for (const Injected& injected : all_faults()) {
@@ -280,7 +282,7 @@ void flip_bits(int in_files, int in_manifests) {
   const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   const NvmeStoreOptions options = small_store({}, false, 1);
   SimDrives sim;
   ASSERT_EQ(run_three_steps(layouts, options, sim, pool), 3);
@@ -325,7 +327,8 @@ TEST(LongNvmeStoreFaults, TenThousandFlippedBitsAreFoundBeforeUse) {
 TEST(NvmeStoreFaults, DamageIsNamedWithFileAndOffset) {
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, true), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(1, true), 1, DType::kBF16);
   const NvmeStoreOptions options = small_store({}, false, 1);
   SimDrives sim;
   ASSERT_EQ(run_three_steps(layouts, options, sim, pool), 3);
@@ -351,7 +354,8 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
   const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, true), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(1, true), 1, DType::kBF16);
   const NvmeStoreOptions options = small_store({.format = StateFormat::kSplit}, false, 1);
   SimDrives sim;
   ASSERT_EQ(run_three_steps(layouts, options, sim, pool), 3);
@@ -385,7 +389,8 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
 TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(3, false), 1, DType::kBF16);
   for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
     for (const int drives : {1, 3}) {
       const ScratchDirectory directory;

@@ -32,8 +32,8 @@ class NvmeOneVersion : public testing::Test {
 // Goal: written bytes read back in every format, a step moves the planned bytes, and frozen
 // parameters are written once.
 TEST_F(NvmeOneVersion, HoldsWhatWasWritten) {
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 2);
   for (const StateOptions& state : all_state_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 2, state.compute);
     for (const bool on_drives : {false, true}) {
       SimDrives sim;
       sim.injectors = {harmless_faults(1, 0.2), harmless_faults(2, 0.2), harmless_faults(3, 0.2)};
@@ -55,7 +55,7 @@ TEST_F(NvmeOneVersion, HoldsWhatWasWritten) {
 
 // Goal: bytes that change on the drive between write and read are found, at any offset.
 TEST_F(NvmeOneVersion, FindsFlippedBitsBeforeUse) {
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   SimRandom random(4);
   for (const bool on_drives : {false, true}) {
     const NvmeStoreOptions options = one_version({}, on_drives, 1);
@@ -92,7 +92,7 @@ TEST_F(NvmeOneVersion, FindsFlippedBitsBeforeUse) {
 
 // Goal: with any fault at any operation a step has its bits or ends in an error.
 TEST_F(NvmeOneVersion, FaultsAtEveryOperationEndInBitsOrErrors) {
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   using Kind = SimFault::Kind;
   const std::vector<SimFault> faults = {{.kind = Kind::kError, .error_number = EIO},
                                         {.kind = Kind::kError, .error_number = EAGAIN},
@@ -130,7 +130,7 @@ TEST_F(NvmeOneVersion, FaultsAtEveryOperationEndInBitsOrErrors) {
 
 // Goal: a failed write ends the run at the next commit with the reason.
 TEST_F(NvmeOneVersion, AFailedWriteIsThrown) {
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   SimDrives sim;
   bool broken = false;
   sim.injectors = {[&](int64_t, const BlockOp& op) -> std::optional<SimFault> {
@@ -164,7 +164,7 @@ void expect_refused(NvmeStore& store, const char* why) {
 
 // Goal: the files name their run from the start and never hold a version.
 TEST_F(NvmeOneVersion, ItsFilesAreTheRunsAndHoldNoVersion) {
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   const NvmeStoreOptions options = one_version({}, false, 1);
   for (const bool trained : {false, true}) {
     SimDrives sim;
@@ -191,7 +191,7 @@ TEST_F(NvmeOneVersion, ItsFilesAreTheRunsAndHoldNoVersion) {
 
 // Goal: each mode refuses the other mode's files and leaves them unchanged.
 TEST_F(NvmeOneVersion, NeitherModeTakesTheOthersFiles) {
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   for (const int written_with : {1, 2}) {
     const ScratchDirectory directory;
     StateFileOptions files;

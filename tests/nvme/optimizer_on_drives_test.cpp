@@ -54,6 +54,7 @@ std::string bytes_of_unit(ShardStore& store, int32_t unit) {
       add(spans.master);
       add(spans.high);
       add(spans.low);
+      add(spans.frozen);
       for (const MomentSpan& moment : spans.regions) {
         add(moment.values);
         add(moment.units);
@@ -75,7 +76,7 @@ struct Setting {
 
 void run(const Setting& setting, WorkerPool& pool) {
   const ModelSpec model = model_with_frozen();
-  const std::vector<FlatLayout> layouts = make_layouts(model, setting.ranks);
+  const std::vector<FlatLayout> layouts = make_layouts(model, setting.ranks, setting.state.compute);
   const Rank rank(setting.rank);
   SoloAgreement solo;
 

@@ -83,7 +83,7 @@ struct Pass {
 TEST(LongNvmeStoreSpeed, OfAnUpdatePass) {
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(wide_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(wide_model(), 1, DType::kBF16);
   Bytes elements = 0;
   for (const FlatLayout& layout : layouts) elements += layout.trainable_elements();
   const ScratchDirectory directory;

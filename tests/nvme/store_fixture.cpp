@@ -3,6 +3,7 @@
 #include "base/number_formats.h"
 #include "nvme/drive/drive.h"
 #include "shard/shard_store.h"
+#include "tests/fakes/segment_values.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {
@@ -69,10 +70,11 @@ void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int32
                 int64_t step) {
   const auto state = store.state(UnitId(unit));
   for (const Segment segment : kSegments) {
-    const int64_t count = layouts[static_cast<size_t>(unit)].shard_elements(segment);
+    const FlatLayout& layout = layouts[static_cast<size_t>(unit)];
+    const int64_t count = fakes::values_in_shard(layout, segment);
     if (count == 0 || (segment == Segment::kFrozen && step > 0)) continue;
     const StateSpans spans = state->segment(segment);
-    write_values(spans, 0, values_at(unit, segment, step, count));
+    fakes::write_segment(spans, layout.compute(), 0, values_at(unit, segment, step, count));
     for (size_t i = 0; i < spans.regions[0].f32().size(); ++i) {
       spans.regions[0].f32()[i] = static_cast<float>(step) + static_cast<float>(i % 13);
       spans.regions[1].f32()[i] = static_cast<float>(step) * 2.0f + static_cast<float>(i % 17);
@@ -93,13 +95,13 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
     {
       const auto state = store.state(UnitId(unit));
       for (const Segment segment : kSegments) {
-        const int64_t count = layouts[u].shard_elements(segment);
+        const int64_t count = fakes::values_in_shard(layouts[u], segment);
         if (count == 0) continue;
         const StateSpans spans = state->segment(segment);
         std::vector<float> expected = values_at(unit, segment, step, count);
         std::vector<float> found(static_cast<size_t>(count));
-        read_values(spans, 0, found);
-        const bool rounded = segment == Segment::kFrozen && spans.master.empty();
+        fakes::read_segment(spans, layouts[u].compute(), 0, found);
+        const bool rounded = segment == Segment::kFrozen && layouts[u].compute() == DType::kBF16;
         for (size_t i = 0; i < found.size(); ++i) {
           if (rounded) expected[i] = bf16_to_float(master_high(expected[i]));
           if (found[i] != expected[i]) return where + ": value " + std::to_string(i);
@@ -117,7 +119,8 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
     const std::span<const std::byte> bytes = lease->bytes();
     size_t at = 0;
     for (const Segment segment : kSegments) {
-      for (const float value : values_at(unit, segment, step, layouts[u].shard_elements(segment))) {
+      const int64_t count = fakes::values_in_shard(layouts[u], segment);
+      for (const float value : values_at(unit, segment, step, count)) {
         const bool same =
             store.options().compute == DType::kF32
                 ? reinterpret_cast<const float*>(bytes.data())[at] == value

@@ -55,8 +55,8 @@ TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
   WorkerPool pool(2);
   SoloAgreement solo;
   constexpr int64_t kSteps = 4;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const StateOptions& state : all_state_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, state.compute);
     for (const bool on_drives : {false, true}) {
       for (const int drives : {1, 3}) {
         std::vector<std::unique_ptr<SimMedium>> media;
@@ -90,7 +90,8 @@ TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
 TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(3, false), 1, DType::kBF16);
   NvmeStoreOptions options = small_store({}, true, 2);
   for (const auto& [engine, versions] :
        {std::pair(IoEngine::kAuto, 2), {IoEngine::kThreads, 2}, {IoEngine::kAuto, 1}}) {
@@ -121,7 +122,7 @@ TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
   };
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   NvmeStoreOptions options = small_store({}, true, 2);
   const auto at_first = descriptors();
   for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
@@ -217,7 +218,8 @@ TEST(NvmeStoreThreads, AFetchDoesNotWaitForAnUpdatesRead) {
   std::unique_ptr<SimMedium> medium;
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(3, false), 1, DType::kBF16);
   NvmeStore store(layouts, small_store({}, false, 1), gated(gate, medium), &pool);
   store.start(solo, 1);
   load(store, layouts);
@@ -240,8 +242,8 @@ TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
   std::unique_ptr<SimMedium> medium;
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const StateOptions& state : all_state_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, state.compute);
     NvmeStore store(layouts, small_store(state, true, 1), gated(gate, medium), &pool);
     store.start(solo, 1);
     load(store, layouts);
@@ -285,9 +287,9 @@ TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
   const QuietLog quiet;
   WorkerPool pool(2);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
-  const auto units = static_cast<int32_t>(layouts.size());
   for (const StateOptions& state : all_state_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, state.compute);
+    const auto units = static_cast<int32_t>(layouts.size());
     std::vector<std::unique_ptr<SimMedium>> media;
     NvmeStore store(layouts, small_store(state, true, 3), threaded(media), &pool);
     store.start(solo, 1);
@@ -335,7 +337,8 @@ TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
   std::vector<std::unique_ptr<SimMedium>> media;
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(3, false), 1, DType::kBF16);
   NvmeStore store(layouts, small_store({}, true, 1), threaded(media), &pool);
   store.start(solo, 1);
   load(store, layouts);
@@ -402,7 +405,7 @@ class DeferredSteps {
 TEST(NvmeStoreDeferred, ReadsAfterUpdatesAndLosesNothingAcknowledged) {
   const QuietLog quiet;
   WorkerPool pool(1);
-  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1, DType::kBF16);
   const auto operations = static_cast<int64_t>(3 * (2 * layouts.size() + 1));
   SimRandom random(4);
   for (const bool on_drives : {false, true}) {

@@ -105,8 +105,9 @@ class HeldDrive {
 TEST(UrgentReads, OfParametersPassStateThatWaits) {
   WorkerPool pool(1);
   SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(4, false), 1);
   for (const StateOptions& state : all_state_options()) {
+    const std::vector<FlatLayout> layouts =
+        make_layouts(fakes::make_small_model(4, false), 1, state.compute);
     HeldDrive drive;
     NvmeStore store(layouts, small_store(state, /*parameters_on_drives=*/true, 1), drive.maker(),
                     &pool);

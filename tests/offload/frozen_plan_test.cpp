@@ -51,9 +51,9 @@ TEST(FrozenPlan, CountsSlotsAndReadsOfTheFiles) {
   EXPECT_EQ(plan.step.traffic.nvme_read, 0);
   EXPECT_EQ(plan.step.traffic.nvme_written, 0);
   EXPECT_EQ(plan.host.gradients, host.host.gradients);
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, inputs.state.compute);
   EXPECT_EQ(plan.host.arena, trained_bytes(layouts, inputs.state) +
-                                 FrozenFileStore::planned_slot_bytes(layouts, {}, inputs.state));
+                                 FrozenFileStore::planned_slot_bytes(layouts, {}));
   EXPECT_EQ(host.host.total - plan.host.total, host.host.arena - plan.host.arena);
   Bytes forward = 0;
   for (const Op& op : plan.step.schedules.forward.ops) {
@@ -91,12 +91,12 @@ TEST(FrozenPlan, FillsHostMemoryWithResidentUnits) {
   inputs.fill_host = false;
   const TierPlan none = draft_tier_plan(inputs, made_up_machine());
   inputs.fill_host = true;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, inputs.state.compute);
   Bytes all = 0;
   for (const FlatLayout& layout : layouts) {
-    all += FrozenFileStore::planned_resident_bytes(layout, inputs.state);
+    all += FrozenFileStore::planned_resident_bytes(layout);
   }
-  const Bytes block = FrozenFileStore::planned_resident_bytes(layouts[2], inputs.state);
+  const Bytes block = FrozenFileStore::planned_resident_bytes(layouts[2]);
   Bytes before = none.step.traffic.files_read;
   for (const Bytes room : {2 * block, 2 * block + 1, all / 2, all - 2 * block - 1}) {
     inputs.host_cap = none.host.total + room;

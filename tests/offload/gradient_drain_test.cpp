@@ -32,7 +32,7 @@ ModelSpec make_model() {
 
 struct Fixture {
   ModelSpec model = make_model();
-  std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   WorkerPool pool;
   HostGradients host;
   CpuCopyEngine copies;
@@ -52,8 +52,7 @@ struct Fixture {
                               std::numeric_limits<float>::quiet_NaN());
     std::mt19937 random(static_cast<uint32_t>(unit));
     std::normal_distribution<float> normal(0.0f, 0.1f);
-    for (const ShardPiece& piece : layouts[unit].pieces(Rank(0))) {
-      if (piece.segment == Segment::kFrozen) continue;
+    for (const ShardPiece& piece : layouts[unit].trained_pieces(Rank(0))) {
       const int64_t begin = layouts[unit].parameter(piece.parameter).begin;
       for (int64_t i = 0; i < piece.elements; ++i) {
         values[static_cast<size_t>(begin + i)] = normal(random);
@@ -168,7 +167,7 @@ TEST(GradientDrain, EachRankTakesItsOwnPart) {
   whole.drain_all();
   const double norm = norm_of(whole.drain.finish()).norm;
   constexpr int32_t kRanks = 3;
-  const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks);
+  const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks, DType::kBF16);
   std::vector<double> squares(layouts.size(), 0.0);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     HostGradients gradients(layouts, {.dtype = DType::kBF16}, false, whole.pool);
@@ -181,14 +180,13 @@ TEST(GradientDrain, EachRankTakesItsOwnPart) {
                               std::numeric_limits<float>::quiet_NaN());
       const std::vector<float> values = whole.gradient(u);
       for (int32_t i = 0; i < layouts[u].parameter_count(); ++i) {
-        const ElementRange from = whole.layouts[u].parameter(i);
         if (whole.layouts[u].parameter_segment(i) == Segment::kFrozen) continue;
+        const ElementRange from = whole.layouts[u].parameter(i);
         std::copy_n(values.begin() + from.begin, from.elements,
                     sums.begin() + layouts[u].parameter(i).begin);
       }
       drain.drain(unit, sums);
-      for (const ShardPiece& piece : layouts[u].pieces(Rank(rank))) {
-        if (piece.segment == Segment::kFrozen) continue;
+      for (const ShardPiece& piece : layouts[u].trained_pieces(Rank(rank))) {
         const int64_t host = (piece.segment == Segment::kFullMoments
                                   ? layouts[u].shard_elements(Segment::kQuantisedMoments)
                                   : 0) +
@@ -216,7 +214,7 @@ TEST(GradientDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   constexpr int64_t kRows = 4200, kColumns = 8192;  // four chunks and a part of one
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {kRows, kColumns}));
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   const FlatLayout& layout = layouts[1];
   std::vector<float> values(static_cast<size_t>(layout.trainable_elements()));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -241,7 +239,7 @@ TEST(GradientDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   const int64_t chunk = GradientSums::chunks_on(DeviceKind::kCuda).elements;
   double expected = 0.0;
   int64_t wrong = 0;
-  for (const ShardPiece& piece : layout.pieces(Rank(0))) {
+  for (const ShardPiece& piece : layout.trained_pieces(Rank(0))) {
     double squares = 0.0;
     for (int64_t done = 0; done < piece.elements; done += chunk) {
       const auto count = static_cast<size_t>(std::min(chunk, piece.elements - done));
@@ -276,7 +274,7 @@ TEST(GradientDrain, RefusesAUnitTwiceOrWithAnotherLength) {
 TEST(DrainStaging, HasTwoLargeBuffersOnAGpu) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {4096, 2304}));
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   const auto bytes = [&](DType drain, DeviceKind device) {
     return GradientDrain::planned_staging_bytes(layouts, drain, device);
   };

@@ -27,7 +27,7 @@ TEST(HostGradients, HasAPlaceOfItsOwnForEveryUnit) {
   const ModelSpec model = model_with_frozen();
   WorkerPool pool(2);
   for (const int factor : {1, 3}) {
-    const std::vector<FlatLayout> layouts = make_layouts(model, factor);
+    const std::vector<FlatLayout> layouts = make_layouts(model, factor, DType::kBF16);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       HostGradients host(layouts, {.dtype = dtype}, false, pool);
       Bytes places = 0;
@@ -60,7 +60,7 @@ TEST(HostGradients, HasAPlaceOfItsOwnForEveryUnit) {
 
 // Units use the slots of a ring in rotation.
 TEST(HostGradients, LetsUnitsTakeTurnsInARing) {
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, DType::kBF16);
   WorkerPool pool(1);
   const HostGradientsOptions options{.dtype = DType::kBF16, .ring = 2};
   HostGradients host(layouts, options, false, pool);

@@ -65,7 +65,7 @@ struct Trained {
 
 Trained train(StateFormat format) {
   const ModelSpec model = one_matrix();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   const StateOptions options = {format, DType::kBF16, DType::kF32};
   WorkerPool pool(2);
   PinnedStore store(layouts, options, false, &pool);

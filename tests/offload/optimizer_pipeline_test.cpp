@@ -49,7 +49,7 @@ struct HostShards {
   OptimizerPipeline pipeline;
 
   HostShards(const StateOptions& options, int threads, int32_t ranks = 1, Rank r = Rank(0))
-      : layouts(make_layouts(model, ranks)),
+      : layouts(make_layouts(model, ranks, options.compute)),
         rank(r),
         pool(threads),
         store(layouts, options, false, &pool),
@@ -62,7 +62,7 @@ struct HostShards {
   template <typename UnitExecution>
   void visit_pieces(size_t u, const UnitExecution& execution) {
     const auto state = store.state(UnitId(static_cast<int32_t>(u)));
-    for (const ShardPiece& piece : layouts[u].pieces(rank)) {
+    for (const ShardPiece& piece : layouts[u].trained_pieces(rank)) {
       const StateSpans spans = state->segment(piece.segment);
       execution(model.units[u].parameters[static_cast<size_t>(piece.parameter)], piece, spans);
     }
@@ -81,8 +81,7 @@ struct HostShards {
   void put_gradients(int64_t update) {
     const DType drain = gradients.dtype();
     for (size_t u = 0; u < layouts.size(); ++u) {
-      for (const ShardPiece& piece : layouts[u].pieces(rank)) {
-        if (piece.segment == Segment::kFrozen) continue;
+      for (const ShardPiece& piece : layouts[u].trained_pieces(rank)) {
         const ParamSpec& spec = model.units[u].parameters[static_cast<size_t>(piece.parameter)];
         const std::span<std::byte> shards =
             gradients.segment(UnitId(static_cast<int32_t>(u)), piece.segment);

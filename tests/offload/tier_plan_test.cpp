@@ -72,9 +72,10 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
         EXPECT_EQ(plan.device.total, plan.device.limit) << "auto on the CPU device";
         EXPECT_EQ(memory.workspace_cap(), plan.device.workspace);
         WorkerPool pool(1);
-        const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
+        const PinnedStore store(make_layouts(model, 1, compute), inputs.state, false, &pool);
         EXPECT_EQ(store.host_bytes(), plan.host.arena);
-        const HostGradients gradients(make_layouts(model, 1), {.dtype = compute}, false, pool);
+        const HostGradients gradients(make_layouts(model, 1, compute), {.dtype = compute}, false,
+                                      pool);
         EXPECT_EQ(gradients.host_bytes(), plan.host.gradients);
       }
     }
@@ -95,8 +96,8 @@ TEST(TierPlan, CountsTheHostToTheByte) {
     const bool ring = overlap == UpdateOverlap::kBackward;
     EXPECT_EQ(plan.host.gradient_ring, ring ? 2 : 0);
     EXPECT_EQ(plan.host.gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
-    const HostGradients gradients(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring},
-                                  false, pool);
+    const HostGradients gradients(make_layouts(model, 1, DType::kBF16),
+                                  {DType::kBF16, plan.host.gradient_ring}, false, pool);
     EXPECT_EQ(gradients.host_bytes(), plan.host.gradients);
     const std::string text = format_plan(plan, made_up_machine());
     EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
@@ -306,9 +307,11 @@ TEST(TierPlan, CountsWhatEachStrategySends) {
     inputs.prefetch = 0;
     inputs.topology = make_topology(test.strategy, 4, test.hybrid);
     const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-    const std::vector<FlatLayout> layouts = make_layouts(model, plan.topology.shard_ranks);
-    const int64_t embedding = layouts[0].flat_elements(), head = layouts[3].flat_elements();
-    const int64_t blocks = layouts[1].flat_elements() + layouts[2].flat_elements();
+    const std::vector<FlatLayout> layouts =
+        make_layouts(model, plan.topology.shard_ranks, inputs.state.compute);
+    const int64_t embedding = layouts[0].trainable_elements(),
+                  head = layouts[3].trainable_elements();
+    const int64_t blocks = layouts[1].trainable_elements() + layouts[2].trainable_elements();
     const int64_t all = embedding + blocks + head;
     const int64_t ends = test.strategy == ShardStrategy::kShardGradOp ? embedding : 2 * embedding;
     // With one slot backward gathers all but the head again, which runs both ways at once.

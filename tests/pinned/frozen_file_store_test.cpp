@@ -19,12 +19,14 @@
 namespace longshore {
 namespace {
 
-// Adapters over two frozen blocks: unit 1 has both kinds of parameters, unit 2 only frozen ones.
+// Adapters over two frozen blocks: unit 1 has both kinds of parameters, unit 2 only frozen ones, of
+// which one stays fp32.
 ModelSpec model_with_base() {
   ModelSpec model = fakes::make_small_model(2, false);
   for (const size_t unit : {1, 2}) {
     for (ParamSpec& parameter : model.units[unit].parameters) parameter.frozen = true;
   }
+  model.units[2].parameters[0].stays_fp32 = true;
   model.units[1].parameters.push_back(fakes::make_parameter("adapter", {64, 70}));
   return model;
 }
@@ -36,12 +38,13 @@ float value_of(const std::string& name, int64_t element) {
 // MadeUpFiles: frozen values that are a function of name and element.
 class MadeUpFiles final : public FrozenSource {
  public:
-  Bytes read(const std::string& name, int64_t begin, DType compute,
+  Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override {
     if (fails) throw DataError(place_of(name) + " cannot be read");
+    const DType compute = number_of(type);
     const auto elements = static_cast<int64_t>(out.size()) / width_of(compute);
     for (int64_t i = 0; i < elements; ++i) {
-      const float value = value_of(name, begin + i);
+      const float value = value_of(name, begin / width_of(compute) + i);
       const auto at = static_cast<size_t>(i);
       if (compute == DType::kF32) {
         as_span<float>(out)[at] = value;
@@ -61,14 +64,14 @@ class MadeUpFiles final : public FrozenSource {
 // FilesInTurn: values of unit 2 arrive only after a read of unit 1 has begun.
 class FilesInTurn final : public FrozenSource {
  public:
-  Bytes read(const std::string& name, int64_t begin, DType compute,
+  Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override {
     if (name.starts_with("block.0")) {
       if (!begun_.exchange(true)) first_.set_value();
     } else if (first_seen_.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
       throw DataError("no read of unit 1 began");
     }
-    return files_.read(name, begin, compute, out);
+    return files_.read(name, type, begin, out);
   }
   std::string place_of(const std::string& name) const override { return files_.place_of(name); }
 
@@ -99,15 +102,25 @@ void fill(ShardStore& store, const ModelSpec& model, const std::vector<FlatLayou
           Rank rank) {
   for (const UnitSpec& unit : model.units) {
     const auto state = store.state(unit.id);
-    for (const ShardPiece& piece : layouts[static_cast<size_t>(unit.id.value)].pieces(rank)) {
-      const StateSpans spans = state->segment(piece.segment);
-      if (spans.master.empty() && spans.high.empty()) continue;
+    const FlatLayout& layout = layouts[static_cast<size_t>(unit.id.value)];
+    const auto values_from = [&](int32_t parameter, int64_t begin, int64_t count) {
       std::vector<float> values;
-      const std::string& name = unit.parameters[static_cast<size_t>(piece.parameter)].name;
-      for (int64_t i = 0; i < piece.elements; ++i) {
-        values.push_back(value_of(name, piece.parameter_begin + i));
-      }
-      write_values(spans, piece.shard_begin, values);
+      const std::string& name = unit.parameters[static_cast<size_t>(parameter)].name;
+      for (int64_t i = 0; i < count; ++i) values.push_back(value_of(name, begin + i));
+      return values;
+    };
+    for (const ShardPiece& piece : layout.trained_pieces(rank)) {
+      write_values(state->segment(piece.segment), piece.shard_begin,
+                   values_from(piece.parameter, piece.parameter_begin, piece.elements));
+    }
+    const std::span<std::byte> frozen = state->segment(Segment::kFrozen).frozen;
+    for (const FrozenPiece& piece : layout.frozen_pieces(rank)) {
+      if (frozen.empty()) continue;
+      const Bytes width = width_of(number_of(piece.type));
+      store_numbers(
+          piece.type,
+          values_from(piece.parameter, piece.parameter_begin / width, piece.bytes / width),
+          frozen.subspan(static_cast<size_t>(piece.shard_begin), static_cast<size_t>(piece.bytes)));
     }
   }
 }
@@ -119,13 +132,13 @@ TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
   WorkerPool pool(2);
   const MadeUpFiles files;
   for (const int32_t ranks : {1, 3}) {
-    const std::vector<FlatLayout> layouts = make_layouts(model, ranks);
     const Rank rank(ranks - 1);
     for (const StateOptions& options : all_options()) {
+      const std::vector<FlatLayout> layouts = make_layouts(model, ranks, options.compute);
       PinnedStore host(layouts, options, false, &pool);
       FrozenFileStore store(model, layouts, {}, options, rank, false, &files, &pool);
-      EXPECT_EQ(store.host_bytes(), trained_bytes(layouts, options) +
-                                        FrozenFileStore::planned_slot_bytes(layouts, {}, options));
+      EXPECT_EQ(store.host_bytes(),
+                trained_bytes(layouts, options) + FrozenFileStore::planned_slot_bytes(layouts, {}));
       fill(host, model, layouts, rank);
       fill(store, model, layouts, rank);
       for (const int32_t unit : {2, 1, 2, 0, 1}) {
@@ -148,19 +161,18 @@ TEST(FrozenFileStore, GivesTheBytesOfTheHostTier) {
 TEST(FrozenFileStore, KeepsResidentUnitsAfterOneRead) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(2);
-  const std::vector<FlatLayout> layouts = make_layouts(model, 3);
   for (const size_t kept : {1, 2}) {
-    FrozenFileStore::Resident resident(layouts.size(), false);
+    FrozenFileStore::Resident resident(model.units.size(), false);
     resident[kept] = true;
     const UnitId id(static_cast<int32_t>(kept));
     for (const StateOptions& options : all_options()) {
+      const std::vector<FlatLayout> layouts = make_layouts(model, 3, options.compute);
       const MadeUpFiles files;
       PinnedStore host(layouts, options, false, &pool);
       FrozenFileStore store(model, layouts, resident, options, Rank(1), false, &files, &pool);
-      EXPECT_EQ(store.host_bytes(),
-                trained_bytes(layouts, options) +
-                    FrozenFileStore::planned_slot_bytes(layouts, resident, options) +
-                    FrozenFileStore::planned_resident_bytes(layouts[kept], options));
+      EXPECT_EQ(store.host_bytes(), trained_bytes(layouts, options) +
+                                        FrozenFileStore::planned_slot_bytes(layouts, resident) +
+                                        FrozenFileStore::planned_resident_bytes(layouts[kept]));
       fill(host, model, layouts, Rank(1));
       EXPECT_EQ(store.traffic().files, 0);
       store.parameters(id);
@@ -187,7 +199,7 @@ TEST(FrozenFileStore, KeepsResidentUnitsAfterOneRead) {
 TEST(FrozenFileStore, ReleasesWhatStaysResident) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
-  const std::vector<FlatLayout> layouts = make_layouts(model, 3);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 3, all_options().front().compute);
   FrozenFileStore::Resident resident(layouts.size(), false);
   resident[1] = true;
   const MadeUpFiles files;
@@ -197,9 +209,8 @@ TEST(FrozenFileStore, ReleasesWhatStaysResident) {
   EXPECT_TRUE(files.released.empty());
   store.parameters(UnitId(1));
   std::set<std::string> frozen;
-  for (const ShardPiece& piece : layouts[1].pieces(Rank(1))) {
-    const ParamSpec& parameter = model.units[1].parameters[static_cast<size_t>(piece.parameter)];
-    if (parameter.frozen) frozen.insert(parameter.name);
+  for (const FrozenPiece& piece : layouts[1].frozen_pieces(Rank(1))) {
+    frozen.insert(model.units[1].parameters[static_cast<size_t>(piece.parameter)].name);
   }
   EXPECT_EQ(files.released, frozen);
 }
@@ -207,14 +218,14 @@ TEST(FrozenFileStore, ReleasesWhatStaysResident) {
 // Host memory has the trained state and two slots of the largest shard, nothing of the rest.
 TEST(FrozenFileStore, HoldsOnlyTrainedStateAndSlots) {
   const ModelSpec model = model_with_base();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   const StateOptions options = {StateFormat::kSplit, DType::kBF16, DType::kBF16};
   Bytes trained = 0, largest = 0;
   for (const FlatLayout& layout : layouts) {
     // Half masters twice, and two fp32 moments.
     trained += align_up(layout.trainable_elements() * 12, 4096);
-    if (layout.segment(Segment::kFrozen).elements == 0) continue;
-    largest = std::max(largest, align_up(layout.flat_elements() * 2, 4096));
+    if (layout.shard_bytes(Segment::kFrozen) == 0) continue;
+    largest = std::max(largest, align_up(layout.flat_bytes(), 4096));
   }
   WorkerPool pool(1);
   const MadeUpFiles files;
@@ -227,7 +238,7 @@ TEST(FrozenFileStore, AddsTheTrainedPartWhenTheSlotIsLeased) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
   const MadeUpFiles files;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kF32);
   const StateOptions options = {StateFormat::kFp32, DType::kF32, DType::kF32};
   FrozenFileStore store(model, layouts, {}, options, Rank(0), false, &files, &pool);
   store.read_parameters(UnitId(1), ParameterSlot(0));
@@ -242,7 +253,7 @@ TEST(FrozenFileStore, ReadsTheNextUnitBeforeTheLastReadsHaveEnded) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
   const FilesInTurn files;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kF32);
   const StateOptions options = {StateFormat::kFp32, DType::kF32, DType::kF32};
   PinnedStore host(layouts, options, false, &pool);
   FrozenFileStore store(model, layouts, {}, options, Rank(0), false, &files, &pool);
@@ -259,7 +270,7 @@ TEST(FrozenFileStore, ReportsAWrongSchedule) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
   const MadeUpFiles files;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   store.read_parameters(UnitId(1), ParameterSlot(0));
   EXPECT_THROW(store.read_parameters(UnitId(2), ParameterSlot(0)), CheckFailure);
@@ -273,7 +284,7 @@ TEST(FrozenFileStore, CountsWhatIsReadFromFiles) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
   const MadeUpFiles files;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   Bytes expected = 0;
   for (const ParamSpec& parameter : model.units[2].parameters) expected += 4 * parameter.elements();
@@ -288,7 +299,7 @@ TEST(FrozenFileStore, FreesTheSlotOfAFailedRead) {
   const ModelSpec model = model_with_base();
   WorkerPool pool(1);
   MadeUpFiles files;
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   FrozenFileStore store(model, layouts, {}, {}, Rank(0), false, &files, &pool);
   files.fails = true;
   EXPECT_THROW(store.parameters(UnitId(2)), DataError);

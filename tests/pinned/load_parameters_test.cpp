@@ -50,7 +50,7 @@ void append(std::vector<std::byte>& bytes, std::span<T> values) {
 // Returns all state that loading sets; every byte was 0x5a before.
 std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& options, int32_t ranks,
                               const ForEachBlock& each_block) {
-  const std::vector<FlatLayout> layouts = make_layouts(model, ranks);
+  const std::vector<FlatLayout> layouts = make_layouts(model, ranks, options.compute);
   WorkerPool pool(1);
   PinnedStore store(layouts, options, false, &pool);
   const auto each_span = [&](const auto& visit) {
@@ -61,6 +61,7 @@ std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& option
         visit(std::as_writable_bytes(spans.master));
         visit(std::as_writable_bytes(spans.high));
         visit(std::as_writable_bytes(spans.low));
+        visit(spans.frozen);
         for (const MomentSpan& moment : spans.regions) {
           visit(moment.values);
           visit(std::as_writable_bytes(moment.units));
@@ -96,7 +97,7 @@ TEST(LoadParameters, GivesTheSameBitsOnAnyNumberOfThreads) {
 // Goal: chunks of a unit are read concurrently; the reader here waits for a second one.
 TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
   const ModelSpec model = model_with_chunks();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   WorkerPool pool(2);
   PinnedStore store(layouts, {}, false, &pool);
   std::mutex mutex;
@@ -120,7 +121,7 @@ TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
 // The exception of a reader is rethrown.
 TEST(LoadParameters, ThrowsWhatTheReaderThrew) {
   const ModelSpec model = model_with_chunks();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   WorkerPool pool(3);
   PinnedStore store(layouts, {}, false, &pool);
   const auto read = [](const std::string& name, int64_t begin, std::span<float>) {

@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/number_formats.h"
 #include "shard/shard_store.h"
+#include "tests/fakes/segment_values.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"
 
@@ -44,8 +45,8 @@ TEST(PinnedStore, OwnsExactlyThePlannedBytes) {
   const ModelSpec model = model_with_frozen();
   WorkerPool pool(2);
   for (int factor : {1, 4}) {
-    const std::vector<FlatLayout> layouts = make_layouts(model, factor);
     for (const StateOptions& options : all_options()) {
+      const std::vector<FlatLayout> layouts = make_layouts(model, factor, options.compute);
       const PinnedStore store(layouts, options, false, &pool);
       Bytes slabs = 0;
       for (const FlatLayout& layout : layouts) slabs += SlabLayout(layout, options).slab_bytes();
@@ -59,9 +60,9 @@ TEST(PinnedStore, OwnsExactlyThePlannedBytes) {
 // The device gets the parameters that were written, in every state format.
 TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
   const ModelSpec model = model_with_frozen();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool(2);
   for (const StateOptions& options : all_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model, 1, options.compute);
     PinnedStore store(layouts, options, false, &pool);
     for (size_t u = 0; u < layouts.size(); ++u) {
       const UnitId unit(static_cast<int32_t>(u));
@@ -70,8 +71,8 @@ TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
         const auto state = store.state(unit);
         for (Segment segment : kSegments) {
           const std::vector<float> values =
-              ramp(layouts[u].shard_elements(segment), 1.0f + static_cast<float>(u));
-          write_values(state->segment(segment), 0, values);
+              ramp(fakes::values_in_shard(layouts[u], segment), 1.0f + static_cast<float>(u));
+          fakes::write_segment(state->segment(segment), options.compute, 0, values);
           expected.insert(expected.end(), values.begin(), values.end());
         }
       }
@@ -94,9 +95,9 @@ TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
 TEST(PinnedStore, JoinsMastersOfSeveralBlocks) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool(2);
   for (const StateOptions& options : all_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model, 1, options.compute);
     PinnedStore store(layouts, options, false, &pool);
     const int64_t elements = layouts[1].shard_elements(Segment::kQuantisedMoments);
     ASSERT_GT(elements, int64_t{2} << 18);
@@ -117,7 +118,7 @@ TEST(PinnedStore, JoinsMastersOfSeveralBlocks) {
 // Units do not overlap.
 TEST(PinnedStore, KeepsUnitsApart) {
   const ModelSpec model = model_with_frozen();
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1, DType::kBF16);
   WorkerPool pool(1);
   PinnedStore store(layouts, {}, false, &pool);
   for (size_t u = 0; u < layouts.size(); ++u) {
@@ -130,13 +131,18 @@ TEST(PinnedStore, KeepsUnitsApart) {
           value = static_cast<uint16_t>(u + 1);
         }
       }
+      for (std::byte& byte : spans.frozen) {
+        ASSERT_EQ(byte, std::byte{0}) << "unit " << u << " overlaps an earlier one";
+        byte = static_cast<std::byte>(u + 1);
+      }
     }
   }
 }
 
 // A unit's state is leased once, and not while its parameters are.
 TEST(PinnedStore, LeasesAUnitsStateOnceAndNotBesideItsParameters) {
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(1, false), 1, DType::kBF16);
   WorkerPool pool(1);
   PinnedStore store(layouts, {}, false, &pool);
   {
@@ -153,7 +159,8 @@ TEST(PinnedStore, LeasesAUnitsStateOnceAndNotBesideItsParameters) {
 
 // The join region belongs to one lease at a time.
 TEST(PinnedStore, LendsTheJoinRegionToOneLeaseAtATime) {
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
+  const std::vector<FlatLayout> layouts =
+      make_layouts(fakes::make_small_model(1, false), 1, DType::kF32);
   WorkerPool pool(1);
   PinnedStore store(layouts, {StateFormat::kSplit, DType::kF32, DType::kF32}, false, &pool);
   {
@@ -206,8 +213,8 @@ TEST(WorkerPool, HandsTheExceptionOfABlockToItsOwner) {
 // Goal: lanes use different units concurrently, and every lane gets the bytes of its step.
 TEST(PinnedStore, ServesItsLanesAtOnce) {
   WorkerPool pool(2);
-  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const StateOptions& options : all_options()) {
+    const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1, options.compute);
     PinnedStore store(layouts, options, false, &pool);
     for (size_t u = 0; u < layouts.size(); ++u) {
       fakes::write_unit(store, layouts[u], UnitId(static_cast<int32_t>(u)), 0);

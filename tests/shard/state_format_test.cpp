@@ -29,9 +29,14 @@ std::vector<StateOptions> all_options() {
 
 // Returns the bytes of a block of 256 elements.
 Bytes state_bytes(const StateOptions& options, Segment segment) {
+  UnitSpec unit;
+  unit.parameters = {fakes::make_parameter("frozen", {kBlockElements}, true)};
+  const SlabLayout frozen(FlatLayout(unit, 1, options.compute), options);
   Bytes sum = 0;
-  for (const Region region : regions_of(options))
-    sum += region_bytes(options, segment, region, kBlockElements);
+  for (const Region region : regions_of(options)) {
+    sum += segment == Segment::kFrozen ? frozen.bytes(region, segment)
+                                       : region_bytes(options, segment, region, kBlockElements);
+  }
   return sum;
 }
 
@@ -87,9 +92,10 @@ TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) 
   for (const StateOptions& options : all_options()) {
     if (needs_join(options)) continue;
     const Region home = options.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
-    for (Segment segment : kSegments) {
+    for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       EXPECT_EQ(region_bytes(options, segment, home, 1), width_of(options.compute));
     }
+    EXPECT_EQ(frozen_region(options), home);
   }
 }
 
@@ -117,16 +123,21 @@ TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
   unit.parameters = {fakes::make_parameter("a", {100, 100}), fakes::make_parameter("b", {77}),
                      fakes::make_parameter("c", {64, 65}, true)};
   for (int factor : {1, 3}) {
-    const FlatLayout layout(unit, factor);
     for (const StateOptions& options : all_options()) {
+      const FlatLayout layout(unit, factor, options.compute);
       const SlabLayout slab(layout, options);
       Bytes cursor = 0;
       for (const Region region : regions_of(options)) {
         Bytes sum = 0;
         for (Segment segment : kSegments) {
           EXPECT_EQ(slab.offset(region, segment), cursor);
-          EXPECT_EQ(slab.bytes(region, segment),
-                    region_bytes(options, segment, region, layout.shard_elements(segment)));
+          if (segment == Segment::kFrozen) {
+            const bool holds = region == frozen_region(options);
+            EXPECT_EQ(slab.bytes(region, segment), holds ? layout.shard_bytes(segment) : 0);
+          } else {
+            EXPECT_EQ(slab.bytes(region, segment),
+                      region_bytes(options, segment, region, layout.shard_elements(segment)));
+          }
           cursor += slab.bytes(region, segment);
           sum += slab.bytes(region, segment);
         }
@@ -188,12 +199,10 @@ TEST(StateValues, KeepBf16ValuesOfFrozenSegmentsExactly) {
   for (uint32_t bits = 0; bits < 0x10000; bits += 3) {
     values.push_back(bf16_to_float(static_cast<uint16_t>(bits)));
   }
-  std::vector<uint16_t> high(values.size());
+  std::vector<std::byte> frozen(2 * values.size());
   std::vector<float> read(values.size());
-  StateSpans frozen;
-  frozen.high = high;
-  write_values(frozen, 0, values);
-  read_values(frozen, 0, read);
+  store_numbers(StorageType::kBF16, values, frozen);
+  load_numbers(StorageType::kBF16, frozen, read);
   expect_same_bits(read, values);
 }
 

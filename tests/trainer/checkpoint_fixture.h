@@ -77,7 +77,7 @@ class RankState {
  public:
   RankState(ModelSpec spec, StateOptions options, int32_t ranks = 1, int32_t rank = 0)
       : spec_(std::move(spec)),
-        layouts_(make_layouts(spec_, ranks)),
+        layouts_(make_layouts(spec_, ranks, options.compute)),
         rank_(rank),
         store_(layouts_, options, false, &pool_) {}
 
@@ -143,7 +143,8 @@ class RankState {
   void visit(UnitExecution visit_piece) {
     for (const UnitSpec& unit : spec_.units) {
       const auto lease = store_.state(unit.id);
-      for (const ShardPiece& piece : layouts_[static_cast<size_t>(unit.id.value)].pieces(rank_)) {
+      const FlatLayout& layout = layouts_[static_cast<size_t>(unit.id.value)];
+      for (const ShardPiece& piece : layout.trained_pieces(rank_)) {
         visit_piece(unit.parameters[static_cast<size_t>(piece.parameter)], piece,
                     lease->segment(piece.segment));
       }

@@ -229,7 +229,7 @@ TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
       EXPECT_EQ(describe_rounding(checkpoint.manifest(), to.format).empty(), exact);
       std::vector<float> stored(90 * 71);
       checkpoint.read("up.weight", "exp_avg_sq", 0, stored);
-      const ShardPiece piece = reader.model().layout(UnitId(1)).pieces(Rank(0)).front();
+      const ShardPiece piece = reader.model().layout(UnitId(1)).trained_pieces(Rank(0)).front();
       std::vector<float> got(stored.size());
       read_moments(Moment::kSecond,
                    reader.store().state(UnitId(1))->segment(piece.segment).regions[1],
@@ -301,6 +301,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
     for (const Segment segment : kSegments) {
       const StateSpans state = lease->segment(segment);
       std::ranges::fill(state.high, uint16_t{0x3f80});
+      std::ranges::fill(state.frozen, std::byte{0x3f});
       std::ranges::fill(state.regions[0].f32(), 7.0f);
       std::ranges::fill(state.regions[1].f32(), 7.0f);
     }
@@ -308,8 +309,8 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
   found().restore(reader.model(), reader.sweep());
   for (const UnitSpec& unit : reader.spec().units) {
     const auto lease = reader.store().state(unit.id);
-    EXPECT_TRUE(std::ranges::all_of(lease->segment(Segment::kFrozen).high,
-                                    [](uint16_t high) { return high == 0x3f80; }));
+    EXPECT_TRUE(std::ranges::all_of(lease->segment(Segment::kFrozen).frozen,
+                                    [](std::byte byte) { return byte == std::byte{0x3f}; }));
     for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       const StateSpans state = lease->segment(segment);
       for (const MomentSpan& moments : state.regions) {

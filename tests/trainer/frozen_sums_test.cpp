@@ -14,7 +14,7 @@ namespace {
 // A file whose bytes all have one value.
 class EvenFile final : public FrozenSource {
  public:
-  Bytes read(const std::string&, int64_t, DType, std::span<std::byte> out) const override {
+  Bytes read(const std::string&, StorageType, Bytes, std::span<std::byte> out) const override {
     std::ranges::fill(out, value);
     return static_cast<Bytes>(out.size());
   }
@@ -22,22 +22,22 @@ class EvenFile final : public FrozenSource {
   std::byte value{1};
 };
 
-void read(const FrozenSums& sums, const std::string& name, int64_t begin, DType dtype) {
+void read(const FrozenSums& sums, const std::string& name, Bytes begin, StorageType type) {
   std::vector<std::byte> out(64);
-  EXPECT_EQ(sums.read(name, begin, dtype, out), 64);
+  EXPECT_EQ(sums.read(name, type, begin, out), 64);
 }
 
 // The second read of a part must give the values of the first; other parts are checked apart.
 TEST(FrozenSums, RefuseValuesThatChanged) {
   EvenFile file;
   const FrozenSums sums(&file);
-  read(sums, "w", 0, DType::kBF16);
-  read(sums, "w", 0, DType::kBF16);
+  read(sums, "w", 0, StorageType::kBF16);
+  read(sums, "w", 0, StorageType::kBF16);
   file.value = std::byte{2};
-  read(sums, "w", 32, DType::kBF16);
-  read(sums, "w", 0, DType::kF32);
+  read(sums, "w", 64, StorageType::kBF16);
+  read(sums, "w", 0, StorageType::kF32);
   try {
-    read(sums, "w", 0, DType::kBF16);
+    read(sums, "w", 0, StorageType::kBF16);
     ADD_FAILURE() << "the change was not found";
   } catch (const CheckpointError& error) {
     EXPECT_EQ(std::string(error.what()).find("file of w: elements from 0 have other values"), 0u)

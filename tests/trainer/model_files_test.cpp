@@ -58,7 +58,8 @@ class ModelFilesTest : public testing::Test {
     std::vector<uint16_t> values(256);
     try {
       ModelFiles(*model_, &*loader_)
-          .read("BF16", kElements - 256, DType::kBF16, std::as_writable_bytes(std::span(values)));
+          .read("BF16", StorageType::kBF16, 2 * (kElements - 256),
+                std::as_writable_bytes(std::span(values)));
     } catch (const DataError& error) {
       return error.what();
     }
@@ -83,12 +84,14 @@ TEST_F(ModelFilesTest, GivesTheBitsOfLoading) {
     write_values(spans, 0, loaded);
     const Bytes stored = std::string(name) == "F32" ? 4 : 2;
     const auto elements = static_cast<Bytes>(loaded.size());
-    EXPECT_EQ(files.read(name, kBegin, DType::kBF16, std::as_writable_bytes(std::span(read_high))),
+    EXPECT_EQ(files.read(name, StorageType::kBF16, 2 * kBegin,
+                         std::as_writable_bytes(std::span(read_high))),
               elements * stored);
     EXPECT_EQ(read_high, high) << name;
     std::vector<float> read(loaded.size());
-    EXPECT_EQ(files.read(name, kBegin, DType::kF32, std::as_writable_bytes(std::span(read))),
-              elements * stored);
+    EXPECT_EQ(
+        files.read(name, StorageType::kF32, 4 * kBegin, std::as_writable_bytes(std::span(read))),
+        elements * stored);
     EXPECT_EQ(std::memcmp(read.data(), loaded.data(), loaded.size() * sizeof(float)), 0) << name;
   }
 }

@@ -40,7 +40,7 @@ class PackedFilesTest : public testing::Test {
     loader_ = std::make_unique<WeightLoader>(*model_, spec_, std::vector<SkipRule>());
     files_ = std::make_unique<ModelFiles>(*model_, &*loader_);
     packed_spec_ = pack_model_spec(spec_, {.format = PackedFormat::kFp8, .compute = DType::kBF16});
-    packed_ = std::make_unique<PackedFiles>(packed_spec_, PackedFormat::kFp8, &*files_, &*loader_);
+    packed_ = std::make_unique<PackedFiles>(packed_spec_, DType::kBF16, &*files_, &*loader_);
   }
 
   std::string weights() const { return directory_.file("model.safetensors"); }
@@ -55,12 +55,14 @@ class PackedFilesTest : public testing::Test {
     writer.finish();
   }
 
-  int64_t elements() const { return packed_spec_.units[1].parameters[0].shape.back(); }
+  // Returns the bytes from one packed matrix to the next.
+  Bytes distance() const {
+    return stored_matrices(packed_spec_.units[1].parameters[0], DType::kBF16).distance;
+  }
 
-  // Reads elements of the parameter, each of which is two bytes of packed matrices.
-  std::vector<std::byte> read(int64_t begin, int64_t count) const {
-    std::vector<std::byte> bytes(static_cast<size_t>(2 * count));
-    packed_->read("experts", begin, DType::kBF16, bytes);
+  std::vector<std::byte> read(Bytes begin, Bytes count) const {
+    std::vector<std::byte> bytes(static_cast<size_t>(count));
+    packed_->read("experts", StorageType::kFp8Blocks, begin, bytes);
     return bytes;
   }
 
@@ -78,35 +80,35 @@ class PackedFilesTest : public testing::Test {
 TEST_F(PackedFilesTest, AMatrixIsPackedOnceWhileItIsRead) {
   std::vector<std::byte> whole;
   for (int64_t expert = 0; expert < kExperts; ++expert) {
-    const std::vector<std::byte> one = read(expert * elements(), elements());
+    const std::vector<std::byte> one = read(expert * distance(), distance());
     whole.insert(whole.end(), one.begin(), one.end());
   }
-  const int64_t all = kExperts * elements();
-  constexpr int64_t kPiece = 3000;
+  const Bytes all = kExperts * distance();
+  constexpr Bytes kPiece = 6000;
   std::vector<std::byte> pieces(whole.size());
-  const auto read_every_second = [&](int64_t first) {
-    for (int64_t begin = first; begin < all; begin += 2 * kPiece) {
+  const auto read_every_second = [&](Bytes first) {
+    for (Bytes begin = first; begin < all; begin += 2 * kPiece) {
       const std::vector<std::byte> piece = read(begin, std::min(kPiece, all - begin));
-      std::ranges::copy(piece, pieces.begin() + 2 * begin);
+      std::ranges::copy(piece, pieces.begin() + begin);
     }
   };
   read_every_second(0);
   std::filesystem::resize_file(weights(), 0);
   read_every_second(kPiece);
   EXPECT_TRUE(pieces == whole);
-  EXPECT_THROW(read(0, elements()), IoError) << "it is packed anew, from a file that is empty";
+  EXPECT_THROW(read(0, distance()), IoError) << "it is packed anew, from a file that is empty";
 }
 
 // A rank of two reads half of each matrix. What is held for the other half is freed when the tier
 // says that nothing more is read.
 TEST_F(PackedFilesTest, WhatIsHeldOfAMatrixIsReleased) {
-  read(0, elements() / 2);
+  read(0, distance() / 2);
   std::filesystem::resize_file(weights(), 0);
-  EXPECT_NO_THROW(read(0, 1)) << "it is held";
+  EXPECT_NO_THROW(read(0, 2)) << "it is held";
   packed_->release("another");
-  EXPECT_NO_THROW(read(0, 1)) << "it is still held";
+  EXPECT_NO_THROW(read(0, 2)) << "it is still held";
   packed_->release("experts");
-  EXPECT_THROW(read(0, 1), IoError) << "it is packed anew, from a file that is empty";
+  EXPECT_THROW(read(0, 2), IoError) << "it is packed anew, from a file that is empty";
 }
 
 }  // namespace

@@ -38,10 +38,14 @@ Outcome compare(int32_t shard_ranks, const std::array<Files, kRanks>& files) {
     const auto name = [](int32_t shard) { return "tensor " + std::to_string(shard); };
     WeightComparison comparison(files[rank].identity, topology, world);
     const int32_t own = topology.shard_of(Rank(world.ranks().rank)).value;
-    comparison.take(name(own), 7, values_of(files[rank], own));
+    const auto mine = values_of(files[rank], own);
+    comparison.take(name(own), 7, std::as_bytes(std::span(mine)));
     const std::optional<Rank> other = comparison.other_shard();
     read[rank] = other ? std::to_string(other->value) : "-";
-    if (other) comparison.take_other(name(other->value), 7, values_of(files[rank], other->value));
+    if (other) {
+      const auto values = values_of(files[rank], other->value);
+      comparison.take_other(name(other->value), 7, std::as_bytes(std::span(values)));
+    }
     EXPECT_TRUE(comparison.needed() || !other);
     try {
       comparison.conclude("the model");

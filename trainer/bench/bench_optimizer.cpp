@@ -67,7 +67,7 @@ class Bench {
   Bench(StateFormat format, int threads, int64_t elements, SimdLevel level)
       : options_{format, DType::kBF16, DType::kBF16},
         model_(one_matrix(elements)),
-        layouts_(make_layouts(model_, 1)),
+        layouts_(make_layouts(model_, 1, options_.compute)),
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
         gradients_(layouts_, {.dtype = options_.drain}, false, pool_),

@@ -289,8 +289,7 @@ void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
   for (const Segment segment : kSegments) {
     if (segment != Segment::kFrozen) clear(lease.segment(segment));
   }
-  for (const ShardPiece& piece : model.layout(unit.id).pieces(model.rank)) {
-    if (piece.segment == Segment::kFrozen) continue;
+  for (const ShardPiece& piece : model.layout(unit.id).trained_pieces(model.rank)) {
     const StateSpans state = lease.segment(piece.segment);
     const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
     const ElementRange wanted{piece.parameter_begin, piece.elements};

@@ -26,18 +26,13 @@ std::string state_file_name(Rank rank, int32_t ranks) {
   return formatted("state-%05d-of-%05d.safetensors", rank.value, ranks);
 }
 
-bool trainable(const ShardPiece& piece) {
-  return piece.segment != Segment::kFrozen;
-}
-
 // Returns the tensors of the rank's file in their write order.
 std::vector<CheckpointTensor> state_tensors(const ShardedModel& model,
                                             const StateOptions& options) {
   std::vector<CheckpointTensor> tensors;
   for (const UnitSpec& unit : model.spec.units) {
     const FlatLayout& layout = model.layout(unit.id);
-    for (const ShardPiece& piece : layout.pieces(model.rank)) {
-      if (!trainable(piece)) continue;
+    for (const ShardPiece& piece : layout.trained_pieces(model.rank)) {
       const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
       const ElementRange range{piece.parameter_begin, piece.elements};
       const auto add = [&](std::string_view kind) {
@@ -102,8 +97,7 @@ void append_moments(const MomentSpan& moments, const ShardPiece& piece, Safetens
 void append_units(const ShardedModel& model, const StateSweep& sweep, SafetensorsWriter& writer) {
   std::vector<float> chunk;
   sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
-    for (const ShardPiece& piece : model.layout(unit).pieces(model.rank)) {
-      if (!trainable(piece)) continue;
+    for (const ShardPiece& piece : model.layout(unit).trained_pieces(model.rank)) {
       const StateSpans state = lease.segment(piece.segment);
       append_masters(state, piece, writer, chunk);
       for (const MomentSpan& region : state.regions) append_moments(region, piece, writer);

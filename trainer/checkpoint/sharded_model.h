@@ -18,13 +18,20 @@ struct ShardedModel {
   const FlatLayout& layout(UnitId unit) const {
     return layouts.at(static_cast<size_t>(unit.value));
   }
-  // Returns the bytes of the rank's part of a unit as fp32 values.
+  // Returns the bytes of the rank's part of a unit as fp32 values; of packed ones, as tiers hold
+  // them.
   Bytes fp32_bytes(UnitId unit, bool frozen_too) const {
-    int64_t elements = 0;
-    for (const ShardPiece& piece : layout(unit).pieces(rank)) {
-      if (frozen_too || piece.segment != Segment::kFrozen) elements += piece.elements;
+    Bytes bytes = 0;
+    for (const ShardPiece& piece : layout(unit).trained_pieces(rank)) {
+      bytes += piece.elements * width_of(DType::kF32);
     }
-    return elements * static_cast<Bytes>(sizeof(float));
+    if (!frozen_too) return bytes;
+    for (const FrozenPiece& piece : layout(unit).frozen_pieces(rank)) {
+      bytes += is_packed(piece.type)
+                   ? piece.bytes
+                   : piece.bytes / width_of(number_of(piece.type)) * width_of(DType::kF32);
+    }
+    return bytes;
   }
   Bytes fp32_bytes(bool frozen_too) const {
     Bytes bytes = 0;

@@ -256,6 +256,26 @@ std::string next_commands_of_adapter(const std::string& module, const std::strin
          "\nor, for a model that holds the adapter:\n" + merge;
 }
 
+// Fills `out` with values of a unit's parameter from its element `begin` on. The rank holds all of
+// it.
+void read_master(Engine& engine, ParamRef ref, int64_t begin, std::span<float> out) {
+  const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(ref.unit.value));
+  const Segment segment = layout.parameter_segment(ref.index);
+  const auto lease = engine.store().state(ref.unit);
+  const StateSpans state = lease->segment(segment);
+  if (segment != Segment::kFrozen) {
+    const int64_t place = layout.parameter(ref.index).begin - layout.segment(segment).begin;
+    return read_values(state, place + begin, out);
+  }
+  const StorageType type = engine.spec().parameter(ref).storage(layout.compute());
+  const Bytes width = width_of(number_of(type));
+  const Bytes place = layout.parameter_bytes(ref.index).begin - layout.segment_bytes(segment).begin;
+  load_numbers(type,
+               state.frozen.subspan(static_cast<size_t>(place + begin * width),
+                                    out.size() * static_cast<size_t>(width)),
+               out);
+}
+
 }  // namespace
 
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
@@ -278,22 +298,12 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
     }
     const int64_t end = begin + static_cast<int64_t>(out.size());
     for (const ParamRef ref : owner->second) {
-      const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(ref.unit.value));
-      const Segment segment = layout.parameter_segment(ref.index);
-      const ElementRange place = layout.parameter(ref.index);
       const int64_t first = engine.spec().parameter(ref).first_element();
       const int64_t from = std::max(begin, first),
-                    to = std::min(end, first + engine.spec().parameter(ref).values());
+                    to = std::min(end, first + engine.spec().parameter(ref).elements());
       if (from >= to) continue;
-      const auto state = engine.store().state(ref.unit);
-      const std::span<float> part =
-          out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from));
-      const int64_t at = place.begin - layout.segment(segment).begin;
-      if (engine.spec().parameter(ref).in_halves) {
-        read_halves(state->segment(segment), at + from * kHalves, part);
-      } else {
-        read_values(state->segment(segment), at + from - first, part);
-      }
+      read_master(engine, ref, from - first,
+                  out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
     }
   };
 }

@@ -23,19 +23,10 @@ void to_floats(DType stored, std::span<const std::byte> bytes, std::span<float> 
   std::ranges::transform(as_span<uint16_t>(bytes), values.begin(), convert);
 }
 
-// Rounds as loading to host memory does (write_values), so that tiers give the same bits.
-void to_compute(std::span<const float> values, DType compute, std::span<std::byte> out) {
-  if (compute == DType::kF32) {
-    std::ranges::copy(values, as_span<float>(out).begin());
-  } else {
-    std::ranges::transform(values, as_span<uint16_t>(out).begin(), master_high);
-  }
-}
-
 void read_converted(const ModelDirectory::TensorRef& ref, const DirectReader& reader, DType stored,
-                    int64_t begin, DType compute, std::span<std::byte> out) {
+                    int64_t begin, StorageType type, std::span<std::byte> out) {
   const Bytes width = width_of(stored);
-  const auto out_width = static_cast<size_t>(width_of(compute));
+  const auto out_width = static_cast<size_t>(width_of(number_of(type)));
   const auto elements = static_cast<int64_t>(out.size() / out_width);
   const auto most = static_cast<size_t>(std::min(elements, kConvertElements));
   std::vector<std::byte> bytes(most * static_cast<size_t>(width));
@@ -46,21 +37,21 @@ void read_converted(const ModelDirectory::TensorRef& ref, const DirectReader& re
     const std::span<float> floats = std::span(values).first(count);
     ref.file->file.read(*ref.tensor, (begin + done) * width, part, reader);
     to_floats(stored, part, floats);
-    to_compute(floats, compute,
-               out.subspan(static_cast<size_t>(done) * out_width, count * out_width));
+    store_numbers(type, floats,
+                  out.subspan(static_cast<size_t>(done) * out_width, count * out_width));
   }
 }
 
 // Reads values that the files hold in fewer bits; these reads leave their pages in the cache.
-void read_unpacked(const PackedTensor& tensor, int64_t begin, DType compute,
-                   std::span<std::byte> out) {
-  const auto width = static_cast<size_t>(width_of(compute));
+void read_values_of(const PackedTensor& tensor, int64_t begin, StorageType type,
+                    std::span<std::byte> out) {
+  const auto width = static_cast<size_t>(width_of(number_of(type)));
   std::vector<float> values(std::min(out.size() / width, static_cast<size_t>(kConvertElements)));
   while (!out.empty()) {
     const std::span<float> floats =
         std::span(values).first(std::min(out.size() / width, values.size()));
     tensor.read(begin, floats);
-    to_compute(floats, compute, out.first(floats.size() * width));
+    store_numbers(type, floats, out.first(floats.size() * width));
     out = out.subspan(floats.size() * width);
     begin += static_cast<int64_t>(floats.size());
   }
@@ -92,23 +83,25 @@ void ModelFiles::check_unchanged(const std::string& name, const SafetensorsFile&
                   "is; restore it, and start the run again from its last checkpoint");
 }
 
-Bytes ModelFiles::read(const std::string& name, int64_t begin, DType compute,
+Bytes ModelFiles::read(const std::string& name, StorageType type, Bytes begin,
                        std::span<std::byte> out) const {
   const ModelDirectory::TensorRef ref = weights_->at(name);
   const SafetensorsFile& file = ref.file->file;
   const DirectReader& reader = readers_.at(&file);
   const DType stored = weights_->stored_dtype(name);
+  const Bytes width = width_of(number_of(type));
+  const int64_t first = begin / width;
   reading(name, [&] {
     if (ref.packed != nullptr) {
-      read_unpacked(*ref.packed, begin, compute, out);
-    } else if (stored == compute) {
-      file.read(*ref.tensor, begin * width_of(stored), out, reader);
+      read_values_of(*ref.packed, first, type, out);
+    } else if (stored == number_of(type)) {
+      file.read(*ref.tensor, begin, out, reader);
     } else {
-      read_converted(ref, reader, stored, begin, compute, out);
+      read_converted(ref, reader, stored, first, type, out);
     }
     check_unchanged(name, file);
   });
-  return static_cast<Bytes>(out.size()) / width_of(compute) * width_of(stored);
+  return static_cast<Bytes>(out.size()) / width * width_of(stored);
 }
 
 void ModelFiles::read_packed(const std::string& name, int64_t matrix, Bytes begin,

@@ -22,7 +22,7 @@ class ModelFiles final : public FrozenSource {
   // `directory` and `weights`, which reads from it, must outlive this.
   ModelFiles(const ModelDirectory& directory, const WeightLoader* weights);
 
-  Bytes read(const std::string& name, int64_t begin, DType compute,
+  Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override;
   std::string place_of(const std::string& name) const override;
   // Reads bytes of a matrix as base/packed_format.h packs it, from a parameter whose files hold it

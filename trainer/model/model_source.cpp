@@ -212,7 +212,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
     const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
     if (in_files || packing_) files_.emplace(*directory_, &*loader_);
     if (packing_) {
-      packed_.emplace(pack_model_spec(whole_, *packing_), packing_->format, &*files_, &*loader_);
+      packed_.emplace(pack_model_spec(whole_, *packing_), compute_, &*files_, &*loader_);
     }
   }
   model_ = in_units(config.fsdp.units);
@@ -502,8 +502,7 @@ std::vector<StoredTensor> ModelSource::stored_tensors() const {
 }
 
 std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
-  const auto made = std::make_shared<const CutModel>(arch_, store_in_halves(whole_, compute_),
-                                                     unit_policy(units), packing_);
+  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units), packing_);
   return {made, &*made->grouped};
 }
 
@@ -511,9 +510,8 @@ std::map<std::string, DType> ModelSource::frozen_dtypes() const {
   std::map<std::string, DType> dtypes;
   if (!loader_) return dtypes;
   for (const ParamSpec& parameter : whole_.whole_parameters()) {
-    if (!parameter.frozen) continue;
-    const DType stored = loader_->stored_dtype(parameter.name);
-    dtypes.emplace(parameter.name, packs(parameter.name) ? compute_ : stored);
+    if (!parameter.frozen || packs(parameter.name)) continue;
+    dtypes.emplace(parameter.name, loader_->stored_dtype(parameter.name));
   }
   return dtypes;
 }
@@ -549,12 +547,10 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
   loader_->read_parameter(name, begin, out);
 }
 
-void ModelSource::read_stored(const std::string& name, int64_t begin, std::span<float> out) const {
-  if (!packed_ || !packed_->has(name)) return read_initial(name, begin, out);
-  std::ranges::fill(out, 0.0F);
-  packed_->read(
-      name, begin, compute_,
-      std::as_writable_bytes(out).first(out.size() * static_cast<size_t>(width_of(compute_))));
+void ModelSource::read_packed(const std::string& name, Bytes begin,
+                              std::span<std::byte> out) const {
+  LONGSHORE_CHECK(packs(name)) << name << " is not packed";
+  packed_->read_packed(name, begin, out);
 }
 
 // A new adapter's product is 0, so that these are norms of the model's own weights.

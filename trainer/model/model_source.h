@@ -93,17 +93,15 @@ class ModelSource {
     if (packed_) return &*packed_;
     return files_ ? &*files_ : nullptr;
   }
-  // Returns the dtype in which the files store each frozen parameter, by name; of a packed one the
-  // dtype whose elements hold it.
+  // Returns the dtype in which the files store each frozen parameter that is not packed, by name.
   std::map<std::string, DType> frozen_dtypes() const;
   // Reads values [begin, begin + out.size()) of a parameter at the start; those of packed ones as
   // the model computes with them. The values of a new
   // magnitude are norms, for which it reads the outputs' weights, in pieces; where a stored matrix
   // has outputs as columns, all of it.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
-  // Reads elements as the tiers store them, for a comparison of ranks: those of packed parameters
-  // are bits, other ones are initial values.
-  void read_stored(const std::string& name, int64_t begin, std::span<float> out) const;
+  // Reads bytes of a packed parameter as the tiers hold it.
+  void read_packed(const std::string& name, Bytes begin, std::span<std::byte> out) const;
 
  private:
   const ParamSpec& parameter(const std::string& name) const;

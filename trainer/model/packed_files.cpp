@@ -9,13 +9,13 @@
 namespace longshore {
 namespace {
 
-// Calls read(matrix, begin inside it, part of `out`) for the matrices that a range lies in. Each
-// has `length` items, and `out` holds `width` entries for an item.
+// Calls read(matrix, begin inside it, part of `out`) for the matrices that a range lies in, each of
+// `length` items.
 template <typename T, typename Read>
-void for_matrices(int64_t begin, int64_t length, size_t width, std::span<T> out, const Read& read) {
+void for_matrices(int64_t begin, int64_t length, std::span<T> out, const Read& read) {
   while (!out.empty()) {
     const int64_t inside = begin % length;
-    const size_t count = std::min(out.size(), static_cast<size_t>(length - inside) * width);
+    const size_t count = std::min(out.size(), static_cast<size_t>(length - inside));
     read(begin / length, inside, out.first(count));
     out = out.subspan(count);
     begin += length - inside;
@@ -24,18 +24,19 @@ void for_matrices(int64_t begin, int64_t length, size_t width, std::span<T> out,
 
 }  // namespace
 
-PackedFiles::PackedFiles(const ModelSpec& model, PackedFormat format, const ModelFiles* files,
+PackedFiles::PackedFiles(const ModelSpec& model, DType compute, const ModelFiles* files,
                          const WeightLoader* weights)
-    : format_(format), files_(files), weights_(weights) {
+    : files_(files), weights_(weights) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      if (parameter.unpacked.empty()) continue;
-      const PackedTensor* const stored = weights_->at(parameter.name).packed;
+      if (!parameter.packed) continue;
+      const PackedTensor* const tensor = weights_->at(parameter.name).packed;
       parameters_.emplace(
           parameter.name,
-          Parameter{.shape = {parameter.unpacked.end() - 2, parameter.unpacked.end()},
-                    .elements = parameter.shape.back(),
-                    .published = stored != nullptr && stored->format() == format_});
+          Parameter{
+              .shape = {parameter.shape.end() - 2, parameter.shape.end()},
+              .stored = stored_matrices(parameter, compute),
+              .published = tensor != nullptr && storage_of(tensor->format()) == *parameter.packed});
     }
   }
 }
@@ -48,9 +49,9 @@ std::shared_ptr<PackedFiles::Packed> PackedFiles::entry(const MatrixId& id) cons
     kept_.splice(kept_.begin(), kept_, found);
   } else {
     kept_.emplace_front(id, std::make_shared<Packed>());
-    held_ += packed_bytes(format_, parameters_.at(id.first).shape);
+    held_ += parameters_.at(id.first).stored.bytes;
     while (kept_.size() > kKept && held_ > kHeldBytes) {
-      held_ -= packed_bytes(format_, parameters_.at(kept_.back().first.first).shape);
+      held_ -= parameters_.at(kept_.back().first.first).stored.bytes;
       kept_.pop_back();
     }
   }
@@ -63,7 +64,7 @@ void PackedFiles::forget(const Chosen& chosen) const {
   Bytes freed = 0;
   std::erase_if(kept_, [&](const auto& kept) {
     const bool goes = chosen(kept.first);
-    if (goes) freed += packed_bytes(format_, parameters_.at(kept.first.first).shape);
+    if (goes) freed += parameters_.at(kept.first.first).stored.bytes;
     return goes;
   });
   held_ -= freed;
@@ -77,7 +78,7 @@ std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& pac
   if (!packed.bytes.empty()) return packed.bytes;
   const auto& [name, matrix] = id;
   const Parameter& parameter = parameters_.at(name);
-  std::vector<std::byte> bytes(static_cast<size_t>(packed_bytes(format_, parameter.shape)));
+  std::vector<std::byte> bytes(static_cast<size_t>(parameter.stored.bytes));
   // Files in another packed format may hold the transpose, of which each piece would read all.
   std::vector<float> whole;
   if (weights_->at(name).packed != nullptr) {
@@ -97,14 +98,14 @@ std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& pac
                       "which cannot be packed; copy the model again from an intact source");
     }
   };
-  encode_packed(format_, parameter.shape, read_finite, bytes);
+  encode_packed(parameter.format(), parameter.shape, read_finite, bytes);
   packed.bytes = std::move(bytes);
   return packed.bytes;
 }
 
 void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::byte> out) const {
   const Parameter& parameter = parameters_.at(id.first);
-  const Bytes left = std::max<Bytes>(packed_bytes(format_, parameter.shape) - begin, 0);
+  const Bytes left = std::max<Bytes>(parameter.stored.bytes - begin, 0);
   const std::span<std::byte> part = out.first(std::min(out.size(), static_cast<size_t>(left)));
   std::ranges::fill(out.subspan(part.size()), std::byte{0});
   if (part.empty()) return;
@@ -122,15 +123,20 @@ void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::by
   }
 }
 
-Bytes PackedFiles::read(const std::string& name, int64_t begin, DType compute,
+Bytes PackedFiles::read(const std::string& name, StorageType type, Bytes begin,
                         std::span<std::byte> out) const {
-  if (!has(name)) return files_->read(name, begin, compute, out);
-  const Bytes width = width_of(compute);
-  for_matrices(begin, parameters_.at(name).elements, static_cast<size_t>(width), out,
-               [&](int64_t matrix, int64_t inside, std::span<std::byte> part) {
-                 read_matrix({name, matrix}, inside * width, part);
-               });
+  if (!has(name)) return files_->read(name, type, begin, out);
+  LONGSHORE_CHECK(parameters_.at(name).stored.type == type) << name;
+  read_packed(name, begin, out);
   return static_cast<Bytes>(out.size());
+}
+
+void PackedFiles::read_packed(const std::string& name, Bytes begin,
+                              std::span<std::byte> out) const {
+  for_matrices(begin, parameters_.at(name).stored.distance, out,
+               [&](int64_t matrix, Bytes inside, std::span<std::byte> part) {
+                 read_matrix({name, matrix}, inside, part);
+               });
 }
 
 void PackedFiles::read_values(const std::string& name, int64_t begin, std::span<float> out) const {
@@ -139,13 +145,13 @@ void PackedFiles::read_values(const std::string& name, int64_t begin, std::span<
     weights_->read_parameter(name, begin, out);
     return;
   }
-  for_matrices(begin, parameter.values(), 1, out,
-               [&](int64_t matrix, int64_t inside, std::span<float> part) {
-                 const MatrixId id{name, matrix};
-                 const std::shared_ptr<Packed> packed = entry(id);
-                 const MutexLock lock(packed->packing);
-                 decode_packed(format_, parameter.shape, bytes_of(id, *packed), inside, part);
-               });
+  for_matrices(
+      begin, parameter.values(), out, [&](int64_t matrix, int64_t inside, std::span<float> part) {
+        const MatrixId id{name, matrix};
+        const std::shared_ptr<Packed> packed = entry(id);
+        const MutexLock lock(packed->packing);
+        decode_packed(parameter.format(), parameter.shape, bytes_of(id, *packed), inside, part);
+      });
 }
 
 }  // namespace longshore

@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/packed_format.h"
 #include "hf/weight_loader.h"
+#include "shard/flat_layout.h"
 #include "shard/frozen_source.h"
 #include "shard/unit_spec.h"
 #include "trainer/model/model_files.h"
@@ -28,18 +29,21 @@ namespace longshore {
 
 class PackedFiles final : public FrozenSource {
  public:
-  // `model` has the parameters packed in `format`; `files` reads the other ones and what is packed
-  // already, and `weights` the values. These two must outlive this.
-  PackedFiles(const ModelSpec& model, PackedFormat format, const ModelFiles* files,
+  // `model` has the packed parameters, which tiers hold as a run of this compute dtype does;
+  // `files` reads the other ones and what is packed already, and `weights` the values. These two
+  // must outlive this.
+  PackedFiles(const ModelSpec& model, DType compute, const ModelFiles* files,
               const WeightLoader* weights);
 
-  Bytes read(const std::string& name, int64_t begin, DType compute,
+  Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override;
   // Frees what is held of the parameter's matrices.
   void release(const std::string& name) const override;
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
   bool has(const std::string& name) const { return parameters_.contains(name); }
+  // Reads bytes of a packed parameter.
+  void read_packed(const std::string& name, Bytes begin, std::span<std::byte> out) const;
   // Reads values of a packed parameter as the model computes with them in fp32.
   void read_values(const std::string& name, int64_t begin, std::span<float> out) const;
 
@@ -49,8 +53,9 @@ class PackedFiles final : public FrozenSource {
   // The matrices of a packed parameter: one, or one for each expert.
   struct Parameter {
     std::vector<int64_t> shape;  // of the values of a matrix
-    int64_t elements = 0;        // of the compute dtype that hold a matrix
-    bool published = false;      // the files hold it in this format
+    StoredMatrices stored;
+    bool published = false;  // the files hold it in this format
+    PackedFormat format() const { return packing_of(stored.type); }
     int64_t values() const { return shape[0] * shape[1]; }
   };
   using MatrixId = std::pair<std::string, int64_t>;  // the parameter and the expert
@@ -70,7 +75,6 @@ class PackedFiles final : public FrozenSource {
   // Reads bytes of a packed matrix; those behind its last are zero.
   void read_matrix(const MatrixId& id, Bytes begin, std::span<std::byte> out) const;
 
-  PackedFormat format_;
   const ModelFiles* files_;
   const WeightLoader* weights_;
   std::map<std::string, Parameter> parameters_;

@@ -49,10 +49,10 @@ std::string identity_of(const std::string& files, int32_t rank) {
   return hash_text(hash64(machine + "\n" + files));
 }
 
-uint64_t hash_of_chunk(int64_t begin, std::span<const float> values) {
+uint64_t hash_of_chunk(int64_t begin, std::span<const std::byte> chunk) {
   const std::array<int64_t, 1> place = {begin};
   Hasher hasher;
-  hasher.update(bytes_of(std::span<const int64_t>(place))).update(bytes_of(values));
+  hasher.update(bytes_of(std::span<const int64_t>(place))).update(chunk);
   return hasher.digest();
 }
 
@@ -137,15 +137,15 @@ int32_t WeightComparison::next_of(int32_t rank) const {
 }
 
 void WeightComparison::take(const std::string& tensor, int64_t begin,
-                            std::span<const float> values) {
-  const uint64_t hash = hash_of_chunk(begin, values);
+                            std::span<const std::byte> chunk) {
+  const uint64_t hash = hash_of_chunk(begin, chunk);
   const MutexLock lock(taking_);
   own_[tensor] += hash;
 }
 
 void WeightComparison::take_other(const std::string& tensor, int64_t begin,
-                                  std::span<const float> values) {
-  const uint64_t hash = hash_of_chunk(begin, values);
+                                  std::span<const std::byte> chunk) {
+  const uint64_t hash = hash_of_chunk(begin, chunk);
   const MutexLock lock(taking_);
   other_[tensor] += hash;
 }

@@ -50,9 +50,10 @@ class WeightComparison {
   bool needed() const { return needed_; }
   // Returns the shard that this rank reads as well, for `take_other`.
   std::optional<Rank> other_shard() const { return other_shard_; }
-  // These take values of this rank's shard, and of other_shard(), in the chunks of load_parameters.
-  void take(const std::string& tensor, int64_t begin, std::span<const float> values);
-  void take_other(const std::string& tensor, int64_t begin, std::span<const float> values);
+  // These take values or packed bytes of this rank's shard, and of other_shard(), in the chunks of
+  // load_parameters; `begin` is the place of a chunk in the tensor.
+  void take(const std::string& tensor, int64_t begin, std::span<const std::byte> chunk);
+  void take_other(const std::string& tensor, int64_t begin, std::span<const std::byte> chunk);
 
   // Throws ConfigError that names two ranks and the first tensor that differs, on all ranks. Errors
   // name `model`. Collective.

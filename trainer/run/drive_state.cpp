@@ -89,8 +89,9 @@ class StateFileLook {
   StateFileLook(const MeasuredRun& setup, const TierPlan& plan, const RunKey& key)
       : options_(
             nvme_options(plan.drives.tier, plan.state, plan.topology, setup.ranks->rank(), key)),
-        map_(NvmeStore::make_map(make_layouts(setup.source->spec(), plan.topology.shard_ranks),
-                                 options_)) {}
+        map_(NvmeStore::make_map(
+            make_layouts(setup.source->spec(), plan.topology.shard_ranks, plan.state.compute),
+            options_)) {}
 
   // Examines all directories, so that no state is removed because another directory is empty.
   Found all(const std::vector<std::string>& directories) {

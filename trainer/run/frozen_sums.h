@@ -23,14 +23,14 @@ class FrozenSums final : public FrozenSource {
 
   // Throws CheckpointError, which names file and tensor, if the values are not those of the first
   // read.
-  Bytes read(const std::string& name, int64_t begin, DType compute,
+  Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override;
   void release(const std::string& name) const override { files_->release(name); }
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
  private:
-  // Parameter, first element, elements, and the dtype of the values.
-  using Part = std::tuple<std::string, int64_t, int64_t, DType>;
+  // Parameter and its storage type, first byte, bytes.
+  using Part = std::tuple<std::string, StorageType, Bytes, Bytes>;
 
   const FrozenSource* files_;
   mutable Mutex mutex_;

@@ -89,26 +89,38 @@ void read_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
     engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
       source.read_initial(name, begin, out);
       check.take(name, out);
-      if (loads_all && compares) comparison->take(name, begin, out);
+      if (loads_all && compares) comparison->take(name, begin, std::as_bytes(out));
       progress.add(static_cast<Bytes>(out.size_bytes()));
     });
   }
   if (!loads_all && compares) {
-    engine.read_shard(engine.groups().shard(),
-                      [&](const std::string& name, int64_t begin, std::span<float> out) {
-                        source.read_stored(name, begin, out);
-                        comparison->take(name, begin, out);
-                      });
+    engine.read_shard(
+        engine.groups().shard(),
+        [&](const std::string& name, int64_t begin, std::span<float> out) {
+          source.read_initial(name, begin, out);
+          comparison->take(name, begin, std::as_bytes(out));
+        },
+        [&](const std::string& name, Bytes begin, std::span<std::byte> out) {
+          source.read_packed(name, begin, out);
+          comparison->take(name, begin, out);
+        });
   }
   if (comparison == nullptr || !comparison->other_shard()) return;
   const Rank other = *comparison->other_shard();
   const ShardedModel theirs{engine.spec(), engine.layouts(), other};
   Progress progress("comparing weights with another rank", theirs.fp32_bytes(true));
-  engine.read_shard(other, [&](const std::string& name, int64_t begin, std::span<float> out) {
-    source.read_stored(name, begin, out);
-    comparison->take_other(name, begin, out);
-    progress.add(static_cast<Bytes>(out.size_bytes()));
-  });
+  engine.read_shard(
+      other,
+      [&](const std::string& name, int64_t begin, std::span<float> out) {
+        source.read_initial(name, begin, out);
+        comparison->take_other(name, begin, std::as_bytes(out));
+        progress.add(static_cast<Bytes>(out.size_bytes()));
+      },
+      [&](const std::string& name, Bytes begin, std::span<std::byte> out) {
+        source.read_packed(name, begin, out);
+        comparison->take_other(name, begin, out);
+        progress.add(std::ssize(out));
+      });
 }
 
 }  // namespace

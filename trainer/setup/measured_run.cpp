@@ -113,7 +113,7 @@ bool drive_holds(const MeasuredRun& run, const ModelSpec& model) {
   tier.geometry = made->geometry;
   const PlanInputs& inputs = run.inputs;
   const NvmeStoreOptions options = nvme_options(tier, inputs.state, inputs.topology, rank, {});
-  const auto layouts = make_layouts(model, inputs.topology.shard_ranks);
+  const auto layouts = make_layouts(model, inputs.topology.shard_ranks, inputs.state.compute);
   return NvmeStore::make_map(layouts, options).layout_hash() == made->layout_hash;
 }
 

@@ -37,11 +37,11 @@ struct UnitMatrices {
           static_cast<double>(std::max(rows, columns));
     }
     if (parameter.looked_up) {
-      looked_up += static_cast<double>(parameter.values());
+      looked_up += static_cast<double>(parameter.elements());
       return;
     }
     count += parameter.adapter ? 0 : 1;
-    elements += static_cast<double>(parameter.values());
+    elements += static_cast<double>(parameter.elements());
     if (!parameter.frozen) trained += static_cast<double>(parameter.elements());
   }
 };
@@ -81,7 +81,7 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
 std::string text_of_unit(const MeasuredRun& setup, UnitId unit) {
   const PlanInputs& inputs = setup.inputs;
   const Model& model = setup.source->model();
-  std::string identity = OneUnitModel(model, unit).identity();
+  std::string identity = OneUnitModel(model, unit).identity(inputs.state.compute);
   if (identity.empty())
     identity = setup.source->directory().fingerprint() + model.spec().unit(unit).name;
   return identity + "\n" + std::string(name_of(inputs.device)) + " " +

@@ -284,7 +284,7 @@ MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& opt
   const auto begin = std::chrono::steady_clock::now();
   std::map<std::string, size_t> known;
   for (const UnitSpec& unit : model.spec().units) {
-    const std::string identity = OneUnitModel(model, unit.id).identity();
+    const std::string identity = OneUnitModel(model, unit.id).identity(options.device.compute);
     const auto found = identity.empty() ? known.end() : known.find(identity);
     if (found != known.end()) {
       of_unit_.push_back(found->second);

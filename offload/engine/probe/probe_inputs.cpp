@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "offload/schedule/pass_plan.h"
+#include "shard/flat_layout.h"
 
 namespace longshore {
 namespace {
@@ -99,7 +100,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   UnitWork work;
   const auto add = [&work](const ParamSpec& parameter) {
     if (parameter.is_matrix()) {
-      work.matrix_elements += static_cast<double>(parameter.values());
+      work.matrix_elements += static_cast<double>(parameter.elements());
     }
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
@@ -227,15 +228,31 @@ const LossUnit& OneUnitModel::loss_unit() const {
   return probes_loss() ? model_.loss_unit() : *behind_;
 }
 
-std::string OneUnitModel::identity() const {
+namespace {
+
+// Measurements that are kept have this text in their keys, so its words stay.
+std::string text_of(const ParamSpec& parameter, DType compute) {
+  const StoredMatrices stored = stored_matrices(parameter, compute);
+  const bool wide = parameter.frozen && stored.type == StorageType::kF32 && compute != DType::kF32;
+  std::string text = wide ? ", in halves" : parameter.frozen ? ", frozen" : ", trained";
+  if (is_packed(stored.type)) {
+    if (parameter.stacked) text += " " + std::to_string(stored.count);
+    text += " " + std::to_string(stored.distance / width_of(compute));
+  }
+  const char* const before = is_packed(stored.type) ? " of " : " ";
+  for (const int64_t dimension : parameter.shape) text += before + std::to_string(dimension);
+  return text;
+}
+
+}  // namespace
+
+std::string OneUnitModel::identity(DType compute) const {
   std::string text = model_.code_of(real_).traits({}).signature;
   if (text.empty()) return text;
   for (const UnitSpec& unit : spec_.units) {
     text += "\n" + std::to_string(unit.tied.size()) + " tied";
     for (const ParamSpec& parameter : unit.parameters) {
-      text += parameter.in_halves ? ", in halves" : parameter.frozen ? ", frozen" : ", trained";
-      for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
-      for (const int64_t dimension : parameter.unpacked) text += " of " + std::to_string(dimension);
+      text += text_of(parameter, compute);
     }
     text += "; carry";
     for (const CarryTensorSpec& tensor : unit.carry_out) {

@@ -80,7 +80,7 @@ class OneUnitModel : public Model {
   bool probes_loss() const { return spec_.units.back().id == probed_; }
   bool has_backward() const { return has_backward_; }
   // Units with equal text need equal memory; empty (code without a signature): the unit is unique.
-  std::string identity() const;
+  std::string identity(DType compute) const;
 
  private:
   class Silent;

@@ -49,7 +49,7 @@ Placed own_slot(UnitId unit) {
 std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
                                       int64_t most_positions) {
   const ModelSpec& spec = model.spec();
-  const std::vector<FlatLayout> layouts = make_layouts(spec, 1);
+  const std::vector<FlatLayout> layouts = make_layouts(spec, 1, compute);
   std::vector<PlannedBuffer> buffers;
   const auto add = [&](BufferKey key, Bytes bytes) {
     buffers.push_back({key, name_of(key, spec), rounded(bytes)});
@@ -59,7 +59,7 @@ std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
   Bytes gradient = 0, waiting = 0;
   for (const UnitSpec& unit : spec.units) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
-    add(own_slot(unit.id).slot, layout.flat_elements() * width_of(compute));
+    add(own_slot(unit.id).slot, layout.flat_bytes());
     Bytes& sums = borrows && unit.id.value == 0 ? waiting : gradient;
     sums = std::max(sums, layout.trainable_elements() * 4);
   }
@@ -184,7 +184,7 @@ class UnitProbe::Bench {
                  .cap = limit_of(device),
                  .owned = sum_of(buffers_)},
                 std::make_unique<CpuCopyEngine>(LinkSpeeds{})),
-        layouts_(make_layouts(model->spec(), 1)),
+        layouts_(make_layouts(model->spec(), 1, device.compute)),
         ring_(make_ring()),
         runner_(make_runner(device.compute)),
         batches_(carve(BufferKind::kBatch), 1, most_positions, {}, &device_.copies(),
@@ -193,8 +193,7 @@ class UnitProbe::Bench {
     device_.adopt_lane(false);
     for (const UnitSpec& unit : model_.spec().units) {
       const auto& layout = layouts_.at(static_cast<size_t>(unit.id.value));
-      ring_.begin_fill(own_slot(unit.id), StateVersion(0),
-                       layout.flat_elements() * width_of(device.compute));
+      ring_.begin_fill(own_slot(unit.id), StateVersion(0), layout.flat_bytes());
       ring_.end_fill(own_slot(unit.id), StateVersion(0));
     }
   }

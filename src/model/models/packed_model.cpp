@@ -1,19 +1,21 @@
 #include "model/models/packed_model.h"
 
 #include <algorithm>
-#include <span>
 
-#include "base/bytes.h"
-#include "base/errors.h"
-#include "model/ops/fused_ops.h"
-#include "shard/flat_layout.h"
+#include "shard/storage_type.h"
 
 namespace longshore {
 namespace {
 
-// Kernels write lots of 16 bytes, and unpacked matrices of experts lie end to end.
+// Kernels read and write lots of 16 bytes.
 constexpr int64_t kLotElements = 8;
 
+// The experts of a stacked parameter are packed one by one, each as bitsandbytes packs a linear
+// layer: so any group of experts can be a unit, and files with single experts give the same values.
+// transformers 5.23 leaves fused experts in bf16. bitsandbytes' replace_parameter_4bit packs such a
+// tensor as a whole, in blocks of 64 in its order in memory: these have the same codes if an
+// expert's values are a multiple of 64. Its scales are fp32 unless compress_statistics asks for
+// codes, and then their mean and groups are those of all experts.
 bool is_packed(const ParamSpec& parameter, const Packing& packing) {
   if (packing.only && !packing.only->contains(parameter.name)) return false;
   if (!parameter.frozen || parameter.adapter || parameter.routes) return false;
@@ -23,31 +25,17 @@ bool is_packed(const ParamSpec& parameter, const Packing& packing) {
   return !for_experts && parameter.whole_rows == 0 && shape.size() == 2;
 }
 
-// The experts of a stacked parameter are packed one by one, each as bitsandbytes packs a linear
-// layer: so any group of experts can be a unit, and files with single experts give the same values.
-// transformers 5.23 leaves fused experts in bf16. bitsandbytes' replace_parameter_4bit packs such a
-// tensor as a whole, in blocks of 64 in its order in memory: these have the same codes if an
-// expert's values are a multiple of 64. Its scales are fp32 unless compress_statistics asks for
-// codes, and then their mean and groups are those of all experts.
-ParamSpec packed(ParamSpec parameter, const Packing& packing) {
-  const Bytes width = width_of(packing.compute);
-  parameter.unpacked = parameter.shape;
-  const std::span<const int64_t> matrix = std::span(parameter.unpacked).last(2);
-  const int64_t elements = align_up(packed_bytes(packing.format, matrix), width) / width;
-  parameter.shape = {elements};
-  if (parameter.stacked)
-    parameter.shape = {parameter.unpacked[0], align_up(elements, kBlockElements)};
-  return parameter;
+at::ScalarType type_of(DType compute) {
+  return compute == DType::kF32 ? at::kFloat : at::kBFloat16;
 }
 
 // A unit whose matrices are packed: it knows their forms, and its products unpack them.
 class PackedUnit : public Unit {
  public:
-  PackedUnit(const Unit* unit, const UnitSpec& spec, PackedFormat format)
-      : unit_(unit), format_(format) {
+  PackedUnit(const Unit* unit, const UnitSpec& spec, const Packing& packing)
+      : unit_(unit), format_(packing.format) {
     for (const ParamSpec& parameter : spec.parameters) {
-      const bool packed = !parameter.unpacked.empty();
-      forms_.push_back(packed ? std::make_shared<PackedForm>(format, parameter.unpacked) : nullptr);
+      forms_.push_back(form_of(parameter, type_of(packing.compute)));
     }
   }
 
@@ -68,6 +56,11 @@ class PackedUnit : public Unit {
   }
 
  private:
+  static SharedForm form_of(const ParamSpec& parameter, at::ScalarType type) {
+    if (!parameter.packed) return nullptr;
+    return std::make_shared<PackedForm>(packing_of(*parameter.packed), type, parameter.shape);
+  }
+
   const Unit* unit_;
   PackedFormat format_;
   // Those of the owned parameters. Tied ones are never packed: they belong to the embedding.
@@ -82,8 +75,7 @@ ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing) {
   for (size_t u = 1; u + 1 < spec.units.size(); ++u) {
     if (!spec.units[u].backward_reads_parameters) continue;  // a piece of the embedding
     for (ParamSpec& parameter : spec.units[u].parameters) {
-      if (!is_packed(parameter, packing)) continue;
-      parameter = packed(std::move(parameter), packing);
+      if (is_packed(parameter, packing)) parameter.packed = storage_of(packing.format);
     }
   }
   return spec;
@@ -95,9 +87,8 @@ PackedModel::PackedModel(const Model* model, const Packing& packing)
   for (size_t u = 0; u + 1 < spec_.units.size(); ++u) {
     const UnitSpec& unit = spec_.units[u];
     const bool packs = std::ranges::any_of(
-        unit.parameters, [](const ParamSpec& parameter) { return !parameter.unpacked.empty(); });
-    if (packs)
-      units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit, packing.format);
+        unit.parameters, [](const ParamSpec& parameter) { return parameter.packed.has_value(); });
+    if (packs) units_[u] = std::make_unique<PackedUnit>(&model_->unit(unit.id), unit, packing);
   }
 }
 

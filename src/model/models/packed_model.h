@@ -20,14 +20,13 @@ namespace longshore {
 // How a model's matrices are packed.
 struct Packing {
   PackedFormat format = PackedFormat::kNf4;
-  DType compute = DType::kF32;
+  DType compute = DType::kF32;  // the dtype of the values that units compute with
   // The names of the parameters that may be packed; nullopt: any.
   std::optional<std::set<std::string>> only = {};
 };
 
 // Returns the specification with the matrices packed that a PackedModel packs: frozen ones of
-// blocks, of linear layers and experts. A packed one has its name, and as many elements of the
-// compute dtype as hold it; stacked experts, a row of them for each.
+// blocks, of linear layers and experts. A packed one has its name, shape and storage type.
 ModelSpec pack_model_spec(const ModelSpec& model, const Packing& packing);
 
 class PackedModel : public Model {

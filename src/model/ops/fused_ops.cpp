@@ -298,9 +298,10 @@ void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& val
     for (int64_t i = 0; i < values.size(0); ++i) unpack(format, packed[i], values[i]);
     return;
   }
-  const void* const bytes = operand(packed, values);
-  LONGSHORE_CHECK(values.is_contiguous() &&
-                  packed.numel() * packed.element_size() >= packed_bytes(format, values.sizes()));
+  LONGSHORE_CHECK(values.is_contiguous() && packed.is_contiguous() &&
+                  packed.scalar_type() == at::kByte && packed.device() == values.device() &&
+                  packed.numel() >= packed_bytes(format, values.sizes()));
+  const void* const bytes = packed.const_data_ptr();
   if (on_gpu(values)) {
     unpack_on_gpu(format, bytes, values);
   } else {

@@ -50,8 +50,8 @@ void glu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tens
                   Activation activation);
 
 // Writes the values of a packed matrix to contiguous `values` [rows, columns], or those of stacked
-// matrices, each a row of `packed`, to [count, rows, columns]. `packed` is contiguous, of the same
-// dtype, and holds the packed bytes.
+// matrices, each a row of `packed`, to [count, rows, columns]. `packed` is contiguous and holds the
+// packed bytes.
 void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& values);
 
 // Returns the losses, fp32 [rows], of logits [rows, vocabulary] and targets int64 [rows]. With

@@ -69,7 +69,7 @@ Groups by_size(const ModelSpec& model, int64_t min_parameters) {
       parameters = 0;
     }
     groups.back().push_back(unit.id);
-    for (const ParamSpec& parameter : unit.parameters) parameters += parameter.values();
+    for (const ParamSpec& parameter : unit.parameters) parameters += parameter.elements();
   }
   return groups;
 }

@@ -8,10 +8,10 @@
 namespace longshore {
 namespace {
 
-at::Tensor unpacked(PackedFormat format, const at::Tensor& packed, at::IntArrayRef shape) {
+at::Tensor unpacked(const PackedForm& form, const at::Tensor& packed, at::IntArrayRef shape) {
   const at::NoGradGuard no_grad;
-  at::Tensor values = at::empty(shape, packed.options().requires_grad(false));
-  fused::unpack(format, packed, values);
+  at::Tensor values = at::empty(shape, packed.options().dtype(form.type));
+  fused::unpack(form.format, packed, values);
   return values;
 }
 
@@ -22,14 +22,13 @@ int64_t StoredMatrix::size(int64_t dimension) const {
 }
 
 at::Tensor StoredMatrix::values() const {
-  return packed ? unpacked(packed->format, stored, packed->shape) : stored;
+  return packed ? unpacked(*packed, stored, packed->shape) : stored;
 }
 
 at::Tensor StoredMatrix::values_of(int64_t matrix) const {
   if (!packed) return stored.select(0, matrix);
   LONGSHORE_CHECK(packed->shape.size() == 3) << "matrix " << matrix << " of one matrix";
-  return unpacked(packed->format, stored.select(0, matrix),
-                  at::IntArrayRef(packed->shape).slice(1));
+  return unpacked(*packed, stored.select(0, matrix), at::IntArrayRef(packed->shape).slice(1));
 }
 
 UnitParameters UnitParameters::first(size_t count) const {

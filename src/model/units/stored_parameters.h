@@ -20,12 +20,13 @@ namespace longshore {
 // How a matrix, or each of stacked ones, is packed. Its model and the graphs that read it share it.
 struct PackedForm {
   PackedFormat format = PackedFormat::kNf4;
-  std::vector<int64_t> shape;  // of the values: [rows, columns], or [matrices, rows, columns]
+  at::ScalarType type = at::kFloat;  // of the values
+  std::vector<int64_t> shape;        // of the values: [rows, columns], or [matrices, rows, columns]
 };
 using SharedForm = std::shared_ptr<const PackedForm>;
 
 struct StoredMatrix {
-  at::Tensor stored = {};  // the values, or the packed bytes as elements of the values' dtype
+  at::Tensor stored = {};  // the values, or packed bytes, a row of them for each stacked matrix
   SharedForm packed = {};  // null: these are the values
 
   bool defined() const { return stored.defined(); }
