@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
+#include <utility>
 
 #include "tests/data/memory_documents.h"
 
@@ -153,6 +155,68 @@ TEST(Batch, GivesEveryTokenOfARunAKeyOfItsOwn) {
     for (const auto& [token, key] : keys) ++times[key];
   }
   EXPECT_EQ(times.size(), 3 * first.size());
+}
+
+// CountedReads: documents of another set; notes whose tokens were read.
+class CountedReads : public Dataset {
+ public:
+  explicit CountedReads(const Dataset* rows) : rows_(rows) {}
+  int64_t document_count() const override { return rows_->document_count(); }
+  int64_t document_tokens(int64_t document) const override {
+    return rows_->document_tokens(document);
+  }
+  int64_t document_trained_tokens(int64_t document) const override {
+    return rows_->document_trained_tokens(document);
+  }
+  void append_document(int64_t document, Ids& tokens, Ids& targets) const override {
+    read_.insert(document);
+    rows_->append_document(document, tokens, targets);
+  }
+  uint64_t fingerprint() const override { return rows_->fingerprint(); }
+  std::set<int64_t> take_read() const { return std::exchange(read_, {}); }
+
+ private:
+  const Dataset* rows_;
+  mutable std::set<int64_t> read_;
+};
+
+// A rank reads the tokens of its own micro-batches alone. It has the whole step's counts, and keys
+// of dropout as if it had made every micro-batch.
+TEST(Batch, ARankReadsItsOwnMicroBatchesAlone) {
+  const InMemoryDataset rows = documents_of_lengths(random_lengths(50, 40, 3));
+  const CountedReads dataset(&rows);
+  const SequenceTable table =
+      make_sequences(rows, {.packing = true, .max_tokens = 40, .shuffle_seed = 1});
+  const Sampler sampler({.seed = 5, .sequences = table.sequence_count(), .shuffle = true});
+  const StepSamples samples{
+      .first_sample = 20, .sequences = 13, .micro_batch = 2, .dropout_seed = 9};
+  const StepBatches whole = make_step_batches(dataset, table, sampler, samples);
+  const std::set<int64_t> all = dataset.take_read();
+  ASSERT_EQ(whole.micro_batch_count, 7);
+  for (const int32_t ranks : {2, 3, 8}) {
+    std::set<int64_t> joined;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const StepBatches own =
+          make_step_batches(dataset, table, sampler, samples, {Rank(rank), ranks});
+      EXPECT_EQ(own.micro_batch_count, whole.micro_batch_count);
+      EXPECT_EQ(own.sequences, whole.sequences);
+      EXPECT_EQ(own.documents, whole.documents);
+      EXPECT_EQ(own.tokens, whole.tokens);
+      EXPECT_EQ(own.trained_tokens, whole.trained_tokens);
+      EXPECT_EQ(own.weight, whole.weight);
+      std::set<int64_t> documents;
+      for (size_t i = 0; i < own.micro_batches.size(); ++i) {
+        const TokenBatch& batch = own.micro_batches[i];
+        const TokenBatch& same = whole.micro_batches.at(static_cast<size_t>(rank + i * ranks));
+        EXPECT_EQ(batch.tokens, same.tokens);
+        EXPECT_EQ(batch.dropout_keys, same.dropout_keys);
+        documents.insert(batch.documents.begin(), batch.documents.end());
+      }
+      EXPECT_EQ(dataset.take_read(), documents);
+      joined.merge(documents);
+    }
+    EXPECT_EQ(joined, all);
+  }
 }
 
 // Without a seed of dropout, and in evaluation, there are no keys.

@@ -364,7 +364,13 @@ TEST_F(Columns, AStepKnowsTheSumOfItsWeights) {
   const auto weight_of = [&](const std::string& rows, int64_t micro_batch) {
     const LoadedData data = load(rows);
     const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 16});
-    return make_eval_batches(*data.dataset, table, 0, micro_batch).weight;
+    const double weight = make_eval_batches(*data.dataset, table, 0, micro_batch).weight;
+    for (const int32_t rank : {0, 1}) {
+      EXPECT_EQ(make_eval_batches(*data.dataset, table, 0, micro_batch, {Rank(rank), 2}).weight,
+                weight)
+          << "of all ranks";
+    }
+    return weight;
   };
   const std::string rows =
       "{\"input_ids\": [5, 6, 7], \"weight\": 0.5}\n{\"input_ids\": [5, 6, 7, 8]}\n"

@@ -56,18 +56,19 @@ Batch content_of(const HostBatch& batch) {
 
 // Returns the step's micro-batches, each from the rank that computes it.
 std::vector<Batch> step_on_ranks(const TrainingData& data, Step step, int32_t ranks) {
-  const StepBatches batches = data.step_batches(step);
-  const std::vector<HostBatch> views = host_batches(batches.micro_batches);
-  std::vector<Batch> all(views.size());
+  const StepBatches whole = data.step_batches(step, {});
+  std::vector<Batch> all(whole.micro_batches.size());
   size_t taken = 0;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    const std::vector<HostBatch> own = share_of(views, Rank(rank), ranks);
+    const StepBatches batches = data.step_batches(step, {Rank(rank), ranks});
+    EXPECT_EQ(batches.micro_batch_count, std::ssize(whole.micro_batches));
+    const std::vector<HostBatch> own = host_batches(batches.micro_batches);
     for (size_t k = 0; k < own.size(); ++k) {
       all.at(static_cast<size_t>(rank) + k * static_cast<size_t>(ranks)) = content_of(own[k]);
       ++taken;
     }
   }
-  EXPECT_EQ(taken, views.size()) << "each micro-batch belongs to one rank";
+  EXPECT_EQ(taken, whole.micro_batches.size()) << "each micro-batch belongs to one rank";
   return all;
 }
 

@@ -341,14 +341,14 @@ StepSamples TrainingData::samples_of(Step step) const {
           .micro_batch = micro_batch_};
 }
 
-StepBatches TrainingData::step_batches(Step step) const {
+StepBatches TrainingData::step_batches(Step step, const RankShare& share) const {
   StepSamples samples = samples_of(step);
   if (data_.dropout) samples.dropout_seed = seed_;
-  return make_step_batches(*data_.dataset, data_.table, sampler_, samples);
+  return make_step_batches(*data_.dataset, data_.table, sampler_, samples, share);
 }
 
-StepBatches TrainingData::mismatched_batches(Step step) const {
-  return make_step_batches(*data_.mismatched, data_.table, sampler_, samples_of(step));
+StepBatches TrainingData::mismatched_batches(Step step, const RankShare& share) const {
+  return make_step_batches(*data_.mismatched, data_.table, sampler_, samples_of(step), share);
 }
 
 DataCursor TrainingData::cursor_after(Step step) const {
@@ -374,9 +374,7 @@ std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
 
 double loss_terms(const StepBatches& batches, const PairObjective* objective) {
   if (objective == nullptr || !is_preference(objective->options.loss)) return batches.weight;
-  int64_t documents = 0;
-  for (const TokenBatch& batch : batches.micro_batches) documents += std::ssize(batch.documents);
-  return static_cast<double>(documents / answers_of(objective->options.loss));
+  return static_cast<double>(batches.documents / answers_of(objective->options.loss));
 }
 
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -117,9 +116,10 @@ class TrainingData {
   // has another number of sequences, the same share of it counts as seen and the result is a
   // line about it; otherwise it is "". CheckpointError with `path` for a position outside the data.
   std::string resume_at(Step step, const DataState& saved, const std::string& path);
-  StepBatches step_batches(Step step) const;
+  // Returns the batches of a rank.
+  StepBatches step_batches(Step step, const RankShare& share) const;
   // Returns the mismatched rows of these batches; only with KTO.
-  StepBatches mismatched_batches(Step step) const;
+  StepBatches mismatched_batches(Step step, const RankShare& share) const;
   // Returns the data position after `step` steps.
   DataCursor cursor_after(Step step) const;
   double epochs_after(Step step) const;
@@ -158,19 +158,5 @@ double loss_terms(const StepBatches& batches, const PairObjective* objective);
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
                                     const PairObjective* objective = nullptr,
                                     size_t first_reference = 0);
-
-// RankShare: assigns micro-batches of a step or an evaluation to ranks: micro-batch k belongs to
-// rank k mod ranks. Pure function.
-
-// Some ranks may get one more micro-batch than others, or none.
-inline std::vector<HostBatch> share_of(std::span<const HostBatch> batches, Rank rank,
-                                       int32_t ranks) {
-  std::vector<HostBatch> own;
-  for (size_t i = static_cast<size_t>(rank.value); i < batches.size();
-       i += static_cast<size_t>(ranks)) {
-    own.push_back(batches[i]);
-  }
-  return own;
-}
 
 }  // namespace longshore

@@ -56,10 +56,9 @@ StepOutcome RunLoop::run_step() {
   progress.step.value += 1;
   const int64_t total_steps = run_.data.total_steps();
   const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
-  const StepBatches batches = run_.data.step_batches(progress.step);
+  const StepBatches batches = run_.data.step_batches(progress.step, share());
   const PairObjective* const objective = run_.objective ? &*run_.objective : nullptr;
-  std::vector<HostBatch> own = share_of(host_batches(batches.micro_batches, objective),
-                                        run_.ranks().rank(), run_.ranks().info().size);
+  std::vector<HostBatch> own = host_batches(batches.micro_batches, objective);
   if (run_.data.data().mismatched != nullptr) {
     const double kl = kl_of_step();
     for (HostBatch& batch : own) batch.kl = kl;
@@ -111,7 +110,8 @@ StepOutcome RunLoop::run_step() {
 // step, so the update of the one before comes first.
 double RunLoop::kl_of_step() {
   run_.apply_updates();
-  return compute_kl(run_.engine, run_.data.mismatched_batches(step()), *run_.objective, [] {});
+  return compute_kl(run_.engine, run_.data.mismatched_batches(step(), share()), *run_.objective,
+                    [] {});
 }
 
 DurableStep RunLoop::record_after(bool skipped) const {

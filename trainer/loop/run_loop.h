@@ -26,6 +26,7 @@ class RunLoop {
 
  private:
   Step step() const { return run_.ledger.progress.step; }
+  RankShare share() const { return {run_.ranks().rank(), run_.ranks().info().size}; }
   StepOutcome run_step();
   double kl_of_step();
   // Returns the payload of the tier's commit: the run's progress after the present step.

@@ -28,20 +28,19 @@ void add(LossSum& sum, const LossSum& other) {
   sum.distill += other.distill;
 }
 
-// Evaluates the rank's share of the batches in passes of the planned number of micro-batches. All
-// ranks run equal passes. `use` gets the sums and the micro-batches of each.
-void run_passes(Engine& engine, std::span<const HostBatch> all, const StopCheck& stop,
+// Evaluates a rank's batches, of `count` on all ranks, in passes of the planned number of
+// micro-batches. All ranks run equal passes. `use` gets the sums and the micro-batches of each.
+void run_passes(Engine& engine, std::span<const HostBatch> own, int64_t count,
+                const StopCheck& stop,
                 const std::function<void(const LossSum&, std::span<const HostBatch>)>& use) {
-  const RankGroups& groups = engine.groups();
-  const auto ranks = static_cast<size_t>(groups.topology.ranks);
-  const std::vector<HostBatch> own = share_of(all, groups.rank, groups.topology.ranks);
+  const int64_t ranks = engine.groups().topology.ranks;
   const auto at_once = static_cast<size_t>(engine.plan().step.micro_batches);
-  const size_t most = (all.size() + ranks - 1) / ranks;
+  const auto most = static_cast<size_t>((count + ranks - 1) / ranks);
   for (size_t first = 0; first < most; first += at_once) {
     stop();
     const size_t begin = std::min(first, own.size());
     const std::span<const HostBatch> part =
-        std::span(own).subspan(begin, std::min(at_once, own.size() - begin));
+        own.subspan(begin, std::min(at_once, own.size() - begin));
     use(engine.evaluate(engine.batches().load(part)), part);
   }
 }
@@ -53,13 +52,14 @@ double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjec
   const std::vector<HostBatch> views =
       host_batches(mismatched.micro_batches, &objective, objective.references.size() / 2);
   std::vector<double> sums = {0.0, 0.0};  // of r, and the rows
-  run_passes(engine, views, stop, [&](const LossSum&, std::span<const HostBatch> part) {
+  const auto use = [&](const LossSum&, std::span<const HostBatch> part) {
     for (size_t b = 0; b < part.size(); ++b) {
       const std::vector<double>& logps = engine.document_logps()[b];
       for (size_t d = 0; d < logps.size(); ++d) sums[0] += logps[d] - part[b].reference_logps[d];
       sums[1] += static_cast<double>(logps.size());
     }
-  });
+  };
+  run_passes(engine, views, mismatched.micro_batch_count, stop, use);
   // HOST WAIT: the gradient of every row depends on the kl of all ranks' rows.
   if (Communicator* const all = engine.groups().all; all != nullptr) {
     all->all_reduce(sums, {"kl", std::nullopt}).wait();
@@ -71,7 +71,9 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
                     int64_t micro_batch, const StopCheck& stop, const PairObjective* objective) {
   const auto begin = std::chrono::steady_clock::now();
   const auto batches_of = [&](const Dataset& dataset) {
-    return make_eval_batches(dataset, data.table, max_sequences, micro_batch);
+    const RankGroups& groups = engine.groups();
+    return make_eval_batches(dataset, data.table, max_sequences, micro_batch,
+                             {groups.rank, groups.topology.ranks});
   };
   const StepBatches batches = batches_of(*data.dataset);
   std::vector<HostBatch> views = host_batches(batches.micro_batches, objective);
@@ -80,7 +82,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     for (HostBatch& view : views) view.kl = kl;
   }
   LossSum mine;
-  run_passes(engine, views, stop,
+  run_passes(engine, views, batches.micro_batch_count, stop,
              [&](const LossSum& sum, std::span<const HostBatch>) { add(mine, sum); });
   Evaluation result;
   result.sums = sum_over_ranks(engine.groups(), mine);

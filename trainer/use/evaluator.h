@@ -44,7 +44,8 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
                     const PairObjective* objective = nullptr);
 
 // Returns KTO's kl of all ranks' mismatched rows ([Note: preference losses]), those of a step or of
-// an evaluation. Applies pending updates first. Calls `stop` as evaluate does.
+// an evaluation, of which each rank gives its share. Applies pending updates first. Calls `stop` as
+// evaluate does.
 double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
                   const StopCheck& stop);
 

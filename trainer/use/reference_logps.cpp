@@ -73,6 +73,7 @@ void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& data
                    const std::function<void(int64_t, double)>& use) {
   const RankGroups& groups = engine.groups();
   const int64_t ranks = groups.topology.ranks;
+  const RankShare share{groups.rank, groups.topology.ranks};
   const int64_t at_once = engine.plan().step.micro_batches;
   const int64_t micro_batches = (data.table.sequence_count() + micro_batch - 1) / micro_batch;
   // All ranks run equal rounds; a rank without a micro-batch joins the collectives.
@@ -80,10 +81,13 @@ void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& data
     std::vector<TokenBatch> batches;
     Bytes done = 0;
     for (int64_t i = 0; i < at_once * ranks && first + i < micro_batches; ++i) {
-      TokenBatch batch =
-          make_token_batch(dataset, data.table, sequences_of(data.table, first + i, micro_batch));
-      done += batch.token_count() * kTokenBytes;
-      if (i % ranks == groups.rank.value) batches.push_back(std::move(batch));
+      const std::vector<int64_t> sequences = sequences_of(data.table, first + i, micro_batch);
+      for (const int64_t sequence : sequences) {
+        for (const int64_t document : data.table.documents_of(sequence)) {
+          done += dataset.document_tokens(document) * kTokenBytes;
+        }
+      }
+      if (share.has(i)) batches.push_back(make_token_batch(dataset, data.table, sequences));
     }
     engine.evaluate(engine.batches().load(host_batches(batches, &objective)));
     const auto& logps = engine.document_logps();

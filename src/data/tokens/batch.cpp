@@ -124,40 +124,69 @@ std::vector<int64_t> packing_order(int64_t documents, std::optional<uint64_t> sh
   return order;
 }
 
-StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& table,
-                                   std::span<const int64_t> sequences, int64_t micro_batch) {
-  LONGSHORE_CHECK(micro_batch >= 1) << micro_batch;
-  StepBatches step;
-  while (!sequences.empty()) {
-    const size_t count = std::min(sequences.size(), static_cast<size_t>(micro_batch));
-    TokenBatch batch = make_token_batch(dataset, table, sequences.first(count));
-    sequences = sequences.subspan(count);
-    step.sequences += batch.sequences;
-    step.tokens += batch.token_count();
-    step.trained_tokens += batch.trained_tokens;
-    const std::vector<float>& weights = batch.columns[kWeightColumn];
-    for (const float weight : weights) step.weight += static_cast<double>(weight);
-    if (weights.empty()) step.weight += static_cast<double>(batch.trained_tokens);
-    step.micro_batches.push_back(std::move(batch));
+// Appends the values of a document's trained tokens, whose targets these are.
+void append_trained(const Dataset& dataset, int64_t document, TokenColumn column,
+                    std::span<const int64_t> targets, std::vector<float>& out) {
+  const std::vector<float> values = dataset.column_of(document, column);
+  const size_t width = dataset.width_of(column);
+  LONGSHORE_CHECK(values.size() == targets.size() * width) << values.size();
+  for (size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] == kNotTrained) continue;
+    const auto value = values.begin() + static_cast<int64_t>(t * width);
+    out.insert(out.end(), value, value + static_cast<int64_t>(width));
   }
-  return step;
 }
 
-// Appends the values of a document's trained tokens. The batch's last targets are the document's.
+// Appends the columns of a document. The batch's last targets are the document's.
 void append_columns(const Dataset& dataset, int64_t document, TokenBatch& batch) {
+  const auto tokens = static_cast<size_t>(dataset.document_tokens(document));
+  const std::span<const int64_t> targets = std::span(batch.targets).last(tokens);
   for (size_t c = 0; c < kTokenColumns; ++c) {
     const auto column = static_cast<TokenColumn>(c);
     if (!dataset.has_column(column)) continue;
-    const std::vector<float> values = dataset.column_of(document, column);
-    const size_t width = dataset.width_of(column), tokens = values.size() / width;
-    if (column >= kTeacherIdColumn) batch.columns.teacher_tokens = width;
-    const size_t first = batch.targets.size() - tokens;
-    for (size_t t = 0; t < tokens; ++t) {
-      if (batch.targets[first + t] == kNotTrained) continue;
-      const auto value = values.begin() + static_cast<int64_t>(t * width);
-      batch.columns[c].insert(batch.columns[c].end(), value, value + static_cast<int64_t>(width));
+    if (column >= kTeacherIdColumn) batch.columns.teacher_tokens = dataset.width_of(column);
+    append_trained(dataset, document, column, targets, batch.columns[c]);
+  }
+}
+
+// Adds the weights of a document of another rank in the order in which its own rank adds them, so
+// that all ranks have the same sum.
+void add_weights(const Dataset& dataset, int64_t document, double& sum) {
+  std::vector<int64_t> tokens, targets;
+  dataset.append_document(document, tokens, targets);
+  std::vector<float> weights;
+  append_trained(dataset, document, kWeightColumn, targets, weights);
+  for (const float weight : weights) sum += static_cast<double>(weight);
+}
+
+StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& table,
+                                   std::span<const int64_t> sequences, int64_t micro_batch,
+                                   const RankShare& share) {
+  LONGSHORE_CHECK(micro_batch >= 1) << micro_batch;
+  StepBatches step;
+  step.sequences = std::ssize(sequences);
+  const bool weighted = dataset.has_column(kWeightColumn);
+  for (; !sequences.empty(); ++step.micro_batch_count) {
+    const size_t count = std::min(sequences.size(), static_cast<size_t>(micro_batch));
+    const std::span<const int64_t> some = sequences.first(count);
+    sequences = sequences.subspan(count);
+    const bool own = share.has(step.micro_batch_count);
+    for (const int64_t sequence : some) {
+      for (const int64_t document : table.documents_of(sequence)) {
+        step.documents += 1;
+        step.tokens += dataset.document_tokens(document);
+        step.trained_tokens += dataset.document_trained_tokens(document);
+        if (weighted && !own) add_weights(dataset, document, step.weight);
+      }
+    }
+    if (!own) continue;
+    step.micro_batches.push_back(make_token_batch(dataset, table, some));
+    for (const float weight : step.micro_batches.back().columns[kWeightColumn]) {
+      step.weight += static_cast<double>(weight);
     }
   }
+  if (!weighted) step.weight = static_cast<double>(step.trained_tokens);
+  return step;
 }
 
 // Separates the keys of dropout from what else is drawn from the seed of a run.
@@ -240,35 +269,37 @@ TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
 }
 
 StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table,
-                              const Sampler& sampler, const StepSamples& samples) {
+                              const Sampler& sampler, const StepSamples& samples,
+                              const RankShare& share) {
   std::vector<int64_t> sequences(static_cast<size_t>(samples.sequences));
   for (int64_t i = 0; i < samples.sequences; ++i) {
     sequences[static_cast<size_t>(i)] = sampler.sequence_at(samples.first_sample + i);
   }
-  StepBatches step = cut_into_micro_batches(dataset, table, sequences, samples.micro_batch);
+  StepBatches step = cut_into_micro_batches(dataset, table, sequences, samples.micro_batch, share);
   if (!samples.dropout_seed) return step;
-  int64_t sample = samples.first_sample;
+  int64_t first = share.rank.value * samples.micro_batch;  // of the batch, in the step
   for (TokenBatch& batch : step.micro_batches) {
     batch.dropout_keys.reserve(batch.tokens.size());
-    for (int64_t i = 0; i < batch.sequences; ++i, ++sample) {
-      const int64_t epoch = sampler.cursor_after(sample).epoch;
-      for (const int64_t document : table.documents_of(sampler.sequence_at(sample))) {
+    for (int64_t i = first; i < first + batch.sequences; ++i) {
+      const int64_t epoch = sampler.cursor_after(samples.first_sample + i).epoch;
+      for (const int64_t document : table.documents_of(sequences[static_cast<size_t>(i)])) {
         append_dropout_keys(*samples.dropout_seed, epoch, document,
                             dataset.document_tokens(document), batch.dropout_keys);
       }
     }
     LONGSHORE_CHECK(batch.dropout_keys.size() == batch.tokens.size());
+    first += share.ranks * samples.micro_batch;
   }
   return step;
 }
 
 StepBatches make_eval_batches(const Dataset& dataset, const SequenceTable& table,
-                              int64_t max_sequences, int64_t micro_batch) {
+                              int64_t max_sequences, int64_t micro_batch, const RankShare& share) {
   int64_t count = table.sequence_count();
   if (max_sequences > 0) count = std::min(count, max_sequences);
   std::vector<int64_t> sequences(static_cast<size_t>(count));
   std::iota(sequences.begin(), sequences.end(), int64_t{0});
-  return cut_into_micro_batches(dataset, table, sequences, micro_batch);
+  return cut_into_micro_batches(dataset, table, sequences, micro_batch, share);
 }
 
 }  // namespace longshore

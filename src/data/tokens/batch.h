@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/ids.h"
 #include "data/tokens/dataset.h"
 #include "data/tokens/sampler.h"
 
@@ -70,10 +71,20 @@ struct TokenBatch {
   int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// StepBatches: the input of a step or an evaluation. Counts are over all micro-batches.
+// RankShare: the micro-batches of a step or an evaluation that a rank computes: micro-batch k
+// belongs to rank k mod ranks. Some ranks may get one more than others, or none.
+struct RankShare {
+  Rank rank;
+  int32_t ranks = 1;
+  bool has(int64_t micro_batch) const { return micro_batch % ranks == rank.value; }
+};
+
+// StepBatches: a rank's input of a step or an evaluation. Counts are over all ranks.
 struct StepBatches {
-  std::vector<TokenBatch> micro_batches;
+  std::vector<TokenBatch> micro_batches;  // those of the rank, in order
+  int64_t micro_batch_count = 0;
   int64_t sequences = 0;
+  int64_t documents = 0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   double weight = 0.0;  // of the trained tokens; their number if no row has weights
@@ -94,12 +105,16 @@ struct StepSamples {
 TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                             std::span<const int64_t> sequences);
 
-// Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on.
+// Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on. Tokens are
+// read for the share's micro-batches alone; the counts come from the documents' lengths, and with
+// weights from those of all documents.
 StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table,
-                              const Sampler& sampler, const StepSamples& samples);
+                              const Sampler& sampler, const StepSamples& samples,
+                              const RankShare& share = {});
 
 // Returns the first `max_sequences` sequences in order, each once; all if it is 0.
 StepBatches make_eval_batches(const Dataset& dataset, const SequenceTable& table,
-                              int64_t max_sequences, int64_t micro_batch);
+                              int64_t max_sequences, int64_t micro_batch,
+                              const RankShare& share = {});
 
 }  // namespace longshore
