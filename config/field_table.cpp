@@ -1,7 +1,7 @@
 #include "config/field_table.h"
 
+#include "base/columns.h"
 #include "base/errors.h"
-#include "base/token_column.h"
 #include "config/field_rows.h"
 #include "shard/state_format.h"
 

@@ -87,10 +87,8 @@ int main() {
   double first = 0.0, last = 0.0;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const Pairs pairs(step);
-    const longshore::HostBatch batch{.tokens = pairs.tokens,
-                                     .positions = pairs.positions,
-                                     .targets = pairs.targets,
-                                     .document_starts = pairs.document_starts};
+    const longshore::Batch batch(pairs.tokens, pairs.positions, pairs.targets,
+                                 pairs.document_starts);
     const longshore::StepOutcome outcome =
         longshore::train_step(engine, {.batches = engine.batches().load({&batch, 1}),
                                        .loss_terms = kPairs,

@@ -1,6 +1,8 @@
 #include "offload/engine/batch_stage.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <utility>
 
 #include "base/errors.h"
@@ -9,12 +11,54 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kRowsPerBatch = 3;  // tokens, positions, targets; keys of dropout are one more
+// The columns that are copied to the device, with their tensors there; the others stay in host
+// memory. Only batches with dropout have keys.
+constexpr std::array kDeviceColumns = {std::pair{kTokenIdColumn, &MicroBatch::tokens},
+                                       std::pair{kPositionColumn, &MicroBatch::positions},
+                                       std::pair{kTargetColumn, &MicroBatch::targets},
+                                       std::pair{kDropoutKeyColumn, &MicroBatch::dropout_keys}};
+constexpr int64_t kWithoutDropout = std::ssize(kDeviceColumns) - 1;
+
+int64_t rows_of(RowAxis axis, const Batch& batch) {
+  switch (axis) {
+    case RowAxis::kTokens:
+      return batch.token_count();
+    case RowAxis::kTrained:
+      return batch.trained_tokens;
+    case RowAxis::kDocuments:
+      return std::ssize(batch.document_starts) - 1;
+    case RowAxis::kBatch:
+      return 1;
+  }
+  return 0;
+}
+
+// Checks that each column has a value for each row of its axis, or none.
+void check_rows(const Batch& batch) {
+  for (size_t c = 0; c < kColumns; ++c) {
+    const size_t values = batch.columns.size_of(c);
+    const int64_t rows = rows_of(kColumnTable[c].axis, batch);
+    LONGSHORE_CHECK(values == 0 || values == static_cast<size_t>(rows) * batch.columns.width_of(c))
+        << kColumnTable[c].name << ": " << values << " values, " << rows << " rows";
+  }
+}
+
+// Returns the columns that stay in host memory.
+std::shared_ptr<const ColumnValues> host_columns(const ColumnValues& columns) {
+  auto kept = std::make_shared<ColumnValues>();
+  kept->teacher_tokens = columns.teacher_tokens;
+  for (size_t c = 0; c < kColumns; ++c) {
+    const bool copied =
+        std::ranges::any_of(kDeviceColumns, [c](const auto& column) { return column.first == c; });
+    if (!copied) kept->take(c, columns);
+  }
+  return kept;
+}
 
 }  // namespace
 
 Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions, bool dropout) {
-  return (kRowsPerBatch + (dropout ? 1 : 0)) * micro_batches * positions *
+  return (kWithoutDropout + (dropout ? 1 : 0)) * micro_batches * positions *
          static_cast<Bytes>(sizeof(int64_t));
 }
 
@@ -30,31 +74,30 @@ BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64
                   bytes_for(micro_batches, positions, /*dropout=*/false));
 }
 
-std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches) {
+std::span<const MicroBatch> BatchStage::load(std::span<const Batch> batches) {
   LONGSHORE_CHECK(static_cast<int64_t>(batches.size()) <= micro_batches_)
       << batches.size() << " micro-batches, planned " << micro_batches_;
   loaded_.clear();
   replaced_.clear();
   size_t row = 0;
-  for (const HostBatch& batch : batches) {
-    LONGSHORE_CHECK(static_cast<int64_t>(batch.tokens.size()) <= positions_)
-        << batch.tokens.size() << " positions, planned " << positions_;
-    MicroBatch loaded;
-    loaded.tokens = copy_row(row++, replaced(batch.tokens));
-    loaded.positions = copy_row(row++, batch.positions);
-    loaded.targets = copy_row(row++, batch.targets);
-    if (!batch.dropout_keys.empty()) loaded.dropout_keys = copy_row(row++, batch.dropout_keys);
-    loaded.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
-    loaded.preference = batch.preference;
-    loaded.reference_logps = batch.reference_logps;
-    loaded.desirable.assign(batch.desirable.begin(), batch.desirable.end());
-    loaded.kl = batch.kl;
-    if (batch.columns != nullptr) {
-      loaded.columns = std::make_shared<const TokenColumns>(*batch.columns);
-    }
-    loaded_.push_back(std::move(loaded));
-  }
+  for (const Batch& batch : batches) loaded_.push_back(loaded(batch, row));
   return loaded_;
+}
+
+MicroBatch BatchStage::loaded(const Batch& batch, size_t& row) {
+  LONGSHORE_CHECK(batch.token_count() <= positions_)
+      << batch.token_count() << " positions, planned " << positions_;
+  check_rows(batch);
+  MicroBatch loaded;
+  for (const auto& [column, tensor] : kDeviceColumns) {
+    const std::vector<int64_t>& values = batch.columns.integers(column);
+    if (values.empty()) continue;
+    loaded.*tensor = copy_row(row++, column == kTokenIdColumn ? replaced(values) : values);
+  }
+  loaded.document_starts = batch.document_starts;
+  loaded.preference = batch.preference;
+  loaded.columns = host_columns(batch.columns);
+  return loaded;
 }
 
 std::span<const int64_t> BatchStage::replaced(std::span<const int64_t> tokens) {

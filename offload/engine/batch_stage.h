@@ -5,26 +5,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/batch.h"
 #include "device/copy_engine.h"
 #include "model/units/unit.h"
 
 namespace longshore {
-
-// One micro-batch on the host: a flat stream of T positions (see MicroBatch).
-struct HostBatch {
-  std::span<const int64_t> tokens, positions, targets;  // [T] each
-  std::span<const int64_t> document_starts;             // [documents + 1], T at the end
-  std::span<const int64_t> dropout_keys = {};           // [T], or empty
-  std::optional<PreferenceOptions> preference = {};     // as in MicroBatch
-  std::vector<double> reference_logps = {};
-  std::span<const uint8_t> desirable = {};
-  double kl = 0.0;
-  const TokenColumns* columns = nullptr;  // null: the rows have none
-};
 
 class BatchStage {
  public:
@@ -36,10 +24,12 @@ class BatchStage {
   // become the tokens that it maps them to; targets stay.
   BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
              std::map<int64_t, int64_t> read_as, CopyEngine* copies, at::Device device = at::kCPU);
-  // Copies a step's batches to the device. The result is valid until the next call.
-  std::span<const MicroBatch> load(std::span<const HostBatch> batches);
+  // Copies a step's batches to the device, which must outlive the copies. The result is valid until
+  // the next call.
+  std::span<const MicroBatch> load(std::span<const Batch> batches);
 
  private:
+  MicroBatch loaded(const Batch& batch, size_t& row);
   at::Tensor copy_row(size_t row, std::span<const int64_t> values);
   std::span<const int64_t> replaced(std::span<const int64_t> tokens);
 

@@ -52,10 +52,10 @@ TEST(Batch, LaysDocumentsEndToEnd) {
   const Ids lengths = {3, 2, 4};
   const InMemoryDataset dataset = documents_of_lengths(lengths);
   const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 8});
-  const TokenBatch batch = make_token_batch(dataset, table, Ids{2, 0});
-  EXPECT_EQ(batch.tokens, (Ids{2000, 2001, 2002, 2003, 0, 1, 2}));
-  EXPECT_EQ(batch.positions, (Ids{0, 1, 2, 3, 0, 1, 2}));
-  EXPECT_EQ(batch.targets, (Ids{2001, 2002, 2003, -100, 1, 2, -100}));
+  const Batch batch = make_token_batch(dataset, table, Ids{2, 0});
+  EXPECT_EQ(batch.tokens(), (Ids{2000, 2001, 2002, 2003, 0, 1, 2}));
+  EXPECT_EQ(batch.positions(), (Ids{0, 1, 2, 3, 0, 1, 2}));
+  EXPECT_EQ(batch.targets(), (Ids{2001, 2002, 2003, -100, 1, 2, -100}));
   EXPECT_EQ(batch.document_starts, (Ids{0, 4, 7}));
   EXPECT_EQ(batch.sequences, 2);
   EXPECT_EQ(batch.trained_tokens, 5);
@@ -76,13 +76,13 @@ TEST(Batch, AnEpochHoldsEveryTokenOnce) {
       const int64_t count = std::min(kPerStep, table.sequence_count() - first);
       const StepBatches step = make_step_batches(
           dataset, table, sampler, {.first_sample = first, .sequences = count, .micro_batch = 4});
-      for (const TokenBatch& batch : step.micro_batches) {
-        for (size_t t = 0; t < batch.tokens.size(); ++t) {
-          const int64_t token = batch.tokens[t], position = token % 1000, document = token / 1000;
+      for (const Batch& batch : step.micro_batches) {
+        for (size_t t = 0; t < batch.tokens().size(); ++t) {
+          const int64_t token = batch.tokens()[t], position = token % 1000, document = token / 1000;
           ++seen[token];
-          ASSERT_EQ(batch.positions[t], position);
+          ASSERT_EQ(batch.positions()[t], position);
           const bool last = position + 1 == lengths[static_cast<size_t>(document)];
-          ASSERT_EQ(batch.targets[t], last ? int64_t{kNotTrained} : token + 1);
+          ASSERT_EQ(batch.targets()[t], last ? int64_t{kNotTrained} : token + 1);
         }
       }
     }
@@ -105,8 +105,8 @@ TEST(Batch, CutsAStepIntoMicroBatchesWithoutChangingItsSamples) {
     EXPECT_EQ(static_cast<int64_t>(step.micro_batches.size()), (12 + micro_batch) / micro_batch);
     Ids tokens;
     int64_t trained = 0;
-    for (const TokenBatch& batch : step.micro_batches) {
-      tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+    for (const Batch& batch : step.micro_batches) {
+      tokens.insert(tokens.end(), batch.tokens().begin(), batch.tokens().end());
       trained += batch.trained_tokens;
     }
     EXPECT_EQ(trained, step.trained_tokens);
@@ -130,10 +130,10 @@ std::multimap<int64_t, int64_t> keys_of(const Dataset& dataset, const PackingOpt
                                               .micro_batch = micro_batch,
                                               .dropout_seed = seed});
   std::multimap<int64_t, int64_t> keys;
-  for (const TokenBatch& batch : step.micro_batches) {
-    EXPECT_EQ(batch.dropout_keys.size(), batch.tokens.size());
-    for (size_t t = 0; t < batch.tokens.size(); ++t) {
-      keys.emplace(batch.tokens[t], batch.dropout_keys.at(t));
+  for (const Batch& batch : step.micro_batches) {
+    EXPECT_EQ(batch.columns.get<kDropoutKeyColumn>().size(), batch.tokens().size());
+    for (size_t t = 0; t < batch.tokens().size(); ++t) {
+      keys.emplace(batch.tokens()[t], batch.columns.get<kDropoutKeyColumn>().at(t));
     }
   }
   return keys;
@@ -206,11 +206,11 @@ TEST(Batch, ARankReadsItsOwnMicroBatchesAlone) {
       EXPECT_EQ(own.weight, whole.weight);
       std::set<int64_t> documents;
       for (size_t i = 0; i < own.micro_batches.size(); ++i) {
-        const TokenBatch& batch = own.micro_batches[i];
-        const TokenBatch& same = whole.micro_batches.at(static_cast<size_t>(rank + i * ranks));
-        EXPECT_EQ(batch.tokens, same.tokens);
-        EXPECT_EQ(batch.dropout_keys, same.dropout_keys);
-        documents.insert(batch.documents.begin(), batch.documents.end());
+        const Batch& batch = own.micro_batches[i];
+        const Batch& same = whole.micro_batches.at(static_cast<size_t>(rank + i * ranks));
+        EXPECT_EQ(batch.tokens(), same.tokens());
+        EXPECT_EQ(batch.columns.get<kDropoutKeyColumn>(), same.columns.get<kDropoutKeyColumn>());
+        documents.insert(batch.documents().begin(), batch.documents().end());
       }
       EXPECT_EQ(dataset.take_read(), documents);
       joined.merge(documents);
@@ -226,8 +226,11 @@ TEST(Batch, HasNoKeysWithoutDropout) {
   const Sampler sampler({.seed = 1, .sequences = 3, .shuffle = true});
   const StepBatches step = make_step_batches(dataset, table, sampler,
                                              {.first_sample = 0, .sequences = 3, .micro_batch = 3});
-  EXPECT_TRUE(step.micro_batches.at(0).dropout_keys.empty());
-  EXPECT_TRUE(make_eval_batches(dataset, table, 0, 3).micro_batches.at(0).dropout_keys.empty());
+  EXPECT_TRUE(step.micro_batches.at(0).columns.get<kDropoutKeyColumn>().empty());
+  EXPECT_TRUE(make_eval_batches(dataset, table, 0, 3)
+                  .micro_batches.at(0)
+                  .columns.get<kDropoutKeyColumn>()
+                  .empty());
 }
 
 // Evaluation takes every sequence once, in order, up to a limit.
@@ -240,7 +243,7 @@ TEST(Batch, EvaluationTakesSequencesInOrderOnceAndUpToALimit) {
   EXPECT_EQ(all.tokens, 13);
   EXPECT_EQ(all.micro_batches.size(), 3u);
   const StepBatches some = make_eval_batches(dataset, table, 2, 2);
-  EXPECT_EQ(some.micro_batches.at(0).tokens, (Ids{0, 1, 2, 1000, 1001}));
+  EXPECT_EQ(some.micro_batches.at(0).tokens(), (Ids{0, 1, 2, 1000, 1001}));
   EXPECT_EQ(some.sequences, 2);
   EXPECT_EQ(make_eval_batches(dataset, table, 50, 2).sequences, 5);
 }

@@ -234,7 +234,7 @@ TEST_F(Columns, RowsOfAPolicyHaveAdvantagesAndOldLogps) {
   EXPECT_EQ(data.report.files.at(0).format, "policy");
   EXPECT_TRUE(data.report.files.at(0).unread.empty());
   const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
-  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  const Batch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
   EXPECT_EQ(batch.trained_tokens, 4);
   EXPECT_EQ(batch.columns[kAdvantageColumn], (Weights{0, 2, -1.5, -1.5}));
   EXPECT_EQ(batch.columns[kOldLogpColumn], (Weights{-1, 0, -0.5, -2}));
@@ -272,7 +272,7 @@ TEST_F(Columns, RowsHaveTheTokensOfATeacher) {
   EXPECT_EQ(data.report.files.at(0).format, "distill");
   EXPECT_TRUE(data.report.files.at(0).unread.empty());
   const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
-  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  const Batch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
   const float none = -std::numeric_limits<float>::infinity();
   EXPECT_EQ(batch.columns.teacher_tokens, 2u);
   EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{4, 4, 6, 9, 7, 7}));
@@ -286,7 +286,7 @@ TEST_F(Columns, TablesHaveTheTokensOfATeacher) {
   const LoadedData data = load();
   EXPECT_EQ(data.report.files.at(0).format, "distill");
   const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
-  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{0, 1});
+  const Batch batch = make_token_batch(*data.dataset, table, Ids{0, 1});
   ASSERT_EQ(batch.columns.teacher_tokens, 16u);
   const Weights& ids = batch.columns[kTeacherIdColumn];
   const Weights& logps = batch.columns[kTeacherLogpColumn];
@@ -305,7 +305,7 @@ TEST_F(Columns, PiecesOfARowKeepTheirTeacher) {
       "\"teacher_logps\": [[-1], [-2], [0, -5]]}\n");
   ASSERT_EQ(data.dataset->document_count(), 2);
   const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
-  const TokenBatch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
+  const Batch batch = make_token_batch(*data.dataset, table, Ids{1, 0});
   EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{7, 8, 5, 5}));
   EXPECT_NEAR(batch.columns[kTeacherLogpColumn].at(0), -std::log1p(std::exp(-5.0)), 1e-6);
 }

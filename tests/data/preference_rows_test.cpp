@@ -375,8 +375,8 @@ TEST_F(Pairs, StayWholeInSequencesPartsAndBatches) {
         ASSERT_LE(tokens, 48);
         sequences.push_back(s);
       }
-      const TokenBatch batch = make_token_batch(data, table, sequences);
-      EXPECT_EQ(batch.documents, seen);
+      const Batch batch = make_token_batch(data, table, sequences);
+      EXPECT_EQ(batch.documents(), seen);
       EXPECT_EQ(batch.document_starts.size(), seen.size() + 1);
       for (size_t i = 0; i < seen.size(); ++i) {
         ASSERT_EQ(batch.document_starts[i + 1] - batch.document_starts[i],

@@ -20,9 +20,8 @@ TEST(BatchStage, ReadsPlaceholdersAsTheModelDoes) {
   BatchStage stage(memory, 2, 4, {{7, 0}, {8, 5}}, &copies);
   const std::vector<int64_t> tokens = {7, 1, 8, 7}, others = {1, 2, 3, 4};
   const std::vector<int64_t> positions = {0, 1, 2, 3}, targets = {1, 8, 7, -100}, starts = {0, 4};
-  const std::vector<HostBatch> batches = {
-      {.tokens = tokens, .positions = positions, .targets = targets, .document_starts = starts},
-      {.tokens = others, .positions = positions, .targets = targets, .document_starts = starts}};
+  const std::vector<Batch> batches = {{tokens, positions, targets, starts},
+                                      {others, positions, targets, starts}};
   const std::span<const MicroBatch> loaded = stage.load(batches);
   EXPECT_EQ(values(loaded[0].tokens), (std::vector<int64_t>{0, 1, 5, 0}));
   EXPECT_EQ(values(loaded[0].targets), targets);

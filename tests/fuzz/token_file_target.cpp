@@ -50,7 +50,7 @@ bool fuzz_token_file(std::string_view input) {
     LONGSHORE_CHECK(file.ids(i).size() == ids.size());
     file.row_goes_on(i);
     for (size_t c = 0; c < kTokenColumns; ++c) {
-      const auto column = static_cast<TokenColumn>(c);
+      const auto column = static_cast<ColumnId>(c);
       if (!file.has_column(column)) continue;
       LONGSHORE_CHECK(file.column_of(i, column).size() == file.width_of(column) * ids.size());
     }

@@ -43,7 +43,7 @@ class Distill : public testing::Test {
   // probability in its tokens, the 7th has next to none.
   static MicroBatch batch() {
     std::vector<int64_t> tokens, targets;
-    TokenColumns columns;
+    ColumnValues columns;
     columns.teacher_tokens = kTopK;
     std::vector<float>& ids = columns[kTeacherIdColumn];
     std::vector<float>& logps = columns[kTeacherLogpColumn];
@@ -61,7 +61,7 @@ class Distill : public testing::Test {
       columns[kWeightColumn].push_back(static_cast<float>(1 + i % 3));
     }
     MicroBatch made = PlainRunner::make_batch({tokens}, {targets});
-    made.columns = std::make_shared<const TokenColumns>(std::move(columns));
+    made.columns = std::make_shared<const ColumnValues>(std::move(columns));
     return made;
   }
 
@@ -69,7 +69,7 @@ class Distill : public testing::Test {
   static at::Tensor exact_loss(const at::Tensor& logits, const MicroBatch& batch,
                                const DistillOptions& options, double& kl) {
     const at::Tensor trained = at::nonzero(batch.targets != -100).view({-1});
-    const auto column = [&](TokenColumn which) {
+    const auto column = [&](ColumnId which) {
       return at::tensor(batch.column(which)).to(at::kDouble);
     };
     const at::Tensor ids = column(kTeacherIdColumn).view({-1, kTopK}).to(at::kLong);
@@ -172,7 +172,7 @@ TEST_F(Distill, AgreesWithAllLogitsAtOnceWholeAndInPieces) {
 TEST_F(Distill, ALostRestKeepsItsDigits) {
   const DistillOptions options{.top_k = 1};
   const float logp = std::log(0.75f);
-  TokenColumns columns;
+  ColumnValues columns;
   columns[kTeacherIdColumn] = {0.0f, 0.0f};
   columns[kTeacherLogpColumn] = {logp, logp};
   const TeacherChunk teacher(options, columns, 0, 2, at::kCPU);

@@ -17,10 +17,10 @@ namespace {
 
 const int kStrictMkl = setenv("MKL_CBWR", "AVX2,STRICT", 1);
 
-std::shared_ptr<const TokenColumns> weights_column(std::vector<float> weights) {
-  TokenColumns columns;
+std::shared_ptr<const ColumnValues> weights_column(std::vector<float> weights) {
+  ColumnValues columns;
   columns[kWeightColumn] = std::move(weights);
-  return std::make_shared<const TokenColumns>(std::move(columns));
+  return std::make_shared<const ColumnValues>(std::move(columns));
 }
 
 const std::string kConfig =
@@ -115,7 +115,9 @@ void Head::compare_pairs_with_all_at_once() {
     many.targets.narrow(0, many.document_starts[d], 7 * static_cast<int64_t>(d + 1)).fill_(-100);
   }
   many.preference = PreferenceOptions{.loss = LossKind::kDpo, .beta = 0.02};
-  many.reference_logps = {-2000.0, -5300.0, -5300.0, -3900.0};
+  ColumnValues columns;
+  columns.get<kReferenceLogpColumn>() = {-2000.0, -5300.0, -5300.0, -3900.0};
+  many.columns = std::make_shared<const ColumnValues>(std::move(columns));
   at::Tensor x = at::randn({2500, arch_.hidden});
   std::map<std::string, at::Tensor> sums;
   const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
@@ -136,7 +138,7 @@ void Head::compare_pairs_with_all_at_once() {
     const int64_t begin = many.document_starts[d], end = many.document_starts[d + 1];
     const at::Tensor logp = logps.narrow(0, begin, end - begin).sum();
     EXPECT_NEAR(result.document_logps.at(d), logp.item<double>(), 1e-2) << d;
-    ratios.push_back(logp - many.reference_logps[d]);
+    ratios.push_back(logp - many.column<kReferenceLogpColumn>()[d]);
   }
   const at::Tensor loss = -at::log_sigmoid((ratios[0] - ratios[1]) * 0.02) -
                           at::log_sigmoid((ratios[2] - ratios[3]) * 0.02);
@@ -219,10 +221,10 @@ TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
     const auto* const data = tensor.const_data_ptr<float>();
     return std::vector<float>(data, data + tensor.numel());
   };
-  TokenColumns columns;
+  ColumnValues columns;
   columns[kOldLogpColumn] = values(old);
   columns[kAdvantageColumn] = values(advantages);
-  many.columns = std::make_shared<const TokenColumns>(std::move(columns));
+  many.columns = std::make_shared<const ColumnValues>(std::move(columns));
   const at::Tensor ratio = (logps - old.to(at::kDouble)).exp();
   const at::Tensor wide = advantages.to(at::kDouble);
   const at::Tensor loss = -at::min(ratio * wide, ratio.clamp(0.8, 1.3) * wide).sum();

@@ -33,8 +33,7 @@ class FirstPass : public testing::Test {
   }
 
   void check(const TierPlan& plan, Bytes taken) {
-    const std::vector<HostBatch> batches = {
-        {.tokens = tokens_, .positions = tokens_, .targets = tokens_, .document_starts = starts_}};
+    const std::vector<Batch> batches = {{tokens_, tokens_, tokens_, starts_}};
     check_first_pass(inputs_, plan, {.workspace = {.tensors_peak = taken}}, batches);
   }
 

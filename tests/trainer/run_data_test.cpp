@@ -44,25 +44,22 @@ DataState state_after(const TrainingData& data, int64_t step) {
           .fingerprint = data.fingerprint()};
 }
 
-using Batch = std::vector<std::vector<int64_t>>;  // tokens, positions, targets, starts, keys
+using Content = std::vector<std::vector<int64_t>>;  // tokens, positions, targets, starts, keys
 
-Batch content_of(const HostBatch& batch) {
-  const auto values = [](std::span<const int64_t> span) {
-    return std::vector<int64_t>(span.begin(), span.end());
-  };
-  return {values(batch.tokens), values(batch.positions), values(batch.targets),
-          values(batch.document_starts), values(batch.dropout_keys)};
+Content content_of(const Batch& batch) {
+  return {batch.tokens(), batch.positions(), batch.targets(), batch.document_starts,
+          batch.columns.get<kDropoutKeyColumn>()};
 }
 
 // Returns the step's micro-batches, each from the rank that computes it.
-std::vector<Batch> step_on_ranks(const TrainingData& data, Step step, int32_t ranks) {
+std::vector<Content> step_on_ranks(const TrainingData& data, Step step, int32_t ranks) {
   const StepBatches whole = data.step_batches(step, {});
-  std::vector<Batch> all(whole.micro_batches.size());
+  std::vector<Content> all(whole.micro_batches.size());
   size_t taken = 0;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     const StepBatches batches = data.step_batches(step, {Rank(rank), ranks});
     EXPECT_EQ(batches.micro_batch_count, std::ssize(whole.micro_batches));
-    const std::vector<HostBatch> own = host_batches(batches.micro_batches);
+    const std::vector<Batch>& own = batches.micro_batches;
     for (size_t k = 0; k < own.size(); ++k) {
       all.at(static_cast<size_t>(rank) + k * static_cast<size_t>(ranks)) = content_of(own[k]);
       ++taken;
@@ -75,7 +72,7 @@ std::vector<Batch> step_on_ranks(const TrainingData& data, Step step, int32_t ra
 // Batches are equal at any number of ranks and after a resume at any step.
 TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep) {
   const TrainingData unbroken = make_data();
-  std::vector<std::vector<Batch>> wanted;
+  std::vector<std::vector<Content>> wanted;
   for (int64_t step = 1; step <= kSteps; ++step) {
     wanted.push_back(step_on_ranks(unbroken, Step(step), 1));
     ASSERT_EQ(wanted.back().size(), 4u);

@@ -377,27 +377,21 @@ double loss_terms(const StepBatches& batches, const PairObjective* objective) {
   return static_cast<double>(batches.documents / answers_of(objective->options.loss));
 }
 
-std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
-                                    const PairObjective* objective, size_t first_reference) {
-  std::vector<HostBatch> views;
-  views.reserve(batches.size());
-  for (const TokenBatch& batch : batches) {
-    views.push_back({.tokens = batch.tokens,
-                     .positions = batch.positions,
-                     .targets = batch.targets,
-                     .document_starts = batch.document_starts,
-                     .dropout_keys = batch.dropout_keys,
-                     .columns = &batch.columns});
-    if (objective == nullptr) continue;
-    views.back().preference = objective->options;
-    if (objective->options.loss == LossKind::kKto) views.back().desirable = batch.desirable;
+void set_objective(std::vector<Batch>& batches, const PairObjective* objective,
+                   size_t first_reference) {
+  if (objective == nullptr) return;
+  for (Batch& batch : batches) {
+    batch.preference = objective->options;
     if (objective->references.empty()) continue;
-    for (const int64_t document : batch.documents) {
-      views.back().reference_logps.push_back(
+    for (const int64_t document : batch.documents()) {
+      batch.columns.get<kReferenceLogpColumn>().push_back(
           objective->references.at(first_reference + static_cast<size_t>(document)));
     }
   }
-  return views;
+}
+
+void set_kl(std::vector<Batch>& batches, double kl) {
+  for (Batch& batch : batches) batch.columns.get<kKlColumn>() = {kl};
 }
 
 }  // namespace longshore

@@ -18,7 +18,6 @@
 #include "data/tokens/batch.h"
 #include "data/tokens/dataset.h"
 #include "data/tokens/sampler.h"
-#include "offload/engine/batch_stage.h"
 #include "trainer/checkpoint/run_progress.h"
 #include "trainer/model/model_source.h"
 #include "trainer/model/trained_text.h"
@@ -153,10 +152,11 @@ std::optional<PreferenceOptions> preference_options(const RunConfig& config);
 // weight of their trained tokens.
 double loss_terms(const StepBatches& batches, const PairObjective* objective);
 
-// Returns views of the batches for the copy to the device; `batches` must outlive them. With an
-// objective their documents are judged answers, whose references begin at `first_reference`.
-std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches,
-                                    const PairObjective* objective = nullptr,
-                                    size_t first_reference = 0);
+// Gives batches the objective and the references of their documents, which begin at
+// `first_reference`. Null: they stay as they are.
+void set_objective(std::vector<Batch>& batches, const PairObjective* objective,
+                   size_t first_reference = 0);
+// Sets KTO's kl of the step or the evaluation.
+void set_kl(std::vector<Batch>& batches, double kl);
 
 }  // namespace longshore

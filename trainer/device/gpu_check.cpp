@@ -363,10 +363,7 @@ Trained train(const Model& model, const UnitCosts& costs, DeviceKind device, DTy
   std::iota(positions.begin(), positions.end(), 0);
   for (int64_t i = 0; i < kPositions; ++i) tokens[static_cast<size_t>(i)] = i * i % 61;
   for (int64_t i = 0; i < kPositions; ++i) targets[static_cast<size_t>(i)] = (i * 5 + 3) % 64;
-  const std::vector<int64_t> starts = {0, kPositions};
-  const HostBatch batch{
-      .tokens = tokens, .positions = positions, .targets = targets, .document_starts = starts};
-  const std::vector<HostBatch> batches = {batch, batch};
+  const std::vector<Batch> batches(2, Batch(tokens, positions, targets, {0, kPositions}));
   Trained trained;
   for (int64_t step = 0; step < kSteps; ++step) {
     const StepOutcome outcome = train_step(engine, {.batches = engine.batches().load(batches),

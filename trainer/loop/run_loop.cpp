@@ -56,13 +56,11 @@ StepOutcome RunLoop::run_step() {
   progress.step.value += 1;
   const int64_t total_steps = run_.data.total_steps();
   const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
-  const StepBatches batches = run_.data.step_batches(progress.step, share());
+  StepBatches batches = run_.data.step_batches(progress.step, share());
   const PairObjective* const objective = run_.objective ? &*run_.objective : nullptr;
-  std::vector<HostBatch> own = host_batches(batches.micro_batches, objective);
-  if (run_.data.data().mismatched != nullptr) {
-    const double kl = kl_of_step();
-    for (HostBatch& batch : own) batch.kl = kl;
-  }
+  std::vector<Batch>& own = batches.micro_batches;
+  set_objective(own, objective);
+  if (run_.data.data().mismatched != nullptr) set_kl(own, kl_of_step());
   StepRequest request{.batches = engine.batches().load(own),
                       .loss_terms = loss_terms(batches, objective),
                       .lr = lr,
@@ -390,11 +388,11 @@ void RunLoop::check_metrics() {
 }
 
 void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
-                      const DeviceMemory::Usage& usage, std::span<const HostBatch> batches) {
+                      const DeviceMemory::Usage& usage, std::span<const Batch> batches) {
   if (plan.device.workspace_source == CostSource::kMeasured || batches.empty()) return;
   int64_t positions = 1, longest = 1;
-  for (const HostBatch& batch : batches) {
-    positions = std::max(positions, std::ssize(batch.tokens));
+  for (const Batch& batch : batches) {
+    positions = std::max(positions, batch.token_count());
     for (size_t i = 1; i < batch.document_starts.size(); ++i) {
       longest = std::max(longest, batch.document_starts[i] - batch.document_starts[i - 1]);
     }

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/batch.h"
 #include "device/device_memory.h"
-#include "offload/engine/batch_stage.h"
 #include "offload/plan/tier_plan.h"
 #include "trainer/loop/started_run.h"
 #include "trainer/run/run_checkpoints.h"
@@ -69,6 +69,6 @@ class RunLoop {
 // over full micro-batches will not fit; warns if it only takes more than planned. Runs with updates
 // in backward have measured plans (setup/measured_run.cpp).
 void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
-                      const DeviceMemory::Usage& usage, std::span<const HostBatch> batches);
+                      const DeviceMemory::Usage& usage, std::span<const Batch> batches);
 
 }  // namespace longshore

@@ -30,36 +30,34 @@ void add(LossSum& sum, const LossSum& other) {
 
 // Evaluates a rank's batches, of `count` on all ranks, in passes of the planned number of
 // micro-batches. All ranks run equal passes. `use` gets the sums and the micro-batches of each.
-void run_passes(Engine& engine, std::span<const HostBatch> own, int64_t count,
-                const StopCheck& stop,
-                const std::function<void(const LossSum&, std::span<const HostBatch>)>& use) {
+void run_passes(Engine& engine, std::span<const Batch> own, int64_t count, const StopCheck& stop,
+                const std::function<void(const LossSum&, std::span<const Batch>)>& use) {
   const int64_t ranks = engine.groups().topology.ranks;
   const auto at_once = static_cast<size_t>(engine.plan().step.micro_batches);
   const auto most = static_cast<size_t>((count + ranks - 1) / ranks);
   for (size_t first = 0; first < most; first += at_once) {
     stop();
     const size_t begin = std::min(first, own.size());
-    const std::span<const HostBatch> part =
-        own.subspan(begin, std::min(at_once, own.size() - begin));
+    const std::span<const Batch> part = own.subspan(begin, std::min(at_once, own.size() - begin));
     use(engine.evaluate(engine.batches().load(part)), part);
   }
 }
 
 }  // namespace
 
-double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
+double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& objective,
                   const StopCheck& stop) {
-  const std::vector<HostBatch> views =
-      host_batches(mismatched.micro_batches, &objective, objective.references.size() / 2);
+  set_objective(mismatched.micro_batches, &objective, objective.references.size() / 2);
   std::vector<double> sums = {0.0, 0.0};  // of r, and the rows
-  const auto use = [&](const LossSum&, std::span<const HostBatch> part) {
+  const auto use = [&](const LossSum&, std::span<const Batch> part) {
     for (size_t b = 0; b < part.size(); ++b) {
       const std::vector<double>& logps = engine.document_logps()[b];
-      for (size_t d = 0; d < logps.size(); ++d) sums[0] += logps[d] - part[b].reference_logps[d];
+      const std::vector<double>& references = part[b].columns.get<kReferenceLogpColumn>();
+      for (size_t d = 0; d < logps.size(); ++d) sums[0] += logps[d] - references[d];
       sums[1] += static_cast<double>(logps.size());
     }
   };
-  run_passes(engine, views, mismatched.micro_batch_count, stop, use);
+  run_passes(engine, mismatched.micro_batches, mismatched.micro_batch_count, stop, use);
   // HOST WAIT: the gradient of every row depends on the kl of all ranks' rows.
   if (Communicator* const all = engine.groups().all; all != nullptr) {
     all->all_reduce(sums, {"kl", std::nullopt}).wait();
@@ -75,15 +73,15 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     return make_eval_batches(dataset, data.table, max_sequences, micro_batch,
                              {groups.rank, groups.topology.ranks});
   };
-  const StepBatches batches = batches_of(*data.dataset);
-  std::vector<HostBatch> views = host_batches(batches.micro_batches, objective);
+  StepBatches batches = batches_of(*data.dataset);
+  set_objective(batches.micro_batches, objective);
   if (data.mismatched != nullptr && objective != nullptr) {
-    const double kl = compute_kl(engine, batches_of(*data.mismatched), *objective, stop);
-    for (HostBatch& view : views) view.kl = kl;
+    set_kl(batches.micro_batches,
+           compute_kl(engine, batches_of(*data.mismatched), *objective, stop));
   }
   LossSum mine;
-  run_passes(engine, views, batches.micro_batch_count, stop,
-             [&](const LossSum& sum, std::span<const HostBatch>) { add(mine, sum); });
+  run_passes(engine, batches.micro_batches, batches.micro_batch_count, stop,
+             [&](const LossSum& sum, std::span<const Batch>) { add(mine, sum); });
   Evaluation result;
   result.sums = sum_over_ranks(engine.groups(), mine);
   result.tokens = batches.tokens;

@@ -46,7 +46,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
 // Returns KTO's kl of all ranks' mismatched rows ([Note: preference losses]), those of a step or of
 // an evaluation, of which each rank gives its share. Applies pending updates first. Calls `stop` as
 // evaluate does.
-double compute_kl(Engine& engine, const StepBatches& mismatched, const PairObjective& objective,
+double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& objective,
                   const StopCheck& stop);
 
 // The results of several sets, and the result that a run is judged by: that of the unnamed set,

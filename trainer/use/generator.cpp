@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/batch.h"
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/texts.h"
@@ -15,17 +16,18 @@ namespace {
 
 // A micro-batch of concatenated texts that each get one more token.
 struct GrowingBatch {
-  std::vector<int64_t> tokens, positions, targets, starts = {0}, last_positions;
+  Batch batch{{}, {}, {}, {0}};
+  std::vector<int64_t> last_positions;
   std::vector<size_t> prompts;
 
   void add(size_t prompt, const std::vector<TokenId>& text) {
     for (size_t t = 0; t < text.size(); ++t) {
-      tokens.push_back(text[t]);
-      positions.push_back(static_cast<int64_t>(t));
-      targets.push_back(kNotTrained);
+      batch.tokens().push_back(text[t]);
+      batch.positions().push_back(static_cast<int64_t>(t));
+      batch.targets().push_back(kNotTrained);
     }
-    starts.push_back(static_cast<int64_t>(tokens.size()));
-    last_positions.push_back(static_cast<int64_t>(tokens.size()) - 1);
+    batch.document_starts.push_back(batch.token_count());
+    last_positions.push_back(batch.token_count() - 1);
     prompts.push_back(prompt);
   }
 };
@@ -36,8 +38,8 @@ std::vector<GrowingBatch> join_growing(const std::vector<std::vector<TokenId>>& 
   std::vector<GrowingBatch> batches;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (results[i].ended) continue;
-    const size_t needed = texts[i].size();
-    if (batches.empty() || batches.back().tokens.size() + needed > static_cast<size_t>(most)) {
+    const int64_t needed = std::ssize(texts[i]);
+    if (batches.empty() || batches.back().batch.token_count() + needed > most) {
       batches.emplace_back();
     }
     batches.back().add(i, texts[i]);
@@ -45,13 +47,9 @@ std::vector<GrowingBatch> join_growing(const std::vector<std::vector<TokenId>>& 
   return batches;
 }
 
-at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
-  const HostBatch view{.tokens = batch.tokens,
-                       .positions = batch.positions,
-                       .targets = batch.targets,
-                       .document_starts = batch.starts};
-  const std::span<const MicroBatch> loaded = engine.batches().load({&view, 1});
-  return engine.logits(loaded[0], at::tensor(batch.last_positions, at::kLong));
+at::Tensor next_scores(Engine& engine, const GrowingBatch& growing) {
+  const std::span<const MicroBatch> loaded = engine.batches().load({&growing.batch, 1});
+  return engine.logits(loaded[0], at::tensor(growing.last_positions, at::kLong));
 }
 
 // Returns the number of rows of the embedding.

@@ -78,7 +78,7 @@ void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& data
   const int64_t micro_batches = (data.table.sequence_count() + micro_batch - 1) / micro_batch;
   // All ranks run equal rounds; a rank without a micro-batch joins the collectives.
   for (int64_t first = 0; first < micro_batches; first += at_once * ranks) {
-    std::vector<TokenBatch> batches;
+    std::vector<Batch> batches;
     Bytes done = 0;
     for (int64_t i = 0; i < at_once * ranks && first + i < micro_batches; ++i) {
       const std::vector<int64_t> sequences = sequences_of(data.table, first + i, micro_batch);
@@ -89,10 +89,11 @@ void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& data
       }
       if (share.has(i)) batches.push_back(make_token_batch(dataset, data.table, sequences));
     }
-    engine.evaluate(engine.batches().load(host_batches(batches, &objective)));
+    set_objective(batches, &objective);
+    engine.evaluate(engine.batches().load(batches));
     const auto& logps = engine.document_logps();
     for (size_t b = 0; b < batches.size(); ++b) {
-      for (size_t d = 0; d < logps[b].size(); ++d) use(batches[b].documents[d], logps[b][d]);
+      for (size_t d = 0; d < logps[b].size(); ++d) use(batches[b].documents()[d], logps[b][d]);
     }
     between(done);
   }

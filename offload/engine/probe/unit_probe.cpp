@@ -128,10 +128,6 @@ struct ZeroBatch {
     targets.assign(positions.size(), -100);
     std::fill_n(targets.begin(), std::min<int64_t>(trained, std::ssize(targets)), 0);
   }
-  HostBatch host() const {
-    return {
-        .tokens = tokens, .positions = positions, .targets = targets, .document_starts = starts};
-  }
   std::vector<int64_t> tokens, positions, targets, starts{0};
 };
 
@@ -200,19 +196,18 @@ class UnitProbe::Bench {
 
   ProbeTrace run(const std::vector<int64_t>& documents, int64_t trained) {
     const ZeroBatch zero(documents, trained);
-    HostBatch host = zero.host();
+    Batch host(zero.tokens, zero.positions, zero.targets, zero.starts);
+    host.trained_tokens = std::min<int64_t>(trained, std::ssize(zero.targets));
     // Keys of zeros take the memory and the time of any others.
-    if (model_.spec().has_dropout()) host.dropout_keys = zero.tokens;
+    if (model_.spec().has_dropout()) host.columns.get<kDropoutKeyColumn>() = zero.tokens;
     // Weights are always set, because a GPU has a copy of them beside the logits.
-    TokenColumns columns;
-    columns[kWeightColumn].assign(
-        static_cast<size_t>(std::min<int64_t>(trained, std::ssize(zero.targets))), 1.0f);
+    ColumnValues& columns = host.columns;
+    columns[kWeightColumn].assign(static_cast<size_t>(host.trained_tokens), 1.0f);
     const UnitTraits traits = model_.code_of(model_.probed()).traits({});
     columns.teacher_tokens = static_cast<size_t>(traits.teacher_tokens);
-    for (const TokenColumn column : {kTeacherIdColumn, kTeacherLogpColumn}) {
+    for (const ColumnId column : {kTeacherIdColumn, kTeacherLogpColumn}) {
       columns[column].resize(columns.teacher_tokens * columns[kWeightColumn].size());
     }
-    host.columns = &columns;
     const std::span<const MicroBatch> batch = batches_.load({&host, 1});
     const UnitId unit = model_.probed();
     std::vector<UnitLease> leases;

@@ -13,7 +13,7 @@ constexpr size_t kBlockRows = 4096;
 
 // Adds the columns of the next `tokens` ids: values of labels become those of targets. `columns`
 // belong to a document whose tokens from `first` on these are.
-void add_columns(const TokenColumns& columns, size_t first, size_t tokens, TokenBlock& into) {
+void add_columns(const ColumnValues& columns, size_t first, size_t tokens, TokenBlock& into) {
   into.columns.teacher_tokens = std::max(into.columns.teacher_tokens, columns.teacher_tokens);
   for (size_t c = 0; c < kTokenColumns; ++c) {
     std::vector<float>& values = into.columns[c];
@@ -33,7 +33,7 @@ void add_columns(const TokenColumns& columns, size_t first, size_t tokens, Token
 // since it changes neither loss nor gradients. `columns` are of a document that these tokens are a
 // part of, from its token `first` on.
 int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> labels,
-                     TokenizedBlock& block, const TokenColumns& columns = {}, size_t first = 0) {
+                     TokenizedBlock& block, const ColumnValues& columns = {}, size_t first = 0) {
   LONGSHORE_CHECK(tokens.size() == labels.size());
   if (tokens.empty()) return 0;
   const std::span<const TokenId> targets = labels.subspan(1);

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/columns.h"
 #include "base/json.h"
-#include "base/token_column.h"
 #include "config/run_config.h"
 #include "data/sources/row_source.h"
 #include "text/chat_encoder.h"
@@ -26,7 +26,7 @@ struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
   std::string text{};      // the tokenized text, if RowFormatOptions::keep_text is set
-  TokenColumns columns{};  // those of each label
+  ColumnValues columns{};  // those of each label
   bool desirable = true;   // false: an answer that people rejected
 };
 

@@ -48,7 +48,7 @@ std::vector<float> read_logps(const Json& values, const std::string& place, size
 // Writes the ids and log-probabilities of a token to its places in the columns.
 void read_tokens_of_teacher(const Json& ids, const std::string& id_place, const Json& logps,
                             const std::string& logp_place, const RowFormatOptions& options,
-                            size_t token, TokenColumns& columns) {
+                            size_t token, ColumnValues& columns) {
   const std::vector<TokenId> known = read_ids(ids, id_place, options.model_vocabulary_size);
   const size_t width = columns.teacher_tokens;
   if (known.empty()) throw RowProblem(id_place + ": the array is empty");
@@ -102,9 +102,9 @@ void read_teacher(const Json& row, const RowFormatOptions& options, Document& do
     throw RowProblem(id_key + ": ids of a teacher are read for vocabularies of up to " +
                      std::to_string(kMostIds) + " tokens");
   }
-  TokenColumns& columns = document.columns;
+  ColumnValues& columns = document.columns;
   columns.teacher_tokens = static_cast<size_t>(options.teacher_tokens);
-  for (const TokenColumn column : {kTeacherIdColumn, kTeacherLogpColumn}) {
+  for (const ColumnId column : {kTeacherIdColumn, kTeacherLogpColumn}) {
     columns[column].resize(columns.teacher_tokens * document.labels.size());
   }
   const TrainedElements places(ids, id_key, document);

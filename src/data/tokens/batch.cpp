@@ -125,7 +125,7 @@ std::vector<int64_t> packing_order(int64_t documents, std::optional<uint64_t> sh
 }
 
 // Appends the values of a document's trained tokens, whose targets these are.
-void append_trained(const Dataset& dataset, int64_t document, TokenColumn column,
+void append_trained(const Dataset& dataset, int64_t document, ColumnId column,
                     std::span<const int64_t> targets, std::vector<float>& out) {
   const std::vector<float> values = dataset.column_of(document, column);
   const size_t width = dataset.width_of(column);
@@ -138,13 +138,13 @@ void append_trained(const Dataset& dataset, int64_t document, TokenColumn column
 }
 
 // Appends the columns of a document. The batch's last targets are the document's.
-void append_columns(const Dataset& dataset, int64_t document, TokenBatch& batch) {
+void append_columns(const Dataset& dataset, int64_t document, Batch& batch) {
   const auto tokens = static_cast<size_t>(dataset.document_tokens(document));
-  const std::span<const int64_t> targets = std::span(batch.targets).last(tokens);
+  const std::span<const int64_t> targets = std::span(batch.targets()).last(tokens);
   for (size_t c = 0; c < kTokenColumns; ++c) {
-    const auto column = static_cast<TokenColumn>(c);
+    const auto column = static_cast<ColumnId>(c);
     if (!dataset.has_column(column)) continue;
-    if (column >= kTeacherIdColumn) batch.columns.teacher_tokens = dataset.width_of(column);
+    if (kColumnTable[c].of_teacher) batch.columns.teacher_tokens = dataset.width_of(column);
     append_trained(dataset, document, column, targets, batch.columns[c]);
   }
 }
@@ -245,26 +245,26 @@ SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& optio
   return packer.finish();
 }
 
-TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
-                            std::span<const int64_t> sequences) {
-  TokenBatch batch;
+Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
+                       std::span<const int64_t> sequences) {
+  Batch batch;
   batch.sequences = static_cast<int64_t>(sequences.size());
   for (const int64_t sequence : sequences) {
     for (const int64_t document : table.documents_of(sequence)) {
-      const size_t start = batch.tokens.size();
-      batch.document_starts.push_back(static_cast<int64_t>(start));
-      batch.documents.push_back(document);
-      batch.desirable.push_back(dataset.is_desirable(document) ? 1 : 0);
+      const int64_t start = batch.token_count();
+      batch.document_starts.push_back(start);
+      batch.columns.get<kDocumentColumn>().push_back(document);
+      batch.columns.get<kDesirableColumn>().push_back(dataset.is_desirable(document) ? 1 : 0);
       batch.trained_tokens += dataset.document_trained_tokens(document);
-      dataset.append_document(document, batch.tokens, batch.targets);
+      dataset.append_document(document, batch.tokens(), batch.targets());
       append_columns(dataset, document, batch);
-      batch.positions.resize(batch.tokens.size());
-      std::iota(batch.positions.begin() + static_cast<int64_t>(start), batch.positions.end(),
-                int64_t{0});
+      std::vector<int64_t>& positions = batch.positions();
+      positions.resize(batch.tokens().size());
+      std::iota(positions.begin() + start, positions.end(), int64_t{0});
     }
   }
   batch.document_starts.push_back(batch.token_count());
-  LONGSHORE_CHECK(batch.targets.size() == batch.tokens.size());
+  LONGSHORE_CHECK(batch.targets().size() == batch.tokens().size());
   return batch;
 }
 
@@ -278,16 +278,17 @@ StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table
   StepBatches step = cut_into_micro_batches(dataset, table, sequences, samples.micro_batch, share);
   if (!samples.dropout_seed) return step;
   int64_t first = share.rank.value * samples.micro_batch;  // of the batch, in the step
-  for (TokenBatch& batch : step.micro_batches) {
-    batch.dropout_keys.reserve(batch.tokens.size());
+  for (Batch& batch : step.micro_batches) {
+    std::vector<int64_t>& keys = batch.columns.get<kDropoutKeyColumn>();
+    keys.reserve(batch.tokens().size());
     for (int64_t i = first; i < first + batch.sequences; ++i) {
       const int64_t epoch = sampler.cursor_after(samples.first_sample + i).epoch;
       for (const int64_t document : table.documents_of(sequences[static_cast<size_t>(i)])) {
         append_dropout_keys(*samples.dropout_seed, epoch, document,
-                            dataset.document_tokens(document), batch.dropout_keys);
+                            dataset.document_tokens(document), keys);
       }
     }
-    LONGSHORE_CHECK(batch.dropout_keys.size() == batch.tokens.size());
+    LONGSHORE_CHECK(keys.size() == batch.tokens().size());
     first += share.ranks * samples.micro_batch;
   }
   return step;

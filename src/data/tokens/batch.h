@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/batch.h"
 #include "base/ids.h"
 #include "data/tokens/dataset.h"
 #include "data/tokens/sampler.h"
@@ -53,24 +54,6 @@ PackingOptions packing_options(const DataSection& data, int64_t answers);
 // sequence, in file order.
 SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options);
 
-// TokenBatch: documents one after the other, without padding. A unit computes it at once.
-struct TokenBatch {
-  std::vector<int64_t> tokens;
-  std::vector<int64_t> positions;  // restart at 0 in every document
-  std::vector<int64_t> targets;    // kNotTrained if no target is learned
-  std::vector<int64_t>
-      document_starts;  // one for each document, and the number of tokens at the end
-  // 64 random bits for each token, from which dropout follows; empty if nothing is dropped.
-  std::vector<int64_t> dropout_keys = {};
-  std::vector<int64_t> documents = {};  // the dataset's number of each document, in order
-  std::vector<uint8_t> desirable = {};  // by document: Dataset::is_desirable
-  TokenColumns columns = {};            // of the dataset: those of each trained token, in order
-  int64_t sequences = 0;
-  int64_t trained_tokens = 0;
-
-  int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
-};
-
 // RankShare: the micro-batches of a step or an evaluation that a rank computes: micro-batch k
 // belongs to rank k mod ranks. Some ranks may get one more than others, or none.
 struct RankShare {
@@ -81,7 +64,7 @@ struct RankShare {
 
 // StepBatches: a rank's input of a step or an evaluation. Counts are over all ranks.
 struct StepBatches {
-  std::vector<TokenBatch> micro_batches;  // those of the rank, in order
+  std::vector<Batch> micro_batches;  // those of the rank, in order
   int64_t micro_batch_count = 0;
   int64_t sequences = 0;
   int64_t documents = 0;
@@ -101,9 +84,9 @@ struct StepSamples {
   std::optional<uint64_t> dropout_seed = {};
 };
 
-// Returns the given sequences as one micro-batch.
-TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
-                            std::span<const int64_t> sequences);
+// Returns the given sequences as one micro-batch with all columns of the data.
+Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
+                       std::span<const int64_t> sequences);
 
 // Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on. Tokens are
 // read for the share's micro-batches alone; the counts come from the documents' lengths, and with

@@ -152,18 +152,18 @@ bool CombinedDataset::is_desirable(int64_t document) const {
   return place.file->is_desirable(place.document);
 }
 
-bool CombinedDataset::has_column(TokenColumn column) const {
+bool CombinedDataset::has_column(ColumnId column) const {
   return std::ranges::any_of(parts_,
                              [&](const Part& part) { return part.file->has_column(column); });
 }
 
-size_t CombinedDataset::width_of(TokenColumn column) const {
+size_t CombinedDataset::width_of(ColumnId column) const {
   size_t width = 0;
   for (const Part& part : parts_) width = std::max(width, part.file->width_of(column));
   return width;
 }
 
-std::vector<float> CombinedDataset::column_of(int64_t document, TokenColumn column) const {
+std::vector<float> CombinedDataset::column_of(int64_t document, ColumnId column) const {
   const Place place = place_of(document);
   if (place.file->has_column(column)) return place.file->column_of(place.document, column);
   const auto tokens = static_cast<size_t>(place.file->document_tokens(place.document));

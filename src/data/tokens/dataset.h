@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/columns.h"
 #include "base/hash.h"
-#include "base/token_column.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
@@ -38,9 +38,9 @@ class Dataset {
   virtual bool is_desirable(int64_t /*document*/) const { return true; }
   // Returns whether documents have this column. Then column_of() returns width_of() values for each
   // token of a document, which belong to the token's target.
-  virtual bool has_column(TokenColumn) const { return false; }
-  virtual size_t width_of(TokenColumn) const { return 1; }
-  virtual std::vector<float> column_of(int64_t /*document*/, TokenColumn) const { return {}; }
+  virtual bool has_column(ColumnId) const { return false; }
+  virtual size_t width_of(ColumnId) const { return 1; }
+  virtual std::vector<float> column_of(int64_t /*document*/, ColumnId) const { return {}; }
   // Equal for equal documents in equal order. Resuming compares it to detect changed data.
   virtual uint64_t fingerprint() const = 0;
 };
@@ -78,9 +78,9 @@ class CombinedDataset : public Dataset {
   bool row_goes_on(int64_t document) const override;
   bool is_desirable(int64_t document) const override;
   // Documents of files without the column have its default.
-  bool has_column(TokenColumn column) const override;
-  size_t width_of(TokenColumn column) const override;
-  std::vector<float> column_of(int64_t document, TokenColumn column) const override;
+  bool has_column(ColumnId column) const override;
+  size_t width_of(ColumnId column) const override;
+  std::vector<float> column_of(int64_t document, ColumnId column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
  private:

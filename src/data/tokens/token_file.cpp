@@ -227,7 +227,7 @@ std::vector<uint8_t> TokenFile::mask_of(uint64_t begin, uint64_t end) const {
   return mask;
 }
 
-std::vector<float> TokenFile::column_of(int64_t document, TokenColumn column) const {
+std::vector<float> TokenFile::column_of(int64_t document, ColumnId column) const {
   LONGSHORE_CHECK(has_column(column)) << fd_.path() << ": column " << static_cast<int>(column);
   const uint64_t begin = begin_of(document), end = end_of(document);
   const uint64_t width = header_.width_of(column);

@@ -16,7 +16,7 @@
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
 // A file with columns has version 4, and its header goes on:
-//   136  columns: bit c is set for the column with the number c of base/loss_kind.h
+//   136  columns: bit c is set for the column with the id c of base/columns.h
 //   144  offset of the columns, one behind the other: a float32 for each token, of its target
 //   152  checksum of the header up to here
 // A file with columns of a teacher has version 5:
@@ -111,9 +111,9 @@ class TokenFile : public Dataset {
                        std::vector<int64_t>& targets) const override;
   bool row_goes_on(int64_t document) const override;
   bool is_desirable(int64_t document) const override;
-  bool has_column(TokenColumn column) const override { return header_.has_column(column); }
-  size_t width_of(TokenColumn column) const override { return header_.width_of(column); }
-  std::vector<float> column_of(int64_t document, TokenColumn column) const override;
+  bool has_column(ColumnId column) const override { return header_.has_column(column); }
+  size_t width_of(ColumnId column) const override { return header_.width_of(column); }
+  std::vector<float> column_of(int64_t document, ColumnId column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
   const TokenFileHeader& header() const { return header_; }

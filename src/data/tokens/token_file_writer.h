@@ -24,7 +24,7 @@ struct TokenBlock {
   std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
   std::vector<size_t> undesirable;  // documents that people rejected
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
-  TokenColumns columns;             // of each id's target
+  ColumnValues columns;             // of each id's target
 };
 
 class TokenFileWriter {

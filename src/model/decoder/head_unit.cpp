@@ -327,10 +327,11 @@ std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tens
   const auto* const position = places.const_data_ptr<int64_t>();
   const auto* const loss = values.const_data_ptr<float>();
   const size_t documents = batch.document_starts.size() - 1;
-  const std::vector<double>& references = batch.reference_logps;
+  const std::vector<double>& references = batch.column<kReferenceLogpColumn>();
   const bool paired = is_paired(batch.preference->loss);
   LONGSHORE_CHECK(!paired || documents % 2 == 0) << documents << " documents are no pairs";
-  LONGSHORE_CHECK(paired || batch.desirable.size() == documents) << batch.desirable.size();
+  const size_t labels = batch.column<kDesirableColumn>().size();
+  LONGSHORE_CHECK(paired || labels == documents) << labels;
   LONGSHORE_CHECK(references.size() == (has_reference(batch.preference->loss) ? documents : 0))
       << references.size() << " reference values";
   std::vector<AnswerScore> scores(documents);
@@ -374,11 +375,14 @@ std::vector<double> add_losses(const MicroBatch& batch, const std::vector<Answer
                                LossUnit::Result& result) {
   std::vector<double> by_logp(scores.size());
   if (!is_paired(batch.preference->loss)) {
+    const std::vector<double>& of_step = batch.column<kKlColumn>();
+    const double kl =
+        of_step.empty() ? 0.0 : of_step.front();  // the pass that computes it has none
     for (size_t i = 0; i < scores.size(); ++i) {
-      const bool desirable = batch.desirable[i] != 0;
-      const RowLoss row = row_loss(*batch.preference, scores[i], desirable, batch.kl);
+      const bool desirable = batch.column<kDesirableColumn>()[i] != 0;
+      const RowLoss row = row_loss(*batch.preference, scores[i], desirable, kl);
       result.loss += row.loss;
-      result.preference.add(row, desirable, scores[i].logp, batch.kl);
+      result.preference.add(row, desirable, scores[i].logp, kl);
       by_logp[i] = row.by_logp;
     }
     return by_logp;

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/parameters/unit_cut.h"
 
 namespace longshore {
 namespace {
@@ -50,7 +51,7 @@ DistillState chained(const DistillState& earlier, const DistillState& after,
   return {shares.mul(by_after.logs), by_after.sums};
 }
 
-TeacherChunk::TeacherChunk(const DistillOptions& options, const TokenColumns& columns,
+TeacherChunk::TeacherChunk(const DistillOptions& options, const ColumnValues& columns,
                            int64_t begin, int64_t count, at::Device device)
     : options_(options) {
   const int64_t width = options.top_k;

@@ -20,8 +20,8 @@
 #include <optional>
 #include <tuple>
 
+#include "base/columns.h"
 #include "base/loss_kind.h"
-#include "base/token_column.h"
 #include "base/value_sums.h"
 
 namespace longshore {
@@ -57,7 +57,7 @@ DistillState chained(const DistillState& earlier, const DistillState& after,
 class TeacherChunk {
  public:
   // Takes the columns of a batch's trained positions [begin, begin + count).
-  TeacherChunk(const DistillOptions& options, const TokenColumns& columns, int64_t begin,
+  TeacherChunk(const DistillOptions& options, const ColumnValues& columns, int64_t begin,
                int64_t count, at::Device device);
 
   // The state is that over the whole vocabulary.

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/columns.h"
 #include "base/dtype.h"
 #include "base/loss_kind.h"
-#include "base/token_column.h"
 #include "base/value_sums.h"
 #include "device/device_kind.h"
 #include "model/losses/distill_loss.h"
@@ -54,21 +54,21 @@ struct MicroBatch {
   // and an old log-probability. Empty: the loss sums over trained positions; that of kDistill is
   // the model's (ArchSpec::distill).
   std::optional<PreferenceOptions> preference = {};
-  // With KTO: by document whether it is desirable, and the step's kl.
-  std::vector<uint8_t> desirable = {};
-  double kl = 0.0;
-  // By document: its log-probability under the reference; empty if there is no reference.
-  std::vector<double> reference_logps = {};
-  // Numbers of the trained positions, in order; null: there are none. The loss of each is
-  // multiplied by its weight. Copies of the batch share them, because those of a teacher are large.
-  std::shared_ptr<const TokenColumns> columns = {};
+  // The columns that stay in host memory (base/columns.h); null: there are none. The loss of each
+  // trained position is multiplied by its weight. Copies of the batch share them, because those of
+  // a teacher are large.
+  std::shared_ptr<const ColumnValues> columns = {};
   // Returns them; all are empty if there are none.
-  const TokenColumns& all_columns() const {
-    static const TokenColumns kNone;
+  const ColumnValues& all_columns() const {
+    static const ColumnValues kNone;
     return columns ? *columns : kNone;
   }
-  // Returns one of them; empty if the rows do not have it.
-  const std::vector<float>& column(TokenColumn which) const { return all_columns()[which]; }
+  // Returns one of them; empty if the batch does not have it.
+  const std::vector<float>& column(ColumnId which) const { return all_columns()[which]; }
+  template <ColumnId kColumn>
+  const std::vector<ColumnValue<kColumn>>& column() const {
+    return all_columns().get<kColumn>();
+  }
   // Routers report their choices here, and take corrections that a run moves; null if neither.
   RouterLoad* routers = nullptr;
   // The head counts here how often the target has the highest score; null if that is not needed.

@@ -1,0 +1,45 @@
+// Batch: a micro-batch in host memory, from the data to the copy to the device: documents one after
+// the other, without padding. A unit computes it at once. Plain value; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/columns.h"
+#include "base/loss_kind.h"
+
+namespace longshore {
+
+struct Batch {
+  ColumnValues columns;
+  // The first token of each document, and the number of tokens at the end.
+  std::vector<int64_t> document_starts;
+  int64_t sequences = 0;
+  int64_t trained_tokens = 0;
+  // Set for a preference loss and kPolicy, as in MicroBatch.
+  std::optional<PreferenceOptions> preference = {};
+
+  Batch() = default;
+  // Makes a batch of what every batch has; positions restart at 0 in every document.
+  Batch(std::vector<int64_t> tokens, std::vector<int64_t> positions, std::vector<int64_t> targets,
+        std::vector<int64_t> starts)
+      : document_starts(std::move(starts)) {
+    this->tokens() = std::move(tokens);
+    this->positions() = std::move(positions);
+    this->targets() = std::move(targets);
+  }
+
+  std::vector<int64_t>& tokens() { return columns.get<kTokenIdColumn>(); }
+  std::vector<int64_t>& positions() { return columns.get<kPositionColumn>(); }
+  std::vector<int64_t>& targets() { return columns.get<kTargetColumn>(); }
+  const std::vector<int64_t>& tokens() const { return columns.get<kTokenIdColumn>(); }
+  const std::vector<int64_t>& positions() const { return columns.get<kPositionColumn>(); }
+  const std::vector<int64_t>& targets() const { return columns.get<kTargetColumn>(); }
+  const std::vector<int64_t>& documents() const { return columns.get<kDocumentColumn>(); }
+
+  int64_t token_count() const { return static_cast<int64_t>(tokens().size()); }
+};
+
+}  // namespace longshore
