@@ -157,6 +157,13 @@ TEST_F(JudgedRows, CountTokensThatSpanTheEndOfThePrompt) {
   EXPECT_EQ(load(pair).report.files[0].merged_borders, 1);
   EXPECT_NE(load(joined).report.warnings().at(0).find("1 rows have a token that joins"),
             std::string::npos);
+  for (const std::string& row : {joined, pair}) {
+    const DataReport report = load(row).report;
+    EXPECT_NE(report.warnings().at(0).find("(the first is \" b\")"), std::string::npos)
+        << report.warnings().at(0);
+    const FileReport again = file_report_of(to_json(report.files[0]), "again");
+    EXPECT_EQ(again.border_piece, " b");
+  }
 }
 
 }  // namespace

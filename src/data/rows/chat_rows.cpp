@@ -417,8 +417,9 @@ class PromptFormat : public RowFormat {
     const auto spans_border = [asked](const TextSpan& token) {
       return token.begin < asked && token.end > asked;
     };
-    if (notes != nullptr && std::ranges::any_of(encoded.spans, spans_border)) {
-      ++notes->merged_borders;
+    const auto border = std::ranges::find_if(encoded.spans, spans_border);
+    if (notes != nullptr && border != encoded.spans.end()) {
+      notes->add_border(std::string_view(text).substr(border->begin, border->end - border->begin));
     }
     document.tokens = std::move(encoded.ids);
     document.labels.assign(document.tokens.size(), kNotTrained);

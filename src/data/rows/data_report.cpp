@@ -79,6 +79,7 @@ void append_count(std::string& line, int64_t count, const std::string& what) {
 void FileReport::add(const FileReport& other) {
   for (const auto& [name, count] : kCounts) this->*count += other.*count;
   for (const auto& [name, count] : kLaterCounts) this->*count += other.*count;
+  if (border_piece.empty()) border_piece = other.border_piece;
   longest_row_tokens = std::max(longest_row_tokens, other.longest_row_tokens);
   for (const auto& [name, count] : other.unread) {
     const bool has_place = unread.contains(name) || unread.size() < kMaxUnreadNames;
@@ -92,6 +93,7 @@ Json to_json(const FileReport& report) {
   for (const auto& [name, count] : kLaterCounts) {
     if (report.*count != 0) object[name] = report.*count;
   }
+  if (!report.border_piece.empty()) object["border_piece"] = report.border_piece;
   object["longest_row_tokens"] = report.longest_row_tokens;
   if (!report.unread.empty()) object["unread"] = report.unread;
   return object;
@@ -104,6 +106,7 @@ FileReport file_report_of(const Json& object, const std::string& origin) {
     report.detected = object.at("detected").get<bool>();
     for (const auto& [name, count] : kCounts) report.*count = object.at(name).get<int64_t>();
     for (const auto& [name, count] : kLaterCounts) report.*count = object.value(name, int64_t{0});
+    report.border_piece = object.value("border_piece", std::string());
     report.longest_row_tokens = object.at("longest_row_tokens").get<int64_t>();
     report.unread = object.value("unread", std::map<std::string, int64_t>());
   } catch (const Json::exception& error) {
@@ -190,10 +193,12 @@ std::vector<std::string> warnings_of(const FileReport& report) {
   warn(report.json_texts,
        "rows hold messages as JSON text beside plain text, so the JSON is trained as a text; give "
        "the messages as lists to train a conversation");
+  const std::string piece =
+      report.border_piece.empty() ? "" : " (the first is \"" + report.border_piece + "\")";
   warn(report.merged_borders,
-       "rows have a token that joins the end of the prompt with the start of the answer: a prompt "
-       "that ends there is tokenised otherwise at inference; most often a space at the end of the "
-       "prompt belongs to the answer");
+       "rows have a token that joins the end of the prompt with the start of the answer" + piece +
+           ": a prompt that ends there is tokenised otherwise at inference; most often a space at "
+           "the end of the prompt belongs to the answer");
   warn(report.equal_pairs, "pairs have two equal answers, from which nothing can be learned");
   const bool answers = report.format == "messages" || report.format == "prompt-completion";
   const std::string opinions = answers ? unread_opinions(report) : "";

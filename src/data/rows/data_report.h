@@ -38,6 +38,7 @@ struct FileReport {
   int64_t json_messages = 0;   // rows whose messages are JSON text
   int64_t json_texts = 0;      // rows with such text that is trained as a text
   int64_t merged_borders = 0;  // rows in which a token spans the end of the prompt
+  std::string border_piece;    // the first such token's text, printable; "": unknown
   int64_t equal_pairs = 0;     // pairs whose two answers have the same tokens
   // Counts of the row members that are not read, by name. Names after the first 32 are counted
   // together.

@@ -93,6 +93,7 @@ void add_notes(const RowNotes& other, RowNotes& notes) {
   notes.special_tokens += other.special_tokens;
   notes.chat_prompts += other.chat_prompts;
   notes.merged_borders = std::max(notes.merged_borders, other.merged_borders);
+  if (notes.border_piece.empty()) notes.border_piece = other.border_piece;
   for (const auto& [name, count] : other.unread) {
     int64_t& noted = notes.unread[name];
     noted = std::max(noted, count);
@@ -409,18 +410,25 @@ class PreferenceFormat : public RowFormat {
     const std::vector<TokenId> asked = encode_row_text(question, options_).ids;
     std::vector<Document> documents(answers.size());
     size_t shared = asked.size();
+    std::string piece;
     for (size_t side = 0; side < answers.size(); ++side) {
       Document& document = documents[side];
       std::string text = prompt + answers[side];
-      document.tokens = encode_row_text(text, options_).ids;
+      EncodedText encoded = encode_row_text(text, options_);
+      document.tokens = std::move(encoded.ids);
       end_with_eos(document.tokens);
       check_ids_of_text(document.tokens, options_);
-      const auto fork = std::ranges::mismatch(asked, document.tokens).in1;
-      shared = std::min(shared, static_cast<size_t>(fork - asked.begin()));
+      const auto found = std::ranges::mismatch(asked, document.tokens).in1;
+      const auto fork = static_cast<size_t>(found - asked.begin());
+      if (fork < shared && fork < encoded.spans.size()) {
+        const TextSpan& span = encoded.spans[fork];
+        piece = text.substr(span.begin, span.end - span.begin);
+      }
+      shared = std::min(shared, fork);
       if (options_.keep_text) document.text = std::move(text);
     }
     const bool ended = !asked.empty() && asked.back() == options_.tokenizer->eos();
-    if (notes != nullptr && shared < asked.size() - (ended ? 1 : 0)) ++notes->merged_borders;
+    if (notes != nullptr && shared < asked.size() - (ended ? 1 : 0)) notes->add_border(piece);
     for (Document& document : documents) {
       document.labels = document.tokens;
       std::fill_n(document.labels.begin(), std::min(shared, document.labels.size()), kNotTrained);

@@ -86,6 +86,7 @@ FileReport report_of(RowNotes& notes) {
   report.json_messages = notes.json_messages;
   report.json_texts = notes.json_texts;
   report.merged_borders = notes.merged_borders;
+  report.border_piece = std::move(notes.border_piece);
   report.unread = std::move(notes.unread);
   return report;
 }

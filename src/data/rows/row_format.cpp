@@ -261,6 +261,12 @@ Document read_text(std::string_view text, const RowFormatOptions& options, RowNo
   return document;
 }
 
+void RowNotes::add_border(std::string_view piece) {
+  constexpr size_t kMostBytes = 40;
+  ++merged_borders;
+  if (border_piece.empty()) border_piece = printable(piece, kMostBytes);
+}
+
 std::string RowFormatOptions::name_of(const std::string& member) const {
   const auto renamed = keys.find(member);
   return renamed == keys.end() ? member : renamed->second;

@@ -62,6 +62,10 @@ struct RowNotes {
   int64_t json_messages = 0;              // rows whose messages are JSON text
   int64_t json_texts = 0;                 // rows with such text that is trained as a text
   int64_t merged_borders = 0;             // rows in which a token spans the end of the prompt
+  std::string border_piece;               // the first such token's text, printable
+
+  // Counts a row in which the token of this text spans the end of the prompt.
+  void add_border(std::string_view piece);
 };
 
 class RowFormat {
