@@ -4,6 +4,8 @@
 // move its results. Fetches for later executions are issued before the execution computes, so they
 // overlap with it.
 #include <algorithm>
+#include <array>
+#include <ranges>
 #include <utility>
 
 #include "base/errors.h"
@@ -18,6 +20,47 @@ constexpr int32_t kNone = -1;
 Bytes bytes_of(const std::vector<Bytes>& by_unit, UnitId unit) {
   return by_unit.empty() ? 0 : by_unit.at(static_cast<size_t>(unit.value));
 }
+
+// Reachable: which operations are done when another begins, by the waits and tracks so far. The
+// builder leaves out implied waits with it; the validator has its own order (HappensBefore).
+class Reachable {
+ public:
+  // Adds the next operation and returns the waits of `after` that neither its track nor another
+  // wait implies. Both lists are sorted.
+  std::vector<int32_t> add(OpKind kind, const std::vector<int32_t>& after) {
+    const auto id = static_cast<int32_t>(ops_.size());
+    const size_t track = turns_.next(kind);
+    Done done = ends_[track] == kNone ? kNothing : at(ends_[track]).done;
+    std::vector<int32_t> needed;
+    // A wait can only be implied by later ones.
+    for (const int32_t wait : std::views::reverse(after)) {
+      if (done[at(wait).track] >= wait) continue;
+      std::ranges::transform(done, at(wait).done, done.begin(), std::ranges::max);
+      needed.insert(needed.begin(), wait);
+    }
+    done[track] = ends_[track] = id;
+    ops_.push_back({track, done});
+    return needed;
+  }
+
+ private:
+  // By track: the last operation that is done; all before it are too.
+  using Done = std::array<int32_t, kTrackCount>;
+  struct Reached {
+    size_t track;
+    Done done;  // once the operation is
+  };
+  static constexpr Done kNothing = [] {
+    Done none{};
+    none.fill(kNone);
+    return none;
+  }();
+  const Reached& at(int32_t op) const { return ops_[static_cast<size_t>(op)]; }
+
+  TrackTurns turns_;
+  Done ends_ = kNothing;  // by track: its last operation
+  std::vector<Reached> ops_;
+};
 
 class Builder {
  public:
@@ -99,11 +142,7 @@ class Builder {
     std::ranges::sort(op.after);
     const auto same = std::ranges::unique(op.after);
     op.after.erase(same.begin(), same.end());
-    // A lane of one track is FIFO, so waits inside it are redundant.
-    std::erase_if(op.after, [&](int32_t before) {
-      const Lane lane = lane_of(out_.ops[static_cast<size_t>(before)].kind);
-      return lane == lane_of(op.kind) && is_one_track(lane);
-    });
+    op.after = reachable_.add(op.kind, op.after);
     out_.ops.push_back(std::move(op));
     const auto id = static_cast<int32_t>(out_.ops.size()) - 1;
     if (collective) last_collective_ = id;
@@ -474,6 +513,7 @@ class Builder {
   std::ptrdiff_t to_commit_ = 0;                   // units to write before the commit; 0: no commit
   int32_t write_before_ = kNone;                   // the last kWriteState
   int32_t last_collective_ = kNone;
+  Reachable reachable_;
   StepSchedule out_;
 };
 

@@ -71,8 +71,8 @@ class Simulation {
   void wait_for(int32_t other, Candidate& now) const {
     if (other == kNobody) return;
     const double end = pass_.ops[static_cast<size_t>(other)].end;
-    if (now.held_by != kNobody && end <= now.ready) return;
-    now.ready = std::max(now.ready, end);
+    if (std::pair(end, other) < std::pair(now.ready, now.held_by)) return;
+    now.ready = end;
     now.held_by = other;
   }
 

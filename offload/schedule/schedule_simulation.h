@@ -37,7 +37,8 @@ using LaneThreads = std::array<double, kLaneCount>;
 struct SimulatedOp {
   double begin = 0.0;  // seconds from the pass's beginning
   double end = 0.0;
-  // The dependency (by lane or by `after`) that ended last before this one began. -1: none.
+  // The dependency (by lane or by `after`) that ended last before this one began; of several the
+  // last in the schedule. -1: none.
   int32_t held_by = -1;
 };
 

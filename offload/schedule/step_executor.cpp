@@ -134,12 +134,13 @@ class Accounts {
     return ledger_.lanes[static_cast<size_t>(lane_of(schedule_.ops[op].kind))];
   }
 
-  // Returns the dependency of the operation that ended last.
+  // Returns the dependency of the operation that ended last; of several the last in the schedule.
   std::optional<size_t> cause_of(size_t op) const {
     std::optional<size_t> cause = before_[op];
     for (int32_t before : schedule_.ops[op].after) {
       const auto index = static_cast<size_t>(before);
-      if (!cause || times_[index].end > times_[*cause].end) cause = index;
+      const auto key = [this](size_t other) { return std::pair(times_[other].end, other); };
+      if (!cause || key(index) > key(*cause)) cause = index;
     }
     return cause;
   }

@@ -115,13 +115,15 @@ bool is_one_track(Lane lane) {
   return !of_drives(lane);
 }
 
+size_t TrackTurns::next(OpKind kind) {
+  const auto turns = static_cast<size_t>(turns_of(kind));
+  return first_track(kind) + count_[static_cast<size_t>(kind)]++ % turns;
+}
+
 std::vector<size_t> tracks_of(const StepSchedule& schedule) {
-  std::array<size_t, kOpKindCount> count{};
+  TrackTurns turns;
   std::vector<size_t> tracks;
-  for (const Op& op : schedule.ops) {
-    const auto turns = static_cast<size_t>(turns_of(op.kind));
-    tracks.push_back(first_track(op.kind) + count[static_cast<size_t>(op.kind)]++ % turns);
-  }
+  for (const Op& op : schedule.ops) tracks.push_back(turns.next(op.kind));
   return tracks;
 }
 

@@ -88,13 +88,24 @@ struct Op {
   std::optional<ParameterSlot> parameters = {};
   // With inputs on drives: kSaveInput and kReadInput write it, kWriteInput and kLoadInput read it.
   std::optional<StagingSlot> staging = {};
-  // Indices of earlier operations that must end before this one begins, beside its track's.
+  // Indices of earlier operations that must end before this one begins, beside its track's. The
+  // builder leaves out what the track and the other waits imply.
   std::vector<int32_t> after = {};
   Bytes bytes = 0;  // moved over the lane's link; 0 for compute
 };
 
 struct StepSchedule {
   std::vector<Op> ops;  // in the order in which they are issued
+};
+
+// TrackTurns: assigns operations to tracks, in the order of issue.
+class TrackTurns {
+ public:
+  // Returns the track of the next operation.
+  size_t next(OpKind kind);
+
+ private:
+  std::array<size_t, kOpKindCount> count_{};  // by kind: operations so far
 };
 
 // Returns the track of every operation.

@@ -39,7 +39,7 @@ op  lane     operation  unit       uses                after    bytes
  6  compute  forward    block.0    slot 1              2
  7  compute  backward   head       slot 0, gradient 0  5
  8  d2h      drain      head       gradient 0          7
- 9  compute  backward   block.0    slot 1, gradient 1  2
+ 9  compute  backward   block.0    slot 1, gradient 1
 10  d2h      drain      block.0    gradient 1          9
 )");
 }
