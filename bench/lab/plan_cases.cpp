@@ -234,7 +234,8 @@ TimedStep timed_step(const TierPlan& plan, const ModelSpec& model, const Forecas
   }
   for (const Op& op : step.schedule.ops) {
     step.gathers = step.gathers || op.kind == OpKind::kGather;
-    for (const Placed& placed : op.slots) step.slots = std::max(step.slots, placed.slot.value + 1);
+    for (const Placed& placed : op.placed())
+      step.slots = std::max(step.slots, placed.slot.value + 1);
   }
   return step;
 }

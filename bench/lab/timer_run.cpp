@@ -176,13 +176,13 @@ class TimerRun::Rank final : public StepWork {
     const Clock::duration duration = duration_of(seconds);
     switch (op.kind) {
       case OpKind::kFetch:
-        ring_.begin_fill(op.slots.front(), StateVersion(), kSlotBytes);
+        ring_.begin_fill(op.placed().front(), StateVersion(), kSlotBytes);
         std::this_thread::sleep_until(begin + duration);
-        if (!step_->gathers) ring_.end_fill(op.slots.front(), StateVersion());
+        if (!step_->gathers) ring_.end_fill(op.placed().front(), StateVersion());
         return;
       case OpKind::kGather:
         std::this_thread::sleep_until(run_->gather_of(rank_).meet() + duration);
-        ring_.end_fill(op.slots.front(), StateVersion());
+        ring_.end_fill(op.placed().front(), StateVersion());
         return;
       case OpKind::kReduce:
         std::this_thread::sleep_until(run_->meetings_[kReduction]->meet() + duration);
@@ -190,7 +190,7 @@ class TimerRun::Rank final : public StepWork {
       case OpKind::kForward:
       case OpKind::kBackward: {
         std::vector<UnitLease> leases;
-        for (const Placed& placed : op.slots) {
+        for (const Placed& placed : op.placed()) {
           leases.push_back(ring_.lease(placed, StateVersion()));
         }
         std::this_thread::sleep_until(begin + duration);

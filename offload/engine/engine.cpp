@@ -168,13 +168,13 @@ EngineParts::EngineParts(Options options)
 void PassWork::run(const Op& op) {
   switch (op.kind) {
     case OpKind::kReadState:
-      parts_.tiers.slots->read_state(op.unit, *op.state);
+      parts_.tiers.slots->read_state(op.unit, op.slot<StateSlot>());
       return;
     case OpKind::kReadParameters:
-      parts_.tiers.slots->read_parameters(op.unit, *op.parameters);
+      parts_.tiers.slots->read_parameters(op.unit, op.slot<ParameterSlot>());
       return;
     case OpKind::kWriteState:
-      parts_.tiers.slots->write_state(op.unit, *op.state);
+      parts_.tiers.slots->write_state(op.unit, op.slot<StateSlot>());
       return;
     case OpKind::kCommit:
       parts_.commits.run();
@@ -186,10 +186,10 @@ void PassWork::run(const Op& op) {
       // With updates in backward the pending update is this step's own and follows the fetch.
       LONGSHORE_CHECK(updates_in_backward() || !parts_.optimizer.pending(op.unit))
           << "unit " << op.unit << " is fetched before its update";
-      parts_.prefetcher.fetch(op.slots.front(), op.parameters);
+      parts_.prefetcher.fetch(op.placed().front(), op.find<ParameterSlot>());
       return;
     case OpKind::kGather:
-      parts_.prefetcher.gather(op.slots.front());
+      parts_.prefetcher.gather(op.placed().front());
       return;
     case OpKind::kReadInput:
     case OpKind::kLoadInput:
@@ -212,11 +212,14 @@ void PassWork::run(const Op& op) {
 
 void PassWork::update(const Op& op) {
   SlotOwners<HostGradientSlot>& ring = parts_.host_gradients.ring();
-  if (op.host_slot) ring.check(*op.host_slot, op.unit);
+  const std::optional<HostGradientSlot> gradient = op.find<HostGradientSlot>();
+  const std::optional<StateSlot> state = op.find<StateSlot>();
+  const std::optional<ParameterSlot> parameters = op.find<ParameterSlot>();
+  if (gradient) ring.check(*gradient, op.unit);
   const bool updated = parts_.optimizer.pending(op.unit);
-  if (updated) parts_.optimizer.update(op.unit, *parts_.tiers.lease_state(op.unit, op.state));
-  if (op.parameters) parts_.tiers.slots->pass_parameters(op.unit, *op.state, *op.parameters);
-  if (op.host_slot) ring.free(*op.host_slot, op.unit);
+  if (updated) parts_.optimizer.update(op.unit, *parts_.tiers.lease_state(op.unit, state));
+  if (parameters) parts_.tiers.slots->pass_parameters(op.unit, *state, *parameters);
+  if (gradient) ring.free(*gradient, op.unit);
   // With updates in backward the unit belongs to the next version, which advance_version publishes.
   if (updated && parts_.node != nullptr && !updates_in_backward()) {
     parts_.node->publish(op.unit, parts_.prefetcher.version());
@@ -225,28 +228,29 @@ void PassWork::update(const Op& op) {
 
 void PassWork::move_input(const Op& op) {
   const bool fills = op.kind == OpKind::kSaveInput || op.kind == OpKind::kReadInput;
-  if (op.staging && fills) staging_.claim(*op.staging, op.unit);
-  if (op.staging && !fills) staging_.check(*op.staging, op.unit);
+  const std::optional<StagingSlot> staging = op.find<StagingSlot>();
+  if (staging && fills) staging_.claim(*staging, op.unit);
+  if (staging && !fills) staging_.check(*staging, op.unit);
   const int32_t micro_batches = parts_.runner.micro_batches();
   switch (op.kind) {
     case OpKind::kSaveInput:
-      parts_.inputs->save(op.unit, op.staging, parts_.runner.carry(), micro_batches);
+      parts_.inputs->save(op.unit, staging, parts_.runner.carry(), micro_batches);
       break;
     case OpKind::kWriteInput:
-      parts_.inputs->tier().write(op.unit, *op.staging, micro_batches);
+      parts_.inputs->tier().write(op.unit, op.slot<StagingSlot>(), micro_batches);
       break;
     case OpKind::kReadInput:
-      parts_.inputs->tier().read(op.unit, *op.staging, micro_batches);
+      parts_.inputs->tier().read(op.unit, op.slot<StagingSlot>(), micro_batches);
       break;
     default:
-      parts_.inputs->load(op.unit, op.staging, parts_.runner.carry(), micro_batches);
+      parts_.inputs->load(op.unit, staging, parts_.runner.carry(), micro_batches);
   }
-  if (op.staging && !fills) staging_.free(*op.staging, op.unit);
+  if (staging && !fills) staging_.free(*staging, op.unit);
 }
 
 void PassWork::compute(const Op& op) {
   std::vector<UnitLease> leases;
-  for (const Placed& placed : op.slots) {
+  for (const Placed& placed : op.placed()) {
     leases.push_back(parts_.ring.lease(placed, parts_.prefetcher.version()));
   }
   if (op.kind == OpKind::kForward) {
@@ -254,21 +258,25 @@ void PassWork::compute(const Op& op) {
     parts_.device.finish("forward of " + parts_.spec().unit(op.unit).name);
     return;
   }
-  if (op.gradient) gradients_.claim(*op.gradient, op.unit);
-  parts_.runner.backward(op.unit, leases, op.gradient);
+  const std::optional<GradientBuffer> gradient = op.find<GradientBuffer>();
+  if (gradient) gradients_.claim(*gradient, op.unit);
+  parts_.runner.backward(op.unit, leases, gradient);
   parts_.device.finish("backward of " + parts_.spec().unit(op.unit).name);
 }
 
 void PassWork::reduce(const Op& op) {
-  if (op.gradient) gradients_.check(*op.gradient, op.unit);
-  parts_.reducer.reduce(op.unit, parts_.runner.sums(op.unit, op.gradient));
+  const std::optional<GradientBuffer> gradient = op.find<GradientBuffer>();
+  if (gradient) gradients_.check(*gradient, op.unit);
+  parts_.reducer.reduce(op.unit, parts_.runner.sums(op.unit, gradient));
 }
 
 void PassWork::drain(const Op& op) {
-  if (op.gradient) gradients_.check(*op.gradient, op.unit);
-  if (op.host_slot) parts_.host_gradients.ring().claim(*op.host_slot, op.unit);
-  const double squares = parts_.drain.drain(op.unit, parts_.runner.sums(op.unit, op.gradient));
-  if (op.gradient) gradients_.free(*op.gradient, op.unit);
+  const std::optional<GradientBuffer> gradient = op.find<GradientBuffer>();
+  const std::optional<HostGradientSlot> host = op.find<HostGradientSlot>();
+  if (gradient) gradients_.check(*gradient, op.unit);
+  if (host) parts_.host_gradients.ring().claim(*host, op.unit);
+  const double squares = parts_.drain.drain(op.unit, parts_.runner.sums(op.unit, gradient));
+  if (gradient) gradients_.free(*gradient, op.unit);
   if (!updates_in_backward() || std::isfinite(squares)) return;
   throw NonFiniteError("a gradient of unit " + parts_.spec().unit(op.unit).name +
                        " is not finite; with optimizer.overlap = \"backward\" units above it are "
@@ -288,13 +296,13 @@ class SweepWork final : public StepWork {
   void run(const Op& op) override {
     switch (op.kind) {
       case OpKind::kReadState:
-        return tiers_->slots->read_state(op.unit, *op.state);
+        return tiers_->slots->read_state(op.unit, op.slot<StateSlot>());
       case OpKind::kUpdate: {
-        const auto lease = tiers_->lease_state(op.unit, op.state);
+        const auto lease = tiers_->lease_state(op.unit, op.find<StateSlot>());
         return visit_(op.unit, *lease);
       }
       case OpKind::kWriteState:
-        return tiers_->slots->write_state(op.unit, *op.state);
+        return tiers_->slots->write_state(op.unit, op.slot<StateSlot>());
       default:
         LONGSHORE_CHECK(false) << name_of(op.kind) << " in a sweep of the state";
     }

@@ -1,6 +1,7 @@
 #include "offload/plan/step_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 
@@ -18,12 +19,12 @@ void add_drive_operations(ScheduleInputs& schedule, const PlanSizes& sizes) {
   schedule.state_slots = options.state_slots;
   if (options.parameters_on_drives) schedule.parameter_slots = options.parameter_slots;
   schedule.commits = true;
-  schedule.commit_bytes = NvmeStore::commit_bytes(sizes.layouts(), options);
+  schedule.bytes_of(OpKind::kCommit) = {NvmeStore::commit_bytes(sizes.layouts(), options)};
   for (const FlatLayout& layout : sizes.layouts()) {
     const NvmeStore::UnitTraffic traffic = NvmeStore::traffic_of(layout, options);
-    schedule.state_read_bytes.push_back(traffic.state_read);
-    schedule.state_written_bytes.push_back(traffic.state_written);
-    schedule.parameter_read_bytes.push_back(traffic.parameters_read);
+    schedule.bytes_of(OpKind::kReadState).push_back(traffic.state_read);
+    schedule.bytes_of(OpKind::kWriteState).push_back(traffic.state_written);
+    schedule.bytes_of(OpKind::kReadParameters).push_back(traffic.parameters_read);
   }
 }
 
@@ -45,23 +46,28 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes, const std::vector<bool>& 
   for (size_t i = 0; i < model.units.size(); ++i) {
     const int64_t trainable = sizes.layouts()[i].trainable_elements();
     const int64_t drained = trainable / inputs.topology.shard_ranks;
-    schedule.gather_bytes.push_back(sizes.gathered_bytes(i));
-    schedule.fetch_bytes.push_back(sizes.fetched_bytes(i));
-    schedule.reduce_bytes.push_back(plan_product({trainable, width_of(inputs.reduce)}));
-    schedule.drain_bytes.push_back(plan_product({drained, width_of(inputs.state.drain)}));
     const UnitId id = model.units[i].id;
     const SharedInputGroups& runs = sizes.runs();
-    schedule.input_bytes.push_back(runs.names(id) ? sizes.run_bytes(*runs.of(id)) : 0);
-    schedule.staged_input_bytes.push_back(
-        NvmeInputs::staged_bytes(schedule.input_bytes.back(), micro_batches));
-    schedule.update_bytes.push_back(sizes.update_bytes(i));
+    const Bytes input = runs.names(id) ? sizes.run_bytes(*runs.of(id)) : 0;
+    const Bytes staged = NvmeInputs::staged_bytes(input, micro_batches);
+    const std::initializer_list<std::pair<OpKind, Bytes>> moved = {
+        {OpKind::kGather, sizes.gathered_bytes(i)},
+        {OpKind::kFetch, sizes.fetched_bytes(i)},
+        {OpKind::kReduce, plan_product({trainable, width_of(inputs.reduce)})},
+        {OpKind::kDrain, plan_product({drained, width_of(inputs.state.drain)})},
+        {OpKind::kSaveInput, input},
+        {OpKind::kLoadInput, input},
+        {OpKind::kWriteInput, staged},
+        {OpKind::kReadInput, staged},
+        {OpKind::kUpdate, sizes.update_bytes(i)}};
+    for (const auto& [kind, bytes] : moved) schedule.bytes_of(kind).push_back(bytes);
   }
   if (inputs.nvme.state) add_drive_operations(schedule, sizes);
   if (inputs.frozen_files) {
     schedule.parameter_slots = FrozenFileStore::kSlots;
     schedule.resident = resident;
     for (size_t i = 0; i < model.units.size(); ++i) {
-      schedule.parameter_read_bytes.push_back(sizes.file_bytes(i));
+      schedule.bytes_of(OpKind::kReadParameters).push_back(sizes.file_bytes(i));
     }
   }
   return schedule;

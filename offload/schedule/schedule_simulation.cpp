@@ -226,21 +226,6 @@ using Row = std::array<std::string, 7>;
 
 const Row kTitles = {"op", "lane", "operation", "unit", "uses", "after", "bytes"};
 
-// Lists the slots and buffers of the operation, such as "slot 1, gradient 0".
-std::string uses_of(const Op& op) {
-  std::string text;
-  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot.value));
-  if (op.gradient) add("gradient " + std::to_string(op.gradient->value));
-  if (op.host_slot) add("host slot " + std::to_string(op.host_slot->value));
-  if (op.input) add("input " + std::to_string(op.input->value));
-  if (op.output) add("output " + std::to_string(op.output->value));
-  if (op.state) add("state " + std::to_string(op.state->value));
-  if (op.parameters) add("parameters " + std::to_string(op.parameters->value));
-  if (op.staging) add("staging " + std::to_string(op.staging->value));
-  return text;
-}
-
 std::string padded(const std::string& text, size_t width, bool right) {
   const std::string spaces(width - std::min(width, text.size()), ' ');
   return right ? spaces + text : text + spaces;
@@ -280,7 +265,7 @@ std::string bar(const Op& op, int32_t index, const std::string& name, const Simu
   const double x = kLeft + times.begin * scale;
   const double width = std::max(1.0, (times.end - times.begin) * scale - 1.0);
   std::string title = std::to_string(index) + " " + name;
-  if (const std::string uses = uses_of(op); !uses.empty()) title += ", " + uses;
+  for (const std::string& use : uses_of(op)) title += ", " + use;
   if (!op.after.empty()) title += ", after " + joined(op.after, " ");
   const auto colour = static_cast<size_t>(op.unit.value) % kColours.size();
   std::string text = "<g><title>" + escaped(title) + "</title><rect x=\"" + number(x) + "\" y=\"" +
@@ -302,10 +287,10 @@ std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model)
   std::vector<Row> rows = {kTitles};
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
-    rows.push_back({std::to_string(i), std::string(name_of(lane_of(op.kind))),
-                    std::string(name_of(op.kind)),
-                    op.kind == OpKind::kCommit ? "" : model.unit(op.unit).name, uses_of(op),
-                    joined(op.after, " "), op.bytes > 0 ? format_bytes(op.bytes) : ""});
+    rows.push_back(
+        {std::to_string(i), std::string(name_of(lane_of(op.kind))), std::string(name_of(op.kind)),
+         op.kind == OpKind::kCommit ? "" : model.unit(op.unit).name, joined(uses_of(op), ", "),
+         joined(op.after, " "), op.bytes > 0 ? format_bytes(op.bytes) : ""});
   }
   std::array<size_t, kTitles.size()> widths{};
   for (const Row& row : rows) {

@@ -1,6 +1,7 @@
 #include "offload/schedule/schedule_validator.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -13,17 +14,21 @@ namespace longshore {
 namespace {
 constexpr int32_t kNobody = -1;
 constexpr size_t kFindingsShown = 8;
+constexpr bool kWrites = true;
 using namespace validation;
 
 class Validator {
+  using enum OpKind;
+  using enum Memory;
+
  public:
   Validator(const StepSchedule& schedule, const ScheduleInputs& inputs)
-      : schedule_(schedule), in_(inputs), before_(schedule), slots_(inputs) {
+      : schedule_(schedule), in_(inputs), before_(schedule), places_(inputs) {
     make_units();
     const std::vector<UnitId> order = execution_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
       const bool backward = in_.pass == Pass::kTrain && i + 1 >= in_.model->units.size();
-      compute_order_.push_back({backward ? OpKind::kBackward : OpKind::kForward, order[i]});
+      compute_order_.push_back({backward ? kBackward : kForward, order[i]});
     }
   }
 
@@ -31,14 +36,16 @@ class Validator {
     for (size_t i = 0; i < schedule_.ops.size(); ++i) {
       now_ = static_cast<int32_t>(i);
       const Op& op = schedule_.ops[i];
+      taken_.assign(op.accesses.size(), false);
       if (op.unit.value < 0 || op.unit.value >= static_cast<int32_t>(units_.size())) {
         report("there is no such unit");
         continue;
       }
       check_after(op);
-      check_unused_fields(op);
       check_collective(op);
-      check_op(op);
+      (this->*kChecks.at(static_cast<size_t>(op.kind)))(op);
+      check_surplus(op);
+      state(op.unit).done.at(static_cast<size_t>(op.kind)) = true;
     }
     now_ = kNobody;
     check_end();
@@ -49,14 +56,6 @@ class Validator {
   void make_units() {
     for (const UnitSpec& unit : in_.model->units) {
       UnitState& state = units_.emplace_back();
-      const std::string name = unit_text(unit.id);
-      state.host_parameters.name = "the parameters of " + name + " in host memory";
-      state.host_gradient.name = "the gradient of " + name + " in host memory";
-      state.activation_checkpoint.name = "the activation checkpoint of " + name + " on the host";
-      state.drive_state.name = "the state of " + name + " on the drives";
-      state.drive_input.name = "the activation checkpoint of " + name + " on the drives";
-      state.waiting.memory.name = "the waiting gradient of " + name;
-      state.waiting.unit = unit.id;
       state.trainable = unit.has_trainable();
       state.in_files = in_.reads_files(unit);
       state.adders = state.trainable ? 1 : 0;
@@ -84,19 +83,92 @@ class Validator {
 
   // ---- Races ----
 
-  void expect_done(int32_t other, const Memory& memory, const char* what) {
+  void expect_done(int32_t other, const Place& place, const char* what) {
     if (other == kNobody || other == now_ || before_.ordered(other, now_)) return;
-    report(memory.name + " may still be " + what + " by " + text_of(other));
+    report(place.name + " may still be " + what + " by " + text_of(other));
   }
-  void read(Memory& memory) {
-    expect_done(memory.writer, memory, "written");
-    memory.readers.push_back(now_);
+  void read(Place& place) {
+    expect_done(place.writer, place, "written");
+    place.readers.push_back(now_);
   }
-  void write(Memory& memory) {
-    expect_done(memory.writer, memory, "written");
-    for (int32_t reader : memory.readers) expect_done(reader, memory, "read");
-    memory.writer = now_;
-    memory.readers.clear();
+  void write(Place& place) {
+    expect_done(place.writer, place, "written");
+    for (int32_t reader : place.readers) expect_done(reader, place, "read");
+    place.writer = now_;
+    place.readers.clear();
+  }
+
+  // ---- Declared accesses. Each function of an operation takes those that the operation must
+  // declare; the rules of races and contents apply to what is taken.
+
+  // Takes the next access to such memory, with data of `unit`; returns null where the operation
+  // declares none or the plan has no such memory.
+  Place* take(Memory memory, UnitId unit, bool writes) {
+    const std::vector<Access>& accesses = schedule_.ops[static_cast<size_t>(now_)].accesses;
+    size_t i = 0;
+    const auto matches = [&](const Resource& resource) {
+      return resource.memory == memory && (is_slot(memory) || resource.number == unit.value);
+    };
+    while (i < accesses.size() && (taken_[i] || !matches(accesses[i].resource))) ++i;
+    if (i == accesses.size()) {
+      report("names no " + (is_slot(memory) ? what_is(memory) : name_of(Resource(memory, unit))));
+      return nullptr;
+    }
+    taken_[i] = true;
+    const Access& access = accesses[i];
+    Place* const place = places_.find(access.resource);
+    const auto name = [&] { return name_of(access.resource); };
+    if (access.unit != unit) report("names " + name() + " with other data than " + unit_text(unit));
+    if (access.writes != writes) report((writes ? "only reads " : "writes ") + name());
+    if (place == nullptr) report("the plan has no " + name());
+    return place;
+  }
+
+  bool holds(const Place& place, UnitId unit) {
+    if (place.unit == unit) return true;
+    const std::string held = place.unit ? "holds " + unit_text(*place.unit) : "is empty";
+    report(place.name + " " + held + ", not " + unit_text(unit));
+    return false;
+  }
+
+  void put(Place& place, UnitId unit, bool complete) {
+    if (place.unit && !place.used) {
+      report(place.name + " loses " + unit_text(*place.unit) + ", which no operation used");
+    }
+    write(place);
+    place.unit = unit;
+    place.complete = complete;
+    place.used = false;
+  }
+
+  // Takes a slot that the operation fills with the unit's data.
+  void fill(Memory memory, UnitId unit) {
+    if (Place* place = take(memory, unit, kWrites)) put(*place, unit, true);
+  }
+  // Takes memory with the data of `held`, by default of `unit`, which the operation consumes, and
+  // changes if it `writes`. Returns null where the memory has other data.
+  Place* use(Memory memory, UnitId unit, bool writes = false, std::optional<UnitId> held = {}) {
+    Place* place = take(memory, unit, writes);
+    if (place == nullptr || !holds(*place, held.value_or(unit))) return nullptr;
+    if (memory == kParameterSlot && place->used) report(place->name + " was fetched already");
+    writes ? write(*place) : read(*place);
+    place->used = true;
+    return place;
+  }
+
+  // Reports what is declared and was not taken. The link is left to check_collective.
+  void check_surplus(const Op& op) {
+    for (size_t i = 0; i < op.accesses.size(); ++i) {
+      const Resource& resource = op.accesses[i].resource;
+      if (taken_[i] || resource.memory == kLink) continue;
+      if (is_output(op, op.accesses[i])) {
+        report("has no output slot");
+      } else if (is_slot(resource.memory)) {
+        report("uses no " + what_is(resource.memory));
+      } else {
+        report("does not access " + name_of(resource));
+      }
+    }
   }
 
   // ---- The order of issue ----
@@ -114,90 +186,11 @@ class Validator {
     expect(op.bytes >= 0, "has " + std::to_string(op.bytes) + " bytes");
   }
 
-  void check_unused_fields(const Op& op) {
-    const auto is = [&](std::initializer_list<OpKind> kinds) {
-      return std::ranges::find(kinds, op.kind) != kinds.end();
-    };
-    using enum OpKind;
-    expect(op.slots.empty() || is({kFetch, kGather, kForward, kBackward}), "uses no slot");
-    expect(!op.gradient || is({kBackward, kReduce, kDrain}), "uses no gradient buffer");
-    const bool ring = is({kUpdate, kDrain}) && in_.gradient_ring > 0;
-    expect(!op.host_slot || ring, "uses no host gradient slot");
-    expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
-    expect(!op.output || is({kForward}), "has no output");
-    const bool staged = is({kSaveInput, kWriteInput, kReadInput, kLoadInput});
-    expect(!op.state || is({kReadState, kUpdate, kWriteState}), "uses no state slot");
-    expect(!op.parameters || is({kReadParameters, kUpdate, kFetch}), "uses no parameter slot");
-    expect(!op.staging || (staged && in_.input_staging > 0), "uses no staging slot");
-  }
-
   void check_collective(const Op& op) {  // [Note: order of collectives]
     if (!is_collective(op.kind)) return;
     const int32_t before = std::exchange(last_collective_, now_);
     if (!in_.ordered_collectives || before == kNobody || before_.ordered(before, now_)) return;
     report("may run beside " + text_of(before) + ", in another order on each rank");
-  }
-
-  void check_op(const Op& op) {
-    switch (op.kind) {
-      case OpKind::kReadState:
-        return read_state(op);
-      case OpKind::kReadParameters:
-        return read_parameters(op);
-      case OpKind::kWriteState:
-        return write_state(op);
-      case OpKind::kCommit:
-        return commit(op);
-      case OpKind::kUpdate:
-        return update(op);
-      case OpKind::kFetch:
-        return fetch(op);
-      case OpKind::kGather:
-        return gather(op);
-      case OpKind::kReadInput:
-        return read_input(op);
-      case OpKind::kLoadInput:
-        return load_input(op);
-      case OpKind::kForward:
-        return forward(op);
-      case OpKind::kBackward:
-        return backward(op);
-      case OpKind::kSaveInput:
-        return save_input(op);
-      case OpKind::kWriteInput:
-        return write_input(op);
-      case OpKind::kReduce:
-        return reduce(op);
-      case OpKind::kDrain:
-        return drain(op);
-    }
-  }
-
-  // Returns slot `number`; reports a finding and returns null where the plan has no such slot.
-  template <typename Slot>
-  SlotUse* place(SlotVector<Slot, SlotUse>& places,
-                 std::optional<std::type_identity_t<Slot>> number, const char* what) {
-    if (!expect(number.has_value(), std::string("names no ") + what)) return nullptr;
-    const int32_t value = number->value;
-    const bool known = value >= 0 && value < std::ssize(places);
-    if (!expect(known, std::string("the plan has no ") + what + " " + std::to_string(value))) {
-      return nullptr;
-    }
-    return &places[*number];
-  }
-
-  bool holds(const SlotUse& place, UnitId unit) {
-    const std::string held = place.unit ? "holds " + unit_text(*place.unit) : "is empty";
-    return expect(place.unit == unit, place.memory.name + " " + held + ", not " + unit_text(unit));
-  }
-
-  void put(SlotUse& place, UnitId unit, bool complete) {
-    expect(!place.unit || place.used,
-           place.memory.name + " loses " + unit_text(*place.unit) + ", which no operation used");
-    write(place.memory);
-    place.unit = unit;
-    place.complete = complete;
-    place.used = false;
   }
 
   // ---- Parameters ----
@@ -206,25 +199,19 @@ class Validator {
   bool parameters_on_host() const { return in_.parameter_slots == 0 || in_.frozen_in_files(); }
 
   void read_state(const Op& op) {
-    const UnitState& unit = state(op.unit);
-    expect(!unit.updated, "the state is read after its update");
-    read(state(op.unit).drive_state);
-    if (SlotUse* slot = place(slots_.states, op.state, "state slot")) put(*slot, op.unit, true);
+    expect(!state(op.unit).did(kUpdate), "the state is read after its update");
+    use(kDriveState, op.unit);
+    fill(kStateSlot, op.unit);
   }
 
   void write_state(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(unit.updated, "the state is written before its update");
-    expect(!unit.state_written, "the state is written twice");
+    expect(unit.did(kUpdate), "the state is written before its update");
+    expect(!unit.did(kWriteState), "the state is written twice");
     expect(!committed_, "the state is written after the commit");
-    unit.state_written = true;
-    if (parameters_on_host()) read(unit.host_parameters);
-    write(unit.drive_state);
-    SlotUse* slot = place(slots_.states, op.state, "state slot");
-    if (slot != nullptr && holds(*slot, op.unit)) {
-      read(slot->memory);
-      slot->used = true;
-    }
+    if (parameters_on_host()) use(kHostParameters, op.unit);
+    use(kDriveState, op.unit, kWrites);
+    use(kStateSlot, op.unit);
   }
 
   // Returns whether this pass must commit: its own updates, or (Pass::kCommit) earlier ones.
@@ -241,14 +228,17 @@ class Validator {
     expect(commits(), "this pass commits nothing");
     expect(!committed_, "the state is committed twice");
     committed_ = true;
-    for (UnitState& unit : units_) {
-      if (unit.trainable && in_.pass != Pass::kCommit) {
-        expect(unit.state_written, unit.drive_state.name + " is committed before it is written");
-      }
-      read(unit.drive_state);
-      if (parameters_on_host()) read(unit.host_parameters);
+    for (const UnitSpec& spec : in_.model->units) {
+      const UnitState& unit = state(spec.id);
+      use(kDriveState, spec.id);
+      if (parameters_on_host()) use(kHostParameters, spec.id);
+      if (!unit.trainable || in_.pass == Pass::kCommit) continue;
+      expect(unit.did(kWriteState),
+             name_of(Resource(kDriveState, spec.id)) + " is committed before it is written");
     }
-    for (SlotUse& slot : slots_.states) write(slot.memory);
+    for (int32_t i = 0; i < in_.state_slots; ++i) {
+      if (Place* slot = take(kStateSlot, UnitId(), kWrites)) write(*slot);
+    }
   }
 
   void update(const Op& op) {
@@ -257,91 +247,78 @@ class Validator {
     expect(alone || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
            "this pass has no updates");
     expect(unit.trainable || in_.pass == Pass::kSweep, "nothing of the unit is trained");
-    expect(!unit.updated, "the unit is updated twice");
+    expect(!unit.did(kUpdate), "the unit is updated twice");
     if (!alone && in_.overlap == UpdateOverlap::kBackward) {
-      expect(unit.drained, "the unit's gradient is not in host memory yet");
+      expect(unit.did(kDrain), "the unit's gradient is not in host memory yet");
     } else {
-      expect(!unit.drained, "the last step's gradient is overwritten");
-      expect(!unit.fetched, "the unit was fetched before its update");
+      expect(!unit.did(kDrain), "the last step's gradient is overwritten");
+      expect(!unit.did(kFetch), "the unit was fetched before its update");
     }
-    if (in_.pass == Pass::kSweep) {
-      expect(!op.host_slot, "a state sweep has no gradients");
-    } else if (in_.gradient_ring == 0) {
-      read(unit.host_gradient);
-    } else if (SlotUse* slot = place(slots_.host_gradients, op.host_slot, "host gradient slot");
-               slot && holds(*slot, op.unit)) {
-      read(slot->memory);
-      slot->used = true;
+    if (in_.pass != Pass::kSweep && in_.gradient_ring == 0) {
+      use(kHostGradient, op.unit);
+    } else if (in_.pass != Pass::kSweep) {
+      use(kHostGradientSlot, op.unit);
     }
-    update_parameters(op, unit);
-    unit.updated = true;
+    update_parameters(op);
   }
 
   // Checks the slots in which the update finds the state and leaves the parameters.
-  void update_parameters(const Op& op, UnitState& unit) {
-    if (parameters_on_host()) write(unit.host_parameters);
+  void update_parameters(const Op& op) {
+    if (parameters_on_host()) use(kHostParameters, op.unit, kWrites);
     if (in_.state_slots > 0) {
-      SlotUse* slot = place(slots_.states, op.state, "state slot");
-      if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
+      use(kStateSlot, op.unit, kWrites);
     } else {
-      expect(!op.state, "the state is in host memory");
+      expect(!op.find<StateSlot>(), "the state is in host memory");
     }
-    if (!op.parameters || !expect(in_.state_slots > 0, "files are only read")) return;
-    if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
-      put(*slot, op.unit, true);
-    }
+    if (!op.find<ParameterSlot>() || !expect(in_.state_slots > 0, "files are only read")) return;
+    fill(kParameterSlot, op.unit);
   }
 
   void read_parameters(const Op& op) {
-    UnitState& unit = state(op.unit);
+    const UnitState& unit = state(op.unit);
     if (in_.frozen_in_files()) {
       expect(unit.in_files, "the unit needs nothing from files");
     } else {
-      if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
-      read(unit.drive_state);
+      if (unit.did(kUpdate))
+        expect(unit.did(kWriteState), "the parameters are not on the drives yet");
+      use(kDriveState, op.unit);
     }
-    if (SlotUse* slot = place(slots_.parameters, op.parameters, "parameter slot")) {
-      put(*slot, op.unit, true);
-    }
+    fill(kParameterSlot, op.unit);
   }
 
-  SlotUse* one_slot(const Op& op) {
-    if (!expect(op.slots.size() == 1 && op.slots.front().unit == op.unit,
-                "must name one slot, of the unit itself")) {
-      return nullptr;
-    }
-    return place(slots_.device, op.slots.front().slot, "slot");
+  Place* one_slot(const Op& op) {
+    const std::vector<Placed> placed = op.placed();
+    const bool one = placed.size() == 1 && placed.front().unit == op.unit;
+    if (!expect(one, "must name one slot, of the unit itself")) return nullptr;
+    return take(kDeviceSlot, op.unit, kWrites);
   }
 
   void fetch(const Op& op) {
     UnitState& unit = state(op.unit);
     const bool updates = in_.pass == Pass::kTrain && unit.trainable;
     if (updates && in_.overlap == UpdateOverlap::kForward) {
-      expect(unit.updated, "the unit is fetched before its update");
+      expect(unit.did(kUpdate), "the unit is fetched before its update");
     }
     if (updates && in_.overlap == UpdateOverlap::kBackward) {
-      expect(!unit.updated, "the unit is fetched after its update");
+      expect(!unit.did(kUpdate), "the unit is fetched after its update");
     }
-    unit.fetched = true;
-    if (parameters_on_host()) read(unit.host_parameters);
-    if (in_.parameter_slots == 0 || (in_.frozen_in_files() && !unit.in_files)) {
-      expect(!op.parameters, "the parameters are in host memory");
-    } else if (SlotUse* from = place(slots_.parameters, op.parameters, "parameter slot");
-               from && holds(*from, op.unit)) {
-      expect(!from->used, from->memory.name + " was fetched already");
-      // With files the fetch first adds the trained parameters to the slot.
-      in_.frozen_in_files() ? write(from->memory) : read(from->memory);
-      from->used = true;
+    if (parameters_on_host()) use(kHostParameters, op.unit);
+    // With files the fetch first adds the trained parameters to the slot.
+    const bool files = in_.frozen_in_files();
+    if (in_.parameter_slots == 0 || (files && !unit.in_files)) {
+      expect(!op.find<ParameterSlot>(), "the parameters are in host memory");
+    } else {
+      use(kParameterSlot, op.unit, files);
     }
-    if (SlotUse* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
+    if (Place* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
   }
 
   void gather(const Op& op) {
     expect(in_.gathers, "nothing is gathered: the rank fetches whole units");
-    SlotUse* slot = one_slot(op);
+    Place* slot = one_slot(op);
     if (slot == nullptr || !holds(*slot, op.unit)) return;
-    expect(!slot->complete, slot->memory.name + " is gathered already");
-    write(slot->memory);
+    expect(!slot->complete, slot->name + " is gathered already");
+    write(*slot);
     slot->complete = true;
   }
 
@@ -356,31 +333,19 @@ class Validator {
                     : "comes after the last execution");
     ++computed_;
     std::vector<UnitId> leased;
-    for (const Placed& placed : op.slots) {
+    for (const Placed& placed : op.placed()) {
       leased.push_back(placed.unit);
-      SlotUse* slot = place(slots_.device, placed.slot, "slot");
-      if (slot == nullptr || !holds(*slot, placed.unit)) continue;
-      expect(slot->complete, slot->memory.name + " is not gathered");
-      read(slot->memory);
-      slot->used = true;
+      const Place* slot = use(kDeviceSlot, placed.unit);
+      expect(slot == nullptr || slot->complete,
+             what_is(kDeviceSlot) + " " + std::to_string(placed.slot.value) + " is not gathered");
     }
-    const Half half = op.kind == OpKind::kBackward ? Half::kBackward : Half::kForward;
+    const Half half = op.kind == kBackward ? Half::kBackward : Half::kForward;
     expect(leased == units_leased_for(in_.model->unit(op.unit), half),
            "leases other units than the unit and the owners of its tied parameters");
-    take_input(op);
-  }
-
-  void take_input(const Op& op) {
     const SharedInputGroup* const run = run_of(op.unit);
-    if (run == nullptr) {
-      expect(!op.input, "has no input slot");
-      return;
-    }
-    SlotUse* slot = place(slots_.inputs, op.input, "input slot");
-    if (slot == nullptr || !holds(*slot, run->first)) return;
-    read(slot->memory);
-    slot->used = true;
-    if (writes_results(*run, op, in_.pass)) write(slot->memory);
+    if (run == nullptr) return;
+    const bool adds_results = run->results && op.kind == kForward && in_.pass == Pass::kTrain;
+    use(kInputSlot, op.unit, adds_results, run->first);
   }
 
   // Returns the run of the unit's offloaded input; null where it has none.
@@ -391,17 +356,11 @@ class Validator {
 
   void forward(const Op& op) {
     compute(op);
-    state(op.unit).wrote_output = true;
     const UnitId next(op.unit.value + 1);
     const SharedInputGroup* const run = run_of(next);
-    if (run == nullptr) {
-      expect(!op.output, "has no output slot");
-      return;
-    }
-    SlotUse* slot = place(slots_.inputs, op.output, "input slot");
-    if (slot == nullptr) return;
-    if (run->first == next) return put(*slot, next, true);
-    if (holds(*slot, run->first)) write(slot->memory);
+    if (run == nullptr) return;
+    if (run->first == next) return fill(kInputSlot, next);
+    use(kInputSlot, next, kWrites, run->first);
   }
 
   void backward(const Op& op) {
@@ -409,68 +368,52 @@ class Validator {
     const UnitSpec& spec = in_.model->unit(op.unit);
     for (UnitId owner : units_leased_for(spec)) {
       if (owner == op.unit ? state(owner).trainable : adds_to(*in_.model, spec, owner)) {
-        add_to(owner, op);
+        add_to(owner);
       }
     }
-    if (!state(op.unit).trainable) expect(!op.gradient, "nothing of the unit is trained");
   }
 
   // Checks that the operation may add to the gradient of `owner`.
-  void add_to(UnitId owner, const Op& op) {
+  void add_to(UnitId owner) {
     UnitState& unit = state(owner);
     --unit.adders;
-    expect(!unit.reduced && !unit.drained,
+    expect(!unit.did(kReduce) && !unit.did(kDrain),
            "adds to the gradient of " + unit_text(owner) + ", which is gone already");
     if (unit.owns_tied) {
-      if (owner == op.unit) expect(!op.gradient, "the gradient has a place of its own");
-      write(unit.waiting.memory);
-    } else if (SlotUse* buffer = place(slots_.gradients, op.gradient, "gradient buffer")) {
-      put(*buffer, owner, !in_.reduces);
+      use(kWaitingGradient, owner, kWrites);
+    } else {
+      fill(kGradientBuffer, owner);
     }
   }
 
   // ---- Gradients ----
 
-  // Returns the buffer of the unit's whole gradient; reports a finding and returns null if absent.
-  SlotUse* gradient(const Op& op) {
-    UnitState& unit = state(op.unit);
+  // Returns the place of the unit's whole gradient; reports a finding and returns null if absent.
+  Place* gradient(const Op& op, bool writes = false) {
+    const UnitState& unit = state(op.unit);
     if (!expect(unit.trainable, "nothing of the unit is trained")) return nullptr;
     expect(unit.adders == 0, "not all backward operations have added to the gradient");
-    if (unit.owns_tied) {
-      expect(!op.gradient, "the gradient has a place of its own");
-      return &unit.waiting;
-    }
-    SlotUse* buffer = place(slots_.gradients, op.gradient, "gradient buffer");
-    return buffer != nullptr && holds(*buffer, op.unit) ? buffer : nullptr;
+    return use(unit.owns_tied ? kWaitingGradient : kGradientBuffer, op.unit, writes);
   }
 
   void reduce(const Op& op) {
     UnitState& unit = state(op.unit);
     expect(in_.reduces, "nothing is reduced: the rank has the whole sum");
-    expect(!unit.reduced, "the gradient is reduced twice");
-    expect(!unit.drained, "the gradient was drained before");
-    unit.reduced = true;
-    SlotUse* place = gradient(op);
-    if (place == nullptr) return;
-    write(place->memory);
-    place->complete = true;
+    expect(!unit.did(kReduce), "the gradient is reduced twice");
+    expect(!unit.did(kDrain), "the gradient was drained before");
+    if (Place* place = gradient(op, kWrites)) place->used = false;
   }
 
   void drain(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(!unit.drained, "the gradient is drained twice");
-    unit.drained = true;
+    expect(!unit.did(kDrain), "the gradient is drained twice");
     if (in_.gradient_ring == 0) {
-      write(unit.host_gradient);
-    } else if (SlotUse* host_slot =
-                   place(slots_.host_gradients, op.host_slot, "host gradient slot")) {
-      put(*host_slot, op.unit, true);
+      use(kHostGradient, op.unit, kWrites);
+    } else {
+      fill(kHostGradientSlot, op.unit);
     }
-    SlotUse* buffer = gradient(op);
-    if (buffer == nullptr) return;
-    expect(unit.reduced || !in_.reduces, "the gradient is not reduced");
-    read(buffer->memory);
-    buffer->used = true;
+    if (gradient(op) == nullptr) return;
+    expect(unit.did(kReduce) || !in_.reduces, "the gradient is not reduced");
   }
 
   // ---- Activation checkpoints ----
@@ -478,56 +421,42 @@ class Validator {
   void save_input(const Op& op) {
     UnitState& unit = state(op.unit);
     expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
-    expect(!unit.saved, "the input is saved twice");
-    unit.saved = true;
+    expect(!unit.did(kSaveInput), "the input is saved twice");
     if (const SharedInputGroup* const run = run_of(op.unit)) {
       const UnitId writer = last_writer(*run);
-      expect(state(writer).wrote_output, "is before " + unit_text(writer) + " wrote its part");
+      expect(state(writer).did(kForward), "is before " + unit_text(writer) + " wrote its part");
     }
     if (in_.input_staging == 0) {
-      write(unit.activation_checkpoint);
-    } else if (SlotUse* staging = place(slots_.staging, op.staging, "staging slot")) {
-      put(*staging, op.unit, true);
+      use(kHostCheckpoint, op.unit, kWrites);
+    } else {
+      fill(kStagingSlot, op.unit);
     }
-    SlotUse* slot = place(slots_.inputs, op.input, "input slot");
-    if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
-  }
-
-  // Checks that the staging slot has the unit's input, and that the operation may read it.
-  void take_staged(const Op& op) {
-    SlotUse* staging = place(slots_.staging, op.staging, "staging slot");
-    if (staging == nullptr || !holds(*staging, op.unit)) return;
-    read(staging->memory);
-    staging->used = true;
+    use(kInputSlot, op.unit);
   }
 
   void write_input(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(!unit.written, "the input is written twice");
-    unit.written = true;
-    take_staged(op);
-    write(unit.drive_input);
+    expect(!unit.did(kWriteInput), "the input is written twice");
+    use(kStagingSlot, op.unit);
+    use(kDriveCheckpoint, op.unit, kWrites);
   }
 
   void read_input(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(unit.written, "the input is not on the drives");
-    unit.read_back = true;
-    read(unit.drive_input);
-    if (SlotUse* slot = place(slots_.staging, op.staging, "staging slot"))
-      put(*slot, op.unit, true);
+    expect(unit.did(kWriteInput), "the input is not on the drives");
+    use(kDriveCheckpoint, op.unit);
+    fill(kStagingSlot, op.unit);
   }
 
   void load_input(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(unit.saved, "the input was not saved");
-    unit.loaded = true;
+    expect(unit.did(kSaveInput), "the input was not saved");
     if (in_.input_staging == 0) {
-      read(unit.activation_checkpoint);
+      use(kHostCheckpoint, op.unit);
     } else {
-      take_staged(op);
+      use(kStagingSlot, op.unit);
     }
-    if (SlotUse* slot = place(slots_.inputs, op.input, "input slot")) put(*slot, op.unit, true);
+    fill(kInputSlot, op.unit);
   }
 
   // ---- The whole pass ----
@@ -536,11 +465,9 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " executions");
-    for (const std::vector<SlotUse>* places : std::initializer_list<const std::vector<SlotUse>*>{
-             &slots_.device, &slots_.inputs, &slots_.staging, &slots_.states, &slots_.parameters,
-             &slots_.host_gradients}) {
-      for (const SlotUse& place : *places) {
-        expect(!place.unit || place.used, place.memory.name + " ends with " +
+    for (size_t memory = 0; memory < kMemoryCount; ++memory) {
+      for (const Place& place : places_.of(static_cast<Memory>(memory))) {
+        expect(!place.unit || place.used, place.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
                                               ", which no operation used");
       }
@@ -550,27 +477,37 @@ class Validator {
     for (size_t i = 0; i < units_.size(); ++i) {
       const UnitState& unit = units_[i];
       const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
-      expect(unit.loaded || !unit.saved, "the input of " + name + " is saved but never used");
-      expect(unit.read_back || !unit.written,
+      expect(unit.did(kLoadInput) || !unit.did(kSaveInput),
+             "the input of " + name + " is saved but never used");
+      expect(unit.did(kReadInput) || !unit.did(kWriteInput),
              "the input of " + name + " is written but never used");
-      expect(unit.state_written || !unit.updated || in_.state_slots == 0,
+      expect(unit.did(kWriteState) || !unit.did(kUpdate) || in_.state_slots == 0,
              "the updated state of " + name + " is never written");
       if (in_.pass == Pass::kForward || !(unit.trainable || in_.pass == Pass::kSweep)) continue;
       if (!computes(in_.pass)) {
-        expect(unit.updated, name + " is never updated");
+        expect(unit.did(kUpdate), name + " is never updated");
         continue;
       }
-      expect(unit.drained, "the gradient of " + name + " is never drained");
-      expect(unit.updated || in_.overlap == UpdateOverlap::kNone, name + " is never updated");
+      expect(unit.did(kDrain), "the gradient of " + name + " is never drained");
+      expect(unit.did(kUpdate) || in_.overlap == UpdateOverlap::kNone, name + " is never updated");
     }
   }
+
+  // In the order of OpKind.
+  static constexpr std::array<void (Validator::*)(const Op&), kOpKindCount> kChecks = {
+      &Validator::read_state,  &Validator::read_parameters, &Validator::read_input,
+      &Validator::update,      &Validator::fetch,           &Validator::gather,
+      &Validator::load_input,  &Validator::forward,         &Validator::backward,
+      &Validator::save_input,  &Validator::reduce,          &Validator::drain,
+      &Validator::write_state, &Validator::write_input,     &Validator::commit};
 
   const StepSchedule& schedule_;
   const ScheduleInputs& in_;
   SharedInputGroups runs_ = runs_of(in_);
   HappensBefore before_;
   std::vector<UnitState> units_;
-  PlannedSlots slots_;
+  Places places_;
+  std::vector<bool> taken_;  // by access of the operation under check
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   bool committed_ = false;

@@ -92,6 +92,34 @@ std::string name_of(const Op& op, const ModelSpec& model) {
   return op.kind == OpKind::kCommit ? name : name + " " + model.unit(op.unit).name;
 }
 
+std::vector<Placed> Op::placed() const {
+  std::vector<Placed> placed;
+  for (const Access& access : accesses) {
+    if (access.resource.memory != Memory::kDeviceSlot) continue;
+    placed.push_back({access.unit, DeviceSlot(access.resource.number)});
+  }
+  return placed;
+}
+
+bool is_output(const Op& op, const Access& access) {
+  return access.resource.memory == Memory::kInputSlot && access.unit > op.unit;
+}
+
+std::vector<std::string> uses_of(const Op& op) {
+  // By Memory.
+  static constexpr std::array kNames = {"slot",  "gradient",   "host slot", "input",
+                                        "state", "parameters", "staging"};
+  std::vector<std::string> uses;
+  for (const Access& access : op.accesses) {
+    const Resource& used = access.resource;
+    if (!is_slot(used.memory) || op.kind == OpKind::kCommit) continue;
+    const char* name =
+        is_output(op, access) ? "output" : kNames.at(static_cast<size_t>(used.memory));
+    uses.push_back(name + (" " + std::to_string(used.number)));
+  }
+  return uses;
+}
+
 Lane lane_of(OpKind kind) {
   return kKinds[static_cast<size_t>(kind)].lane;
 }
@@ -146,17 +174,7 @@ std::string describe_op(const StepSchedule& schedule, int32_t index) {
   const Op& op = schedule.ops.at(static_cast<size_t>(index));
   std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind));
   if (op.kind != OpKind::kCommit) text += " unit " + std::to_string(op.unit.value);
-  for (const Placed& placed : op.slots) {
-    text += &placed == op.slots.data() ? " slot " : ", ";
-    text += std::to_string(placed.slot.value);
-  }
-  if (op.gradient) text += " gradient " + std::to_string(op.gradient->value);
-  if (op.host_slot) text += " host slot " + std::to_string(op.host_slot->value);
-  if (op.input) text += " input " + std::to_string(op.input->value);
-  if (op.output) text += " output " + std::to_string(op.output->value);
-  if (op.state) text += " state " + std::to_string(op.state->value);
-  if (op.parameters) text += " parameters " + std::to_string(op.parameters->value);
-  if (op.staging) text += " staging " + std::to_string(op.staging->value);
+  for (const std::string& use : uses_of(op)) text += " " + use;
   return text;
 }
 

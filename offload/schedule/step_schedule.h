@@ -9,6 +9,7 @@
 // All other waits are listed in `after`.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,8 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/errors.h"
+#include "offload/schedule/access.h"
 #include "offload/schedule/pass_plan.h"
 #include "shard/policy.h"
 
@@ -63,36 +66,43 @@ std::string name_of_track(size_t track);
 // Returns whether all operations of the lane run one after the other.
 bool is_one_track(Lane lane);
 
-// One operation. Members that its kind does not use are empty.
+// One operation.
 struct Op {
   OpKind kind = OpKind::kForward;
   UnitId unit = {};
-  // kFetch, kGather: the slot that is written. kForward, kBackward: leased slots, own first.
-  std::vector<Placed> slots = {};
-  // kBackward, kReduce, kDrain. Empty where the unit has its own accumulator (it owns_tied a
-  // parameter) or no trainable parameter.
-  std::optional<GradientBuffer> gradient = {};
-  // kDrain writes it, kUpdate reads it, if gradients on the host share a ring.
-  std::optional<HostGradientSlot> host_slot = {};
-  // Input slots exist where inputs are offloaded to the host. A slot holds the activation
-  // checkpoints of a run of units (SharedInputGroups); operations that move it name the run's first
-  // unit. kForward, kBackward, kSaveInput read it; kLoadInput writes it, and kForward where results
-  // are kept.
-  std::optional<InputSlot> input = {};
-  // kForward writes the next unit's input here; within a run it equals `input`.
-  std::optional<InputSlot> output = {};
-  // With state on drives: kReadState writes it, kUpdate reads and writes it, kWriteState reads it.
-  std::optional<StateSlot> state = {};
-  // With parameters on drives: kReadParameters and kUpdate write it, kFetch reads it. With frozen
-  // parameters in files: kReadParameters writes it; kFetch adds the trained ones and reads it.
-  std::optional<ParameterSlot> parameters = {};
-  // With inputs on drives: kSaveInput and kReadInput write it, kWriteInput and kLoadInput read it.
-  std::optional<StagingSlot> staging = {};
+  // All memory that it reads or writes. Slots come first, in the order of Memory. Compute names its
+  // unit's device slot before those of the owners of tied parameters. A slot of inputs holds the
+  // activation checkpoints of a run of units (SharedInputGroups); operations that move it name the
+  // run's first unit. kForward names the slot of its own input before that of the next unit's.
+  std::vector<Access> accesses = {};
   // Indices of earlier operations that must end before this one begins, beside its track's. The
   // builder leaves out what the track and the other waits imply.
   std::vector<int32_t> after = {};
   Bytes bytes = 0;  // moved over the lane's link; 0 for compute
+
+  // Returns the first slot of the kind that the operation names.
+  template <typename Slot>
+  std::optional<Slot> find() const {
+    const auto named = std::ranges::find(
+        accesses, kMemoryOf<Slot>, [](const Access& access) { return access.resource.memory; });
+    return named == accesses.end() ? std::nullopt : std::optional(Slot(named->resource.number));
+  }
+  // As find(), for a slot that the operation must name.
+  template <typename Slot>
+  Slot slot() const {
+    const std::optional<Slot> found = find<Slot>();
+    LONGSHORE_CHECK(found.has_value()) << name_of(kind) << " of unit " << unit;
+    return *found;
+  }
+  // Returns the device slots that it names, with the units in them.
+  std::vector<Placed> placed() const;
 };
+
+// Returns whether kForward writes the next unit's input with the access.
+bool is_output(const Op& op, const Access& access);
+// Returns the slots and buffers that the operation names, such as {"slot 1", "gradient 0"}. A
+// commit uses all state slots and names none.
+std::vector<std::string> uses_of(const Op& op);
 
 struct StepSchedule {
   std::vector<Op> ops;  // in the order in which they are issued
@@ -163,11 +173,9 @@ struct ScheduleInputs {
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward, > 0: units reuse N host gradient slots in rotation; 0: each unit has its own.
   int32_t gradient_ring = 0;
-  // Bytes of an operation, by unit; empty: not known.
-  std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
-                     input_bytes = {}, staged_input_bytes = {}, update_bytes = {},
-                     state_read_bytes = {}, state_written_bytes = {}, parameter_read_bytes = {};
-  Bytes commit_bytes = 0;
+  // Bytes of an operation, by kind and unit (the commit: one element); empty: not known.
+  std::array<std::vector<Bytes>, kOpKindCount> bytes = {};
+  std::vector<Bytes>& bytes_of(OpKind kind) { return bytes[static_cast<size_t>(kind)]; }
 };
 
 // Builds the schedule of a pass; throws CheckFailure where the inputs contradict each other.

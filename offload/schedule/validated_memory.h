@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "offload/schedule/step_schedule.h"
@@ -13,49 +15,88 @@
 
 namespace longshore::validation {
 
-// One piece of memory and the operations that accessed it so far.
-struct Memory {
-  std::string name;
-  int32_t writer = -1;           // the operation; -1: none
-  std::vector<int32_t> readers;  // since it was written
+// How findings name a piece of memory: `what`, its number, `where`.
+struct MemoryText {
+  std::string_view what;
+  std::string_view where = "";
 };
+// By Memory.
+inline constexpr std::array<MemoryText, kMemoryCount> kMemoryTexts = {{
+    {"slot"},
+    {"gradient buffer"},
+    {"host gradient slot"},
+    {"input slot"},
+    {"state slot"},
+    {"parameter slot"},
+    {"staging slot"},
+    {"the parameters of unit", " in host memory"},
+    {"the gradient of unit", " in host memory"},
+    {"the activation checkpoint of unit", " on the host"},
+    {"the waiting gradient of unit"},
+    {"the state of unit", " on the drives"},
+    {"the activation checkpoint of unit", " on the drives"},
+    {"the link"},
+}};
 
-// A slot and the unit whose data it holds now.
-struct SlotUse {
-  Memory memory;
-  std::optional<UnitId> unit;
+inline std::string what_is(Memory memory) {
+  return std::string(kMemoryTexts.at(static_cast<size_t>(memory)).what);
+}
+inline std::string name_of(const Resource& resource) {
+  return what_is(resource.memory) + " " + std::to_string(resource.number) +
+         std::string(kMemoryTexts.at(static_cast<size_t>(resource.memory)).where);
+}
+
+// One piece of memory, the operations that accessed it so far, and the unit whose data it holds.
+struct Place {
+  std::string name;
+  int32_t writer = -1;                // the operation; -1: none
+  std::vector<int32_t> readers = {};  // since it was written
+  std::optional<UnitId> unit = {};
   bool complete = false;  // gathered, reduced
   bool used = false;      // an operation has consumed it
 };
 
-inline void make_places(std::vector<SlotUse>& places, int32_t count, const std::string& name) {
-  places.resize(static_cast<size_t>(count > 0 ? count : 0));
-  for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
-}
-
-// All slots and buffers of the plan.
-struct PlannedSlots {
-  explicit PlannedSlots(const ScheduleInputs& plan) {
+// All memory of the plan.
+class Places {
+ public:
+  explicit Places(const ScheduleInputs& plan) {
     int32_t slots = 0;
     for (const UnitExecution& execution : plan.executions.executions) {
       for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot.value + 1);
     }
-    make_places(device, slots, "slot ");
-    make_places(gradients, plan.gradient_buffers, "gradient buffer ");
-    make_places(inputs, plan.input_slots, "input slot ");
-    make_places(staging, plan.input_staging, "staging slot ");
-    make_places(states, plan.state_slots, "state slot ");
-    make_places(parameters, plan.parameter_slots, "parameter slot ");
-    make_places(host_gradients, plan.gradient_ring, "host gradient slot ");
+    make<DeviceSlot>(slots);
+    make<GradientBuffer>(plan.gradient_buffers);
+    make<InputSlot>(plan.input_slots);
+    make<StagingSlot>(plan.input_staging);
+    make<StateSlot>(plan.state_slots);
+    make<ParameterSlot>(plan.parameter_slots);
+    make<HostGradientSlot>(plan.gradient_ring);
+    for (const UnitSpec& unit : plan.model->units) {
+      for (size_t memory = 0; memory < kMemoryCount; ++memory) {
+        const Resource own(static_cast<Memory>(memory), unit.id);
+        if (is_slot(own.memory)) continue;
+        places_[memory].push_back({.name = name_of(own), .unit = unit.id, .used = true});
+      }
+    }
   }
 
-  SlotVector<DeviceSlot, SlotUse> device;
-  SlotVector<GradientBuffer, SlotUse> gradients;
-  SlotVector<InputSlot, SlotUse> inputs;
-  SlotVector<StagingSlot, SlotUse> staging;
-  SlotVector<StateSlot, SlotUse> states;
-  SlotVector<ParameterSlot, SlotUse> parameters;
-  SlotVector<HostGradientSlot, SlotUse> host_gradients;
+  // Returns null where the plan has no such memory.
+  Place* find(const Resource& resource) {
+    std::vector<Place>& places = of(resource.memory);
+    const bool known = resource.number >= 0 && resource.number < std::ssize(places);
+    return known ? &places[static_cast<size_t>(resource.number)] : nullptr;
+  }
+  std::vector<Place>& of(Memory memory) { return places_.at(static_cast<size_t>(memory)); }
+
+ private:
+  template <typename Slot>
+  void make(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      of(kMemoryOf<Slot>).push_back({.name = name_of(Resource(Slot(i)))});
+    }
+  }
+
+  std::array<std::vector<Place>, kMemoryCount> places_;
 };
 
 inline SharedInputGroups runs_of(const ScheduleInputs& plan) {
@@ -65,11 +106,6 @@ inline SharedInputGroups runs_of(const ScheduleInputs& plan) {
 // Returns the unit whose forward is the last to write a part of the run.
 inline UnitId last_writer(const SharedInputGroup& run) {
   return UnitId(run.last.value - (run.results ? 0 : 1));
-}
-
-// Returns whether the operation puts its unit's results into its input slot.
-inline bool writes_results(const SharedInputGroup& run, const Op& op, Pass pass) {
-  return run.results && op.kind == OpKind::kForward && pass == Pass::kTrain;
 }
 
 inline std::string unit_text(UnitId unit) {
@@ -84,20 +120,13 @@ inline bool adds_to(const ModelSpec& model, const UnitSpec& unit, UnitId owner) 
 
 // The progress of one unit so far.
 struct UnitState {
-  Memory host_parameters;
-  Memory host_gradient;          // used without a ring
-  Memory activation_checkpoint;  // on the host, used without staging
-  Memory drive_input;            // on the drives
-  Memory drive_state;            // on the drives, including its parameters
-  SlotUse waiting;               // the gradient of a unit that owns_tied
-  bool trainable = false;        // some of its parameters are
-  bool in_files = false;         // fetches read a part of it from files
+  bool trainable = false;  // some of its parameters are
+  bool in_files = false;   // fetches read a part of it from files
   bool owns_tied = false;
-  int32_t adders = 0;  // backward operations that still add to its gradient
-  bool fetched = false, updated = false, state_written = false;
-  bool reduced = false, drained = false;
-  bool wrote_output = false;
-  bool saved = false, written = false, read_back = false, loaded = false;  // its input run
+  int32_t adders = 0;                        // backward operations that still add to its gradient
+  std::array<bool, kOpKindCount> done = {};  // by kind; the first unit of a run stands for it
+
+  bool did(OpKind kind) const { return done.at(static_cast<size_t>(kind)); }
 };
 
 }  // namespace longshore::validation

@@ -79,12 +79,13 @@ class FileParameters final : public ShardStore::ParameterLease {
 
 // Returns the number of slots that the plan's schedules use.
 template <typename Slot>
-int32_t slots_of(const TierPlan& plan, std::optional<Slot> Op::* slot) {
+int32_t slots_of(const TierPlan& plan) {
   int32_t count = 0;
   for (const StepSchedule* schedule :
        {&plan.step.schedules.train, &plan.step.schedules.forward, &plan.step.schedules.flush}) {
     for (const Op& op : schedule->ops) {
-      if (op.*slot) count = std::max(count, (op.*slot)->value + 1);
+      if (const std::optional<Slot> slot = op.find<Slot>())
+        count = std::max(count, slot->value + 1);
     }
   }
   return count;
@@ -100,8 +101,8 @@ class FileStore final : public ShardStore, public SlottedStore {
       slab_ = std::max(slab_, units_.back().layout.slab_bytes());
     }
     file_ = std::make_unique<PlainFile>(path, end_);
-    const int32_t states = slots_of(request.plan, &Op::state);
-    const int32_t parameters = slots_of(request.plan, &Op::parameters);
+    const int32_t states = slots_of<StateSlot>(request.plan);
+    const int32_t parameters = slots_of<ParameterSlot>(request.plan);
     std::span<std::byte> rest = arena_.bytes();
     const auto take = [&rest, this] {
       const std::span<std::byte> slot = rest.first(static_cast<size_t>(slab_));

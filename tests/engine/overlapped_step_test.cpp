@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "offload/optimizer/adamw.h"
+#include "tests/fakes/operations.h"
 #include "tests/fakes/sanitizer.h"
 
 namespace longshore {
@@ -172,12 +173,12 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   breaks([&](StepSchedule& s) {
     for (Op& op : s.ops) {
       const bool takes = op.kind == OpKind::kBackward || op.kind == OpKind::kDrain;
-      if (takes && op.gradient) op.gradient = GradientBuffer(0);
+      if (takes && op.find<GradientBuffer>()) fakes::set_slot(op, GradientBuffer(0));
     }
   });
   breaks([&](StepSchedule& s) {
     s.ops.push_back(first_of(s, OpKind::kDrain, 1));
-    s.ops.back().gradient.reset();
+    fakes::drop_slot<GradientBuffer>(s.ops.back());
   });
 }
 
@@ -200,7 +201,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   early.host.gradients = good.host.gradients;
   int32_t drains = 0;
   for (Op& op : early.step.schedules.train.ops) {
-    if (op.kind == OpKind::kDrain) op.host_slot = HostGradientSlot(drains++ % 2);
+    if (op.kind == OpKind::kDrain) fakes::set_slot(op, HostGradientSlot(drains++ % 2));
   }
   fails(early, "host gradient slot 0 still has unit 6; unit 4 may not take it");
   // The last unit is updated before its gradient arrives, then from the other slot.
@@ -211,7 +212,8 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   fails(hasty, "host gradient slot 0 has unit -1, not 6");
   TierPlan lost = good;
   for (Op& op : lost.step.schedules.train.ops) {
-    if (op.kind == OpKind::kUpdate) op.host_slot = HostGradientSlot(1 - op.host_slot->value);
+    if (op.kind != OpKind::kUpdate) continue;
+    fakes::set_slot(op, HostGradientSlot(1 - op.slot<HostGradientSlot>().value));
   }
   fails(lost, "host gradient slot 1 has unit ");
 }

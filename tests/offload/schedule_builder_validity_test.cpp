@@ -173,24 +173,23 @@ void expect_found(const char* what, const Change& change) {
 
 // Misplaced and doubled operations are detected.
 TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
-  expect_found("another slot", [](StepSchedule& schedule, size_t op) {
-    std::vector<Placed>& slots = schedule.ops[op].slots;
-    if (!slots.empty()) slots.front().slot = DeviceSlot(slots.front().slot.value == 0 ? 1 : 0);
-    return !slots.empty();
-  });
-  const auto expect_other_found = [](const char* what, auto field) {
-    expect_found(what, [field](StepSchedule& schedule, size_t op) {
-      auto& slot = schedule.ops[op].*field;
-      if (slot) slot->value = slot->value == 0 ? 1 : 0;
-      return slot.has_value();
+  const auto expect_other_found = [](const char* what, Memory memory) {
+    expect_found(what, [memory](StepSchedule& schedule, size_t op) {
+      std::vector<Access>& accesses = schedule.ops[op].accesses;
+      const auto access = std::ranges::find(
+          accesses, memory, [](const Access& each) { return each.resource.memory; });
+      const bool found = access != accesses.end() && schedule.ops[op].kind != OpKind::kCommit;
+      if (found) access->resource.number = access->resource.number == 0 ? 1 : 0;
+      return found;
     });
   };
-  expect_other_found("another gradient buffer", &Op::gradient);
-  expect_other_found("another host gradient slot", &Op::host_slot);
-  expect_other_found("another input slot", &Op::input);
-  expect_other_found("another staging slot", &Op::staging);
-  expect_other_found("another state slot", &Op::state);
-  expect_other_found("another parameter slot", &Op::parameters);
+  expect_other_found("another slot", Memory::kDeviceSlot);
+  expect_other_found("another gradient buffer", Memory::kGradientBuffer);
+  expect_other_found("another host gradient slot", Memory::kHostGradientSlot);
+  expect_other_found("another input slot", Memory::kInputSlot);
+  expect_other_found("another staging slot", Memory::kStagingSlot);
+  expect_other_found("another state slot", Memory::kStateSlot);
+  expect_other_found("another parameter slot", Memory::kParameterSlot);
   expect_found("the unit after it", [](StepSchedule& schedule, size_t op) {
     ++schedule.ops[op].unit.value;
     return true;
@@ -210,6 +209,41 @@ TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
   });
 }
 
+// Goal: what operations declare is what they access: an access that is left out, doubled, of the
+// other direction or of another unit's data is detected. The link has no data; the validator looks
+// at the order of collectives itself.
+TEST(ScheduleBuilderValidity, WrongDeclarationsAreCaught) {
+  using Change = void (*)(std::vector<Access>&, size_t);
+  constexpr Change kChanges[] = {
+      [](std::vector<Access>& all, size_t i) { all.erase(all.begin() + static_cast<int64_t>(i)); },
+      [](std::vector<Access>& all, size_t i) { all.push_back(Access(all[i])); },
+      [](std::vector<Access>& all, size_t i) { all[i].writes = !all[i].writes; },
+      [](std::vector<Access>& all, size_t i) { ++all[i].unit.value; }};
+  const std::vector<ScheduleCase> cases = all_schedule_cases();
+  int tried = 0;
+  for (size_t i = 0; i < cases.size(); i += kMutationStride) {
+    const ModelSpec model = make_case_model(cases[i]);
+    const ScheduleInputs inputs = make_case_inputs(cases[i], model);
+    StepSchedule schedule = build_schedule(inputs);
+    for (size_t op = 0; op < schedule.ops.size(); ++op) {
+      const std::vector<Access> accesses = schedule.ops[op].accesses;
+      for (size_t access = 0; access < accesses.size(); ++access) {
+        if (accesses[access].resource.memory == Memory::kLink) continue;
+        for (const Change change : kChanges) {
+          change(schedule.ops[op].accesses, access);
+          ++tried;
+          EXPECT_NE(findings_of(schedule, inputs), "")
+              << cases[i].name() << ": " << describe_op(schedule, static_cast<int>(op))
+              << ", access " << access << ", change "
+              << std::find(kChanges, std::end(kChanges), change) - kChanges;
+          schedule.ops[op].accesses = accesses;
+        }
+      }
+    }
+  }
+  EXPECT_GT(tried, 10000);
+}
+
 // ---- Execution of what the validator accepts ----
 
 // Runs a schedule with random times and checks every slot: a reader finds the unit that was fetched
@@ -224,13 +258,13 @@ void expect_slots_hold(const StepSchedule& schedule, const ScheduleInputs& input
   const OpKind fills = inputs.gathers ? OpKind::kGather : OpKind::kFetch;
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
     if (lane_of(schedule.ops[i].kind) != Lane::kCompute) continue;
-    for (const Placed& placed : schedule.ops[i].slots) {
+    for (const Placed& placed : schedule.ops[i].placed()) {
       double newest = -1.0;
       std::optional<UnitId> held;
       for (size_t j = 0; j < schedule.ops.size(); ++j) {
         const Op& other = schedule.ops[j];
         if (other.kind != OpKind::kFetch && other.kind != OpKind::kGather) continue;
-        if (other.slots.front().slot != placed.slot) continue;
+        if (other.slot<DeviceSlot>() != placed.slot) continue;
         const bool apart =
             pass.ops[j].end <= pass.ops[i].begin || pass.ops[j].begin >= pass.ops[i].end;
         EXPECT_TRUE(apart) << name << ": ops " << i << " and " << j;
@@ -272,10 +306,11 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
       std::optional<HostGradientSlot> turn;
       if (ring > 0) turn = HostGradientSlot(drains % ring);
       if (op.kind == OpKind::kUpdate) {
-        EXPECT_EQ(op.host_slot, schedule.ops[static_cast<size_t>(op.after.back())].host_slot);
+        const Op& drain = schedule.ops[static_cast<size_t>(op.after.back())];
+        EXPECT_EQ(op.find<HostGradientSlot>(), drain.find<HostGradientSlot>());
         updates.push_back(static_cast<int32_t>(i));
       } else if (op.kind == OpKind::kDrain) {
-        EXPECT_EQ(op.host_slot, turn);
+        EXPECT_EQ(op.find<HostGradientSlot>(), turn);
         const bool waits = std::ranges::any_of(op.after, [&](int32_t before) {
           return schedule.ops[static_cast<size_t>(before)].kind == OpKind::kUpdate;
         });
@@ -285,7 +320,7 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
         }
         ++drains;
       } else {
-        EXPECT_FALSE(op.host_slot.has_value()) << name_of(op.kind);
+        EXPECT_FALSE(op.find<HostGradientSlot>().has_value()) << name_of(op.kind);
       }
     }
     EXPECT_EQ(drains, 5) << "one of six units is frozen";
@@ -307,13 +342,13 @@ TEST(ScheduleBuilderValidity, InputsTakeTurnsOnTheirWayToDrives) {
       if (op.kind == OpKind::kReadInput) read.push_back(op.unit.value);
       if (op.kind == OpKind::kLoadInput) loaded.push_back(op.unit.value);
       if (op.kind == OpKind::kSaveInput) {
-        EXPECT_EQ(op.staging, StagingSlot((op.unit.value - 1) % staging));
+        EXPECT_EQ(op.find<StagingSlot>(), StagingSlot((op.unit.value - 1) % staging));
       }
       if (op.kind != OpKind::kReadInput) continue;
       const Op& emptied = schedule.ops[static_cast<size_t>(op.after.back())];
       EXPECT_EQ(emptied.kind, OpKind::kLoadInput);
       EXPECT_EQ(emptied.unit.value, op.unit.value + staging);
-      EXPECT_EQ(emptied.staging, op.staging);
+      EXPECT_EQ(emptied.find<StagingSlot>(), op.find<StagingSlot>());
     }
     EXPECT_EQ(saved, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
     std::vector<int32_t> expected = saved;
@@ -357,10 +392,12 @@ TEST(ScheduleBuilderValidity, KeptInputsHideBehindCompute) {
 std::vector<std::string> drive_operations(const StepSchedule& schedule) {
   std::vector<std::string> texts;
   for (const Op& op : schedule.ops) {
-    if (!op.state && !op.parameters) continue;
+    const std::optional<StateSlot> state = op.find<StateSlot>();
+    const std::optional<ParameterSlot> parameters = op.find<ParameterSlot>();
+    if (!state && !parameters) continue;
     std::string text = std::string(name_of(op.kind)) + " " + std::to_string(op.unit.value);
-    if (op.state) text += " s" + std::to_string(op.state->value);
-    if (op.parameters) text += " p" + std::to_string(op.parameters->value);
+    if (state) text += " s" + std::to_string(state->value);
+    if (parameters) text += " p" + std::to_string(parameters->value);
     texts.push_back(text);
   }
   return texts;
@@ -418,7 +455,8 @@ TEST(ScheduleBuilderValidity, FrozenParametersAreReadBesideTheUpdate) {
       EXPECT_EQ(std::ranges::count(fetch.after, first(waited, unit)), 1) << name_of(waited);
     }
   }
-  EXPECT_FALSE(schedule.ops.at(static_cast<size_t>(first(OpKind::kFetch, 2))).parameters);
+  EXPECT_FALSE(
+      schedule.ops.at(static_cast<size_t>(first(OpKind::kFetch, 2))).find<ParameterSlot>());
 }
 
 // Goal: a state sweep includes units without trained parameters, reads ahead and writes behind.

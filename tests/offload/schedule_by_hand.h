@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "offload/schedule/schedule_validator.h"
+#include "tests/fakes/operations.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {
@@ -18,23 +19,117 @@ inline Placed at(int unit, int slot) {
   return {UnitId(unit), DeviceSlot(slot)};
 }
 
-// Places: the slot numbers of an operation beside its parameter slots.
+// Places: the slot numbers of an operation beside its device slots.
 struct Places {
   std::optional<int32_t> gradient = {}, input = {}, output = {}, host_slot = {}, staging = {},
                          state = {}, parameters = {};
 };
 
-inline Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
+// Names the slot of the unit's own input; the next unit's comes behind it.
+inline void set_input(Op& op, InputSlot slot) {
+  std::erase_if(op.accesses, [&](const Access& access) {
+    return access.resource.memory == Memory::kInputSlot && !is_output(op, access);
+  });
+  op.accesses.insert(op.accesses.begin(), reads(slot, op.unit));
+}
+
+inline void set_output(Op& op, InputSlot slot) {
+  std::erase_if(op.accesses, [&](const Access& access) { return is_output(op, access); });
+  op.accesses.push_back(writes(slot, UnitId(op.unit.value + 1)));
+}
+
+inline void lease(Op& op, const std::vector<Placed>& slots) {
+  fakes::drop_slot<DeviceSlot>(op);
+  for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
+    op.accesses.insert(op.accesses.begin(), reads(slot->slot, slot->unit));
+  }
+}
+
+// Makes an operation that names slots; declared() completes its accesses.
+inline Op op(OpKind kind, int unit, const std::vector<Placed>& slots, std::vector<int32_t> after,
              const Places& places = {}) {
-  Op op{.kind = kind, .unit = UnitId(unit), .slots = std::move(slots), .after = std::move(after)};
-  if (places.gradient) op.gradient = GradientBuffer(*places.gradient);
-  if (places.input) op.input = InputSlot(*places.input);
-  if (places.output) op.output = InputSlot(*places.output);
-  if (places.host_slot) op.host_slot = HostGradientSlot(*places.host_slot);
-  if (places.staging) op.staging = StagingSlot(*places.staging);
-  if (places.state) op.state = StateSlot(*places.state);
-  if (places.parameters) op.parameters = ParameterSlot(*places.parameters);
+  Op op{.kind = kind, .unit = UnitId(unit), .after = std::move(after)};
+  const auto name = [&op](auto slot) { op.accesses.push_back(reads(slot, op.unit)); };
+  for (const Placed& placed : slots) op.accesses.push_back(reads(placed.slot, placed.unit));
+  if (places.gradient) name(GradientBuffer(*places.gradient));
+  if (places.host_slot) name(HostGradientSlot(*places.host_slot));
+  if (places.input) name(InputSlot(*places.input));
+  if (places.output) set_output(op, InputSlot(*places.output));
+  if (places.state) name(StateSlot(*places.state));
+  if (places.parameters) name(ParameterSlot(*places.parameters));
+  if (places.staging) name(StagingSlot(*places.staging));
   return op;
+}
+
+// Returns whether an operation of the kind writes a slot that it names.
+inline bool writes_slot(OpKind kind, Memory memory, const ScheduleInputs& plan) {
+  using enum OpKind;
+  using enum Memory;
+  switch (kind) {
+    case kFetch:
+      return memory == kDeviceSlot || (memory == kParameterSlot && plan.frozen_in_files());
+    case kUpdate:
+      return memory == kStateSlot || memory == kParameterSlot;
+    case kBackward:
+      return memory == kGradientBuffer;
+    case kLoadInput:
+      return memory == kInputSlot;
+    case kSaveInput:
+      return memory == kStagingSlot;
+    case kDrain:
+      return memory == kHostGradientSlot;
+    case kReadState:
+    case kReadParameters:
+    case kReadInput:
+    case kGather:
+    case kReduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Returns what an operation of the kind accesses of its unit's own memory. No unit owns a tied
+// parameter.
+inline std::vector<Access> own_accesses(OpKind kind, UnitId unit, const ScheduleInputs& plan) {
+  using enum OpKind;
+  using enum Memory;
+  std::vector<Access> all;
+  const auto add = [&](bool accesses, Memory memory, bool written) {
+    if (accesses) all.push_back({Resource(memory, unit), unit, written});
+  };
+  const bool on_host = plan.parameter_slots == 0 || plan.frozen_in_files();
+  const bool on_drives = kind == kReadState || kind == kWriteState || kind == kCommit ||
+                         (kind == kReadParameters && !plan.frozen_in_files());
+  add(on_drives, kDriveState, kind == kWriteState);
+  const bool of_host = kind == kFetch || kind == kUpdate || kind == kWriteState || kind == kCommit;
+  add(on_host && of_host, kHostParameters, kind == kUpdate);
+  const bool of_gradient = kind == kDrain || (kind == kUpdate && plan.pass != Pass::kSweep);
+  add(of_gradient && plan.gradient_ring == 0, kHostGradient, kind == kDrain);
+  const bool of_input = kind == kSaveInput || kind == kLoadInput;
+  add(of_input && plan.input_staging == 0, kHostCheckpoint, kind == kSaveInput);
+  add(kind == kWriteInput || kind == kReadInput, kDriveCheckpoint, kind == kWriteInput);
+  return all;
+}
+
+// Returns the schedule with all accesses that its operations must declare beside the named slots.
+inline StepSchedule declared(StepSchedule schedule, const ScheduleInputs& plan) {
+  for (Op& op : schedule.ops) {
+    const bool commits = op.kind == OpKind::kCommit;
+    for (Access& access : op.accesses) {
+      access.writes = writes_slot(op.kind, access.resource.memory, plan) || is_output(op, access);
+    }
+    for (int32_t i = 0; commits && i < plan.state_slots; ++i) {
+      op.accesses.insert(op.accesses.begin() + i, writes(StateSlot(i), UnitId()));
+    }
+    for (const UnitSpec& unit : plan.model->units) {
+      if (!commits && unit.id != op.unit) continue;
+      for (const Access& access : own_accesses(op.kind, unit.id, plan)) {
+        op.accesses.push_back(access);
+      }
+    }
+  }
+  return schedule;
 }
 
 inline std::string text_of(const std::vector<ScheduleFinding>& findings) {
@@ -78,7 +173,8 @@ struct ByHand {
     };
   }
 
-  std::string findings() const { return text_of(validate_schedule(schedule, inputs)); }
+  StepSchedule declared() const { return longshore::declared(schedule, inputs); }
+  std::string findings() const { return text_of(validate_schedule(declared(), inputs)); }
   // Returns the findings after a change.
   template <typename Change>
   std::string with(const Change& change) const {

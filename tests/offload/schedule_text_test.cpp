@@ -27,7 +27,7 @@ TEST(ScheduleText, PrintsAnOperationALine) {
   const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 1, .several_ranks = false};
   const ModelSpec model = make_case_model(options);
   ScheduleInputs inputs = make_case_inputs(options, model);
-  inputs.fetch_bytes = {1024, 2048, 4096};
+  inputs.bytes_of(OpKind::kFetch) = {1024, 2048, 4096};
   EXPECT_EQ("\n" + print_schedule(build_schedule(inputs), model), R"(
 op  lane     operation  unit       uses                after    bytes
  0  h2d      fetch      embedding  slot 0                     1.0 KiB

@@ -14,6 +14,9 @@
 namespace longshore {
 namespace {
 
+using fakes::drop_slot;
+using fakes::set_slot;
+
 // Goal: the order follows lanes and `after`, through any number of operations.
 TEST(HappensBefore, FollowsLanesAndWaits) {
   const ByHand hand;
@@ -31,14 +34,14 @@ TEST(HappensBefore, FollowsLanesAndWaits) {
 TEST(ScheduleValidator, AcceptsAScheduleByHand) {
   const ByHand hand;
   EXPECT_EQ(hand.findings(), "");
-  EXPECT_NO_THROW(check_step_schedule(hand.schedule, hand.inputs));
+  EXPECT_NO_THROW(check_step_schedule(hand.declared(), hand.inputs));
 }
 
 // Goal: a finding names both operations, and one error holds all findings.
 TEST(ScheduleValidator, NamesBothSidesOfARace) {
   ByHand hand;
   hand.schedule.ops[7].after.clear();
-  const auto findings = validate_schedule(hand.schedule, hand.inputs);
+  const auto findings = validate_schedule(hand.declared(), hand.inputs);
   // The second finding: the offload may overwrite the old gradient before the update reads it.
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].op, 7);
@@ -46,7 +49,7 @@ TEST(ScheduleValidator, NamesBothSidesOfARace) {
             "op 7 backward unit 1 slot 1 gradient 0: slot 1 may still be written by op 5 gather "
             "unit 1 slot 1");
   try {
-    check_step_schedule(hand.schedule, hand.inputs);
+    check_step_schedule(hand.declared(), hand.inputs);
     FAIL() << "no error";
   } catch (const CheckFailure& error) {
     expect_contains(error.what(), "2 findings\n  op 7 backward unit 1 slot 1 gradient 0: slot 1");
@@ -80,18 +83,19 @@ TEST(ScheduleValidator, CatchesWrongPlaces) {
   const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
     return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
   };
-  expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 0)}; }),
+  expect_contains(changed(4, [](Op& op) { lease(op, {at(1, 0)}); }),
                   "slot 0 loses unit 0, which no operation used");
-  expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 2)}; }), "the plan has no slot 2");
-  expect_contains(changed(4, [](Op& op) { op.slots = {}; }), "must name one slot");
-  expect_contains(changed(6, [](Op& op) { op.slots = {at(0, 1)}; }), "slot 1 holds unit 1, not");
-  expect_contains(changed(6, [](Op& op) { op.slots = {}; }), "leases other units");
-  expect_contains(changed(7, [](Op& op) { op.gradient = GradientBuffer(1); }),
+  expect_contains(changed(4, [](Op& op) { lease(op, {at(1, 2)}); }), "the plan has no slot 2");
+  expect_contains(changed(4, [](Op& op) { lease(op, {}); }), "must name one slot");
+  expect_contains(changed(6, [](Op& op) { lease(op, {at(0, 1)}); }), "slot 1 holds unit 1, not");
+  expect_contains(changed(6, [](Op& op) { lease(op, {}); }), "leases other units");
+  expect_contains(changed(7, [](Op& op) { set_slot(op, GradientBuffer(1)); }),
                   "the plan has no gradient buffer 1");
-  expect_contains(changed(7, [](Op& op) { op.gradient.reset(); }), "names no gradient buffer");
-  expect_contains(changed(1, [](Op& op) { op.gradient = GradientBuffer(0); }),
+  expect_contains(changed(7, [](Op& op) { drop_slot<GradientBuffer>(op); }),
+                  "names no gradient buffer");
+  expect_contains(changed(1, [](Op& op) { set_slot(op, GradientBuffer(0)); }),
                   "uses no gradient buffer");
-  expect_contains(changed(6, [](Op& op) { op.output = InputSlot(0); }), "has no output slot");
+  expect_contains(changed(6, [](Op& op) { set_output(op, InputSlot(0)); }), "has no output slot");
   expect_contains(changed(6, [](Op& op) { op.unit = UnitId(7); }), "there is no such unit");
 }
 
@@ -205,11 +209,13 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
       "update unit 1 host slot 0");
   expect_contains(changed(12, [](Op& op) { op.after = {}; }),
                   "host gradient slot 0 may still be written by op 11 drain unit 0");
-  expect_contains(changed(8, [](Op& op) { op.host_slot = HostGradientSlot(1); }),
+  expect_contains(changed(8, [](Op& op) { set_slot(op, HostGradientSlot(1)); }),
                   "the plan has no host gradient slot 1");
-  expect_contains(changed(8, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
-  expect_contains(changed(11, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
-  expect_contains(changed(10, [](Op& op) { op.host_slot = HostGradientSlot(0); }),
+  expect_contains(changed(8, [](Op& op) { drop_slot<HostGradientSlot>(op); }),
+                  "names no host gradient slot");
+  expect_contains(changed(11, [](Op& op) { drop_slot<HostGradientSlot>(op); }),
+                  "names no host gradient slot");
+  expect_contains(changed(10, [](Op& op) { set_slot(op, HostGradientSlot(0)); }),
                   "uses no host gradient slot");
   expect_contains(changed(8, [](Op& op) { op.unit = UnitId(0); }),
                   "host gradient slot 0 holds unit 1, not unit 0");
@@ -218,7 +224,7 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
   // The gradient that the slot held was never used by an update.
   expect_contains(hand.with([](ByHand& copy) {
     copy.inputs.gradient_ring = 2;
-    copy.schedule.ops[8].host_slot = HostGradientSlot(1);
+    set_slot(copy.schedule.ops[8], HostGradientSlot(1));
   }),
                   "op 11 drain unit 0 gradient 0 host slot 0: host gradient slot 0 loses unit 1");
 }
@@ -272,12 +278,12 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
                   "input slot 0 may still be read by op 6 backward unit 2");
   expect_contains(changed(8, [](Op& op) { op.after = {}; }),
                   "input slot 0 may still be written by op 7 load input");
-  expect_contains(changed(8, [](Op& op) { op.input = InputSlot(1); }),
+  expect_contains(changed(8, [](Op& op) { set_input(op, InputSlot(1)); }),
                   "input slot 0 ends with unit 1");
-  expect_contains(changed(3, [](Op& op) { op.output = InputSlot(0); }),
+  expect_contains(changed(3, [](Op& op) { set_output(op, InputSlot(0)); }),
                   "input slot 1 is empty, not unit 1");
   // The output takes the slot of an unfinished save.
-  expect_contains(changed(5, [](Op& op) { op.output = InputSlot(1); }),
+  expect_contains(changed(5, [](Op& op) { set_output(op, InputSlot(1)); }),
                   "input slot 1 may still be read by op 4 save input unit 1 input 1");
   expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
 }
@@ -352,10 +358,10 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
   expect_contains(changed(7, [](Op& op) { op.unit = UnitId(2); }), "staging slot 0 holds unit 1");
   expect_contains(changed(14, [](Op& op) { op.unit = UnitId(2); }),
                   "the input is not on the drives");
-  expect_contains(changed(14, [](Op& op) { op.staging.reset(); }), "names no staging slot");
-  expect_contains(changed(14, [](Op& op) { op.staging = StagingSlot(1); }),
+  expect_contains(changed(14, [](Op& op) { drop_slot<StagingSlot>(op); }), "names no staging slot");
+  expect_contains(changed(14, [](Op& op) { set_slot(op, StagingSlot(1)); }),
                   "the plan has no staging slot 1");
-  expect_contains(changed(8, [](Op& op) { op.staging = StagingSlot(0); }), "uses no staging slot");
+  expect_contains(changed(8, [](Op& op) { set_slot(op, StagingSlot(0)); }), "uses no staging slot");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.input_staging = 0; }),
                   "uses no staging slot");
   // A write without a later read is superfluous.
@@ -416,7 +422,7 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
   const auto two_slots = [&](std::vector<int32_t> after) {
     return hand.with([&](ByHand& copy) {
       copy.inputs.state_slots = 2;
-      for (const size_t op : {4, 5, 6}) copy.schedule.ops[op].state = StateSlot(1);
+      for (const size_t op : {4, 5, 6}) set_slot(copy.schedule.ops[op], StateSlot(1));
       copy.schedule.ops[4].after = {};
       copy.schedule.ops[10].after = std::move(after);
     });
@@ -426,13 +432,13 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
   expect_contains(changed(10, [](Op& op) { op.unit = UnitId(1); }),
                   "parameter slot 0 holds unit 1, not unit 0");
   expect_contains(changed(2, [](Op& op) { op.unit = UnitId(1); }), "state slot 0 holds unit 0");
-  expect_contains(changed(5, [](Op& op) { op.parameters.reset(); }),
+  expect_contains(changed(5, [](Op& op) { drop_slot<ParameterSlot>(op); }),
                   "parameter slot 0 holds unit 0, not unit 1");
-  expect_contains(changed(1, [](Op& op) { op.state.reset(); }), "names no state slot");
-  expect_contains(changed(0, [](Op& op) { op.state = StateSlot(1); }),
+  expect_contains(changed(1, [](Op& op) { drop_slot<StateSlot>(op); }), "names no state slot");
+  expect_contains(changed(0, [](Op& op) { set_slot(op, StateSlot(1)); }),
                   "the plan has no state slot 1");
-  expect_contains(changed(8, [](Op& op) { op.state = StateSlot(0); }), "uses no state slot");
-  expect_contains(changed(8, [](Op& op) { op.parameters = ParameterSlot(0); }),
+  expect_contains(changed(8, [](Op& op) { set_slot(op, StateSlot(0)); }), "uses no state slot");
+  expect_contains(changed(8, [](Op& op) { set_slot(op, ParameterSlot(0)); }),
                   "uses no parameter slot");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.parameter_slots = 0; }),
                   "the plan has no parameter slot 0");
@@ -486,12 +492,13 @@ TEST(ScheduleValidator, FollowsFrozenParametersOfFiles) {
                   "parameter slot 0 may still be written by op 2 fetch unit 0");
   expect_contains(changed(8, [](Op& op) { op.after = {5}; }),
                   "parameter slot 0 may still be written by op 7 read parameters unit 0");
-  expect_contains(changed(2, [](Op& op) { op.parameters.reset(); }), "names no parameter slot");
-  expect_contains(changed(4, [](Op& op) { op.parameters = ParameterSlot(0); }),
+  expect_contains(changed(2, [](Op& op) { drop_slot<ParameterSlot>(op); }),
+                  "names no parameter slot");
+  expect_contains(changed(4, [](Op& op) { set_slot(op, ParameterSlot(0)); }),
                   "the parameters are in host memory");
-  expect_contains(changed(3, [](Op& op) { op.parameters = ParameterSlot(0); }),
+  expect_contains(changed(3, [](Op& op) { set_slot(op, ParameterSlot(0)); }),
                   "files are only read");
-  expect_contains(changed(0, [](Op& op) { op.state = StateSlot(0); }),
+  expect_contains(changed(0, [](Op& op) { set_slot(op, StateSlot(0)); }),
                   "the state is in host memory");
   expect_contains(changed(1, [](Op& op) { op.unit = UnitId(1); }),
                   "the unit needs nothing from files");
@@ -514,7 +521,7 @@ TEST(ScheduleValidator, CommitsOnceWhenEverythingIsWritten) {
                   "1 state 0");
   expect_contains(early, "state slot 0 may still be");
   expect_contains(changed([](Op& op) { op.unit = UnitId(1); }), "is of no unit");
-  expect_contains(changed([](Op& op) { op.state = StateSlot(0); }), "uses no state slot");
+  expect_contains(changed([](Op& op) { set_slot(op, StateSlot(0)); }), "uses no state slot");
   const auto doubled = [&](OpKind kind) {
     return hand.with([&](ByHand& copy) {
       copy.schedule.ops.push_back(

@@ -99,7 +99,7 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
       args["bytes"] = op.bytes;
       if (seconds > 0.0) args["GB/s"] = static_cast<double>(op.bytes) / seconds * 1e-9;
     }
-    if (!op.slots.empty()) args["slot"] = op.slots.front().slot.value;
+    if (const auto slot = op.find<DeviceSlot>()) args["slot"] = slot->value;
     const Json box = {{"ph", "X"},
                       {"name", name_of(op, model)},
                       {"cat", name_of(op.kind)},

@@ -228,7 +228,7 @@ TEST_F(OrderedCollectives, StepsWithoutAnOrderHang) {
       });
     } else if (lane_of(op.kind) == Lane::kCompute) {
       // The order of collectives can imply the wait for a gather, so the schedule leaves it out.
-      for (const Placed& placed : op.slots) op.after.push_back(gathered.at(placed.unit));
+      for (const Placed& placed : op.placed()) op.after.push_back(gathered.at(placed.unit));
     }
   }
   const Pair pair = unordered_pair(plan.step.schedules.train);

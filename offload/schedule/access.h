@@ -1,0 +1,87 @@
+// Access: memory that an operation reads or writes. An operation declares all of its accesses; its
+// waits follow from them (schedule_builder.cpp), and the validator compares them with its own
+// rules. Plain values, any thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "base/ids.h"
+#include "shard/slots.h"
+
+namespace longshore {
+
+enum class Memory : uint8_t {
+  // Numbered slots and buffers (shard/slots.h), in the order in which operations name them.
+  kDeviceSlot,
+  kGradientBuffer,
+  kHostGradientSlot,  // where gradients on the host share a ring
+  kInputSlot,         // where inputs are offloaded to the host
+  kStateSlot,
+  kParameterSlot,
+  kStagingSlot,
+  // Memory of one unit.
+  kHostParameters,
+  kHostGradient,     // without a ring
+  kHostCheckpoint,   // activation checkpoint, without staging slots
+  kWaitingGradient,  // on the device, of a unit that owns a tied parameter
+  kDriveState,       // with the parameters
+  kDriveCheckpoint,
+  // The link between ranks, where it carries one collective at a time.
+  kLink,
+};
+inline constexpr size_t kMemoryCount = 14;
+
+constexpr bool is_slot(Memory memory) {
+  return memory <= Memory::kStagingSlot;
+}
+
+// The memory that a type of slot numbers.
+template <typename Slot>
+inline constexpr Memory kMemoryOf = Memory::kLink;
+template <>
+inline constexpr Memory kMemoryOf<DeviceSlot> = Memory::kDeviceSlot;
+template <>
+inline constexpr Memory kMemoryOf<GradientBuffer> = Memory::kGradientBuffer;
+template <>
+inline constexpr Memory kMemoryOf<HostGradientSlot> = Memory::kHostGradientSlot;
+template <>
+inline constexpr Memory kMemoryOf<InputSlot> = Memory::kInputSlot;
+template <>
+inline constexpr Memory kMemoryOf<StateSlot> = Memory::kStateSlot;
+template <>
+inline constexpr Memory kMemoryOf<ParameterSlot> = Memory::kParameterSlot;
+template <>
+inline constexpr Memory kMemoryOf<StagingSlot> = Memory::kStagingSlot;
+
+// One piece of memory: the slot or buffer of the number, or the memory of the unit.
+struct Resource {
+  Memory memory = Memory::kLink;
+  int32_t number = 0;
+
+  constexpr Resource(Memory memory, UnitId unit) : memory(memory), number(unit.value) {}
+  template <typename Slot>
+  constexpr Resource(Slot slot) : memory(kMemoryOf<Slot>), number(slot.value) {}
+  auto operator<=>(const Resource&) const = default;
+};
+
+struct Access {
+  Resource resource;
+  UnitId unit;          // whose data it is
+  bool writes = false;  // replaces or changes the data; may read it too
+};
+
+constexpr Access reads(Resource resource, UnitId unit) {
+  return {resource, unit, false};
+}
+constexpr Access writes(Resource resource, UnitId unit) {
+  return {resource, unit, true};
+}
+constexpr Access reads(Memory memory, UnitId unit) {
+  return reads(Resource(memory, unit), unit);
+}
+constexpr Access writes(Memory memory, UnitId unit) {
+  return writes(Resource(memory, unit), unit);
+}
+
+}  // namespace longshore
