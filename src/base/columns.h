@@ -26,7 +26,7 @@ enum ColumnId : uint8_t {
   kTeacherLogpColumn,
   kTokenColumns,  // the number of those that files may have
 
-  // What a batch has beside them; files have no such ids.
+  // A batch has these beside them; files have no such ids.
   kTokenIdColumn = kTokenColumns,
   kPositionColumn,       // of a token in its document, from 0
   kTargetColumn,         // the token to predict, -100: none is learned
@@ -38,7 +38,7 @@ enum ColumnId : uint8_t {
   kColumns,
 };
 
-// What a row of a column belongs to.
+// Each row of a column belongs to one of these.
 enum class RowAxis : uint8_t {
   kTokens,
   kTrained,  // the tokens with a target, in order; in rows of data and in files all tokens
