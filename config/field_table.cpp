@@ -79,6 +79,12 @@ Section adapter_section() {
   return section;
 }
 
+std::vector<std::pair<std::string, LossKind>> losses_by_name() {
+  std::vector<std::pair<std::string, LossKind>> losses;
+  for (const LossTraits& loss : kLossTable) losses.emplace_back(loss.name, loss.kind);
+  return losses;
+}
+
 Section train_section() {
   Section section{"train", "length, batch size and clipping", {}};
   Rows rows(&section, &RunConfig::train);
@@ -127,16 +133,7 @@ Section train_section() {
        .bounds = between(1, 1e9),
        .unit = "steps"});
   rows.choice<LossKind>(
-      "loss", &TrainSection::loss,
-      {{"sft", LossKind::kSft},
-       {"dpo", LossKind::kDpo},
-       {"dpo-robust", LossKind::kDpoRobust},
-       {"ipo", LossKind::kIpo},
-       {"orpo", LossKind::kOrpo},
-       {"simpo", LossKind::kSimpo},
-       {"kto", LossKind::kKto},
-       {"policy", LossKind::kPolicy},
-       {"distill", LossKind::kDistill}},
+      "loss", &TrainSection::loss, losses_by_name(),
       {.description = "sft: the weighted mean over trained tokens; policy: the clipped loss of "
                       "tokens with advantages and old log-probabilities; distill: the divergence "
                       "from a teacher whose log-probabilities the rows have; kto: the mean over "

@@ -74,13 +74,17 @@ BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64
                   bytes_for(micro_batches, positions, /*dropout=*/false));
 }
 
-std::span<const MicroBatch> BatchStage::load(std::span<const Batch> batches) {
+std::span<const MicroBatch> BatchStage::load(std::span<const Batch> batches,
+                                             const std::shared_ptr<const Loss>& loss) {
   LONGSHORE_CHECK(static_cast<int64_t>(batches.size()) <= micro_batches_)
       << batches.size() << " micro-batches, planned " << micro_batches_;
   loaded_.clear();
   replaced_.clear();
   size_t row = 0;
-  for (const Batch& batch : batches) loaded_.push_back(loaded(batch, row));
+  for (const Batch& batch : batches) {
+    loaded_.push_back(loaded(batch, row));
+    loaded_.back().loss = loss;
+  }
   return loaded_;
 }
 
@@ -95,7 +99,6 @@ MicroBatch BatchStage::loaded(const Batch& batch, size_t& row) {
     loaded.*tensor = copy_row(row++, column == kTokenIdColumn ? replaced(values) : values);
   }
   loaded.document_starts = batch.document_starts;
-  loaded.preference = batch.preference;
   loaded.columns = host_columns(batch.columns);
   return loaded;
 }

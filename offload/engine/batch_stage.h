@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,9 +25,10 @@ class BatchStage {
   // become the tokens that it maps them to; targets stay.
   BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
              std::map<int64_t, int64_t> read_as, CopyEngine* copies, at::Device device = at::kCPU);
-  // Copies a step's batches to the device, which must outlive the copies. The result is valid until
-  // the next call.
-  std::span<const MicroBatch> load(std::span<const Batch> batches);
+  // Copies a step's batches to the device, which must outlive the copies. The result, with this
+  // loss, is valid until the next call.
+  std::span<const MicroBatch> load(std::span<const Batch> batches,
+                                   const std::shared_ptr<const Loss>& loss = {});
 
  private:
   MicroBatch loaded(const Batch& batch, size_t& row);

@@ -43,9 +43,7 @@ StepOutcome finish_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.save = totals.save;
   outcome.times = totals.times;
   outcome.routers = totals.routers;
-  outcome.preference = totals.loss.preference;
-  outcome.policy = totals.loss.policy;
-  outcome.distill = totals.loss.distill;
+  outcome.sums = totals.loss;
   // With updates in backward the pass has updated the state already.
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);

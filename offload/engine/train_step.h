@@ -35,9 +35,7 @@ struct StepOutcome {
   bool save = false;
   std::vector<RankTimes> times;  // by rank
   std::vector<double> routers;   // input of router_statistics; empty if not collected
-  PreferenceSums preference;     // empty without a preference loss
-  PolicySums policy;             // its count of tokens is 0 with another loss
-  DistillSums distill;           // its count of tokens is 0 with another loss
+  LossSum sums;                  // Loss::figures makes the run's numbers of them
 };
 
 // The two halves of train_step. The first applies all updates of earlier steps and leaves gradients

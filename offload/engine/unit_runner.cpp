@@ -306,7 +306,8 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
   }
   hits_.assign(mode == Mode::kEvaluate ? batches_.size() : 0, {});
   for (size_t i = 0; i < hits_.size(); ++i) {
-    batches_[i].hits = batches_[i].preference ? nullptr : &hits_[i];
+    const std::shared_ptr<const Loss>& loss = batches_[i].loss;
+    batches_[i].hits = loss && loss->traits().scores_first ? nullptr : &hits_[i];
   }
   scale_ = 1.0;
   loss_ = {};

@@ -82,7 +82,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.micro_batch = config.train.micro_batch.value_or(1);
   inputs.max_tokens = config.data.max_tokens;
   inputs.answers = answers_of(config.train.loss);
-  inputs.forward_first = config.train.loss == LossKind::kKto;
+  inputs.forward_first = traits_of(config.train.loss).forward_first;
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/columns.h"
-#include "base/loss_kind.h"
 
 namespace longshore {
 
@@ -18,8 +16,6 @@ struct Batch {
   std::vector<int64_t> document_starts;
   int64_t sequences = 0;
   int64_t trained_tokens = 0;
-  // Set for a preference loss and kPolicy, as in MicroBatch.
-  std::optional<PreferenceOptions> preference = {};
 
   Batch() = default;
   // Makes a batch of what every batch has; positions restart at 0 in every document.

@@ -1,7 +1,8 @@
-// LossKind, PolicyOptions, DistillOptions, PreferenceOptions: the loss of a run and its settings.
-// Plain values; any thread.
+// LossKind, LossTraits and the settings of losses. Plain values; any thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace longshore {
@@ -20,30 +21,64 @@ enum class LossKind : uint8_t {
   kDistill
 };
 
+// LossTraits: what data, plans and forecasts need to know of a loss; a row of the table of losses.
+struct LossTraits {
+  LossKind kind = LossKind::kSft;
+  const char* name = "sft";    // the value of train.loss
+  bool judged = false;         // over answers that people judged
+  int64_t answers = 1;         // the answers of a row that it takes together: 2 if it is over pairs
+  bool reference = false;      // it needs each answer's log-probability under a reference model
+  bool scores_first = false;   // it is made from log-probabilities that the head computes first, so
+                               // that the head computes its logits a second time for gradients
+  bool forward_first = false;  // a step runs a forward of other rows before its own
+};
+
+inline constexpr std::array kLossTable = {
+    LossTraits{},
+    LossTraits{LossKind::kDpo, "dpo", true, 2, true, true},
+    LossTraits{LossKind::kDpoRobust, "dpo-robust", true, 2, true, true},
+    LossTraits{LossKind::kIpo, "ipo", true, 2, true, true},
+    LossTraits{LossKind::kOrpo, "orpo", true, 2, false, true},
+    LossTraits{LossKind::kSimpo, "simpo", true, 2, false, true},
+    LossTraits{LossKind::kKto, "kto", true, 1, true, true, true},
+    LossTraits{LossKind::kPolicy, "policy", false, 1, false, true},
+    LossTraits{LossKind::kDistill, "distill"},
+};
+
+constexpr const LossTraits& traits_of(LossKind loss) {
+  return kLossTable[static_cast<size_t>(loss)];
+}
+static_assert([] {
+  for (size_t i = 0; i < kLossTable.size(); ++i) {
+    if (static_cast<size_t>(kLossTable[i].kind) != i) return false;
+  }
+  return true;
+}());
+
 // Returns whether the loss is over answers that people judged.
 constexpr bool is_preference(LossKind loss) {
-  return loss >= LossKind::kDpo && loss <= LossKind::kKto;
+  return traits_of(loss).judged;
 }
 
 // Returns whether each of its samples is a pair: a chosen and a rejected answer.
 constexpr bool is_paired(LossKind loss) {
-  return is_preference(loss) && loss != LossKind::kKto;
+  return traits_of(loss).answers == 2;
 }
 
 // Returns the answers of a row that the loss takes together: 2 if it is over pairs.
 constexpr int64_t answers_of(LossKind loss) {
-  return is_paired(loss) ? 2 : 1;
+  return traits_of(loss).answers;
 }
 
 // Returns whether the loss needs each answer's log-probability under a reference model.
 constexpr bool has_reference(LossKind loss) {
-  return is_preference(loss) && loss != LossKind::kOrpo && loss != LossKind::kSimpo;
+  return traits_of(loss).reference;
 }
 
 // Returns whether it is made from log-probabilities that the head computes first, so that it
 // computes its logits a second time for gradients.
 constexpr bool scores_first(LossKind loss) {
-  return is_preference(loss) || loss == LossKind::kPolicy;
+  return traits_of(loss).scores_first;
 }
 
 // The clip of kPolicy. The defaults are those of TRL's GRPO, and of the run file's section
@@ -64,7 +99,7 @@ struct DistillOptions {
 
 // The defaults are TRL's, and those of the run file's section "preference".
 struct PreferenceOptions {
-  LossKind loss = LossKind::kDpo;  // one that scores_first()
+  LossKind loss = LossKind::kDpo;
   double beta = 0.1;
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta

@@ -109,8 +109,8 @@ class Distill : public testing::Test {
       const LossUnit::Result result = run(model, many, sums);
       EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5 * std::abs(loss.item<double>()));
       EXPECT_EQ(result.trained, kPositions * 3 / 4);
-      EXPECT_EQ(result.distill.tokens, result.trained);
-      EXPECT_NEAR(result.distill.kl, kl, 1e-5 * kl);
+      EXPECT_EQ(result.named<DistillSums>().tokens, result.trained);
+      EXPECT_NEAR(result.named<DistillSums>().kl, kl, 1e-5 * kl);
       EXPECT_LE(error(result.grad_in.at(0), x.grad()), 2e-5) << rows;
       EXPECT_LE(error(sums.at("model.norm.weight"), norm.grad()), 2e-5) << rows;
       EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 2e-5) << rows;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/families/families.h"
+#include "model/losses/losses.h"
 #include "model/parameters/model_spec.h"
 #include "model/units/module_index.h"
 #include "tests/model/plain_runner.h"
@@ -114,7 +115,7 @@ void Head::compare_pairs_with_all_at_once() {
   for (size_t d = 0; d < 4; ++d) {
     many.targets.narrow(0, many.document_starts[d], 7 * static_cast<int64_t>(d + 1)).fill_(-100);
   }
-  many.preference = PreferenceOptions{.loss = LossKind::kDpo, .beta = 0.02};
+  many.loss = make_loss({.loss = LossKind::kDpo, .beta = 0.02});
   ColumnValues columns;
   columns.get<kReferenceLogpColumn>() = {-2000.0, -5300.0, -5300.0, -3900.0};
   many.columns = std::make_shared<const ColumnValues>(std::move(columns));
@@ -145,7 +146,7 @@ void Head::compare_pairs_with_all_at_once() {
   (loss * 0.5).backward();
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-4 * loss.item<double>());
   EXPECT_EQ(result.trained, 2500 - 7 - 14 - 21 - 28);
-  EXPECT_EQ(result.preference.pairs, 2);
+  EXPECT_EQ(result.named<PreferenceSums>().pairs, 2);
   const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
     return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
   };
@@ -203,8 +204,7 @@ TEST_F(Head, WeightsOfOneChangeNoBit) {
 // and in pieces. Half of the positions are outside the bounds of the clip.
 TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
   MicroBatch many = batch(2500, 1);
-  many.preference =
-      PreferenceOptions{.loss = LossKind::kPolicy, .policy = {.clip_low = 0.2, .clip_high = 0.3}};
+  many.loss = make_loss({.loss = LossKind::kPolicy, .policy = {.clip_low = 0.2, .clip_high = 0.3}});
   const at::Tensor x = at::randn({2500, arch_.hidden});
   const at::Tensor exact = x.to(at::kDouble).requires_grad_(true);
   const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);
@@ -236,11 +236,11 @@ TEST_F(Head, APolicysLossAgreesWithAllLogitsAtOnce) {
       model_.loss_unit().loss_and_gradients(runner_->parameters(last), {x}, many, 0.5, true, sink);
   const double size = (ratio * wide).abs().sum().item<double>();
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5 * size);
-  EXPECT_EQ(result.policy.tokens, 2500);
-  EXPECT_NEAR(result.policy.ratios, ratio.sum().item<double>(), 1e-5 * 2500);
+  EXPECT_EQ(result.named<PolicySums>().tokens, 2500);
+  EXPECT_NEAR(result.named<PolicySums>().ratios, ratio.sum().item<double>(), 1e-5 * 2500);
   const auto held = at::logical_or(at::logical_and(ratio < 0.8, wide < 0),
                                    at::logical_and(ratio > 1.3, wide > 0));
-  EXPECT_EQ(result.policy.clipped, held.sum().item<int64_t>());
+  EXPECT_EQ(result.named<PolicySums>().clipped, held.sum().item<int64_t>());
   const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
     return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
   };

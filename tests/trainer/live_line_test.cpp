@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/texts.h"
+#include "model/losses/preference_loss.h"
 
 namespace longshore {
 namespace {
@@ -72,14 +73,14 @@ TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
 TEST(LiveLine, ShowsTheMarginAndTheKlOfPreferences) {
   const double none = std::nan("");
   StepRecord step = kStep;
-  step.preference = {.margin = 0.25, .accuracy = none, .kl = 0.0125};
+  step.figures = figures_of({.margin = 0.25, .accuracy = none, .kl = 0.0125});
   EXPECT_NE(format_live_line(step, kRun, 0, false).find("  margin 0.2500  kl 0.0125  "),
             std::string::npos);
-  step.preference = {.margin = none, .accuracy = none, .kl = 0.0125};
+  step.figures = figures_of({.margin = none, .accuracy = none, .kl = 0.0125});
   const std::string alone = format_live_line(step, kRun, 0, false);
   EXPECT_NE(alone.find("  kl 0.0125  "), std::string::npos) << alone;
   EXPECT_EQ(alone.find("margin"), std::string::npos) << alone;
-  step.preference = {.margin = 0.25, .accuracy = 0.75, .kl = none};
+  step.figures = figures_of({.margin = 0.25, .accuracy = 0.75, .kl = none});
   const std::string pairs = format_live_line(step, kRun, 0, false);
   EXPECT_NE(pairs.find("  margin 0.2500, 75 % right  "), std::string::npos) << pairs;
   EXPECT_EQ(pairs.find("kl"), std::string::npos) << pairs;

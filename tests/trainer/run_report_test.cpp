@@ -12,6 +12,7 @@
 
 #include "base/errors.h"
 #include "base/processor.h"
+#include "model/losses/preference_loss.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
 #include "trainer/metrics/metrics.h"
@@ -123,17 +124,17 @@ TEST_F(RunReport, SaysHowARunWent) {
 // Goal: the report of a run of DPO shows chosen and rejected beside each other, the margin of each
 // evaluation, the loss function, the adapter and the lowest evaluation.
 TEST_F(RunReport, ShowsChosenAndRejectedOfPreferences) {
-  const PreferenceMeans means = {.chosen_reward = -0.5,
-                                 .rejected_reward = -0.75,
-                                 .margin = 0.25,
-                                 .accuracy = 0.875,
-                                 .chosen_logp = -12.5,
-                                 .rejected_logp = -16.0,
-                                 .kl = std::nan("")};
+  const FigureValues means = figures_of({.chosen_reward = -0.5,
+                                         .rejected_reward = -0.75,
+                                         .margin = 0.25,
+                                         .accuracy = 0.875,
+                                         .chosen_logp = -12.5,
+                                         .rejected_logp = -16.0,
+                                         .kl = std::nan("")});
   MetricsFile file = MetricsFile::begin(run_.path() + "/metrics.jsonl");
   for (int step = 1; step <= 3; ++step) {
-    file.write(StepRecord{.step = Step(step), .loss = 0.6, .preference = means});
-    file.write(EvalRecord{.step = Step(step), .loss = 0.0625 * step, .preference = means});
+    file.write(StepRecord{.step = Step(step), .loss = 0.6, .figures = means});
+    file.write(EvalRecord{.step = Step(step), .loss = 0.0625 * step, .figures = means});
   }
   run_.put("config.toml",
            "[train]\nloss = \"dpo\"\n[adapter]\nkind = \"lora\"\npath = \"new\"\nr = 8\n"

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/texts.h"
+#include "model/losses/preference_loss.h"
 #include "trainer/commands/command.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/metrics/metric_table.h"
@@ -41,10 +42,9 @@ EvaluatedSets read_sets(const MeasuredRun& setup, Engine* start) {
   const StopCheck no_stop = [] {};
   EvaluatedSets read{.sets = load_evaluation_sets(config, *setup.source, no_stop)};
   std::vector<EvaluationSet>& sets = read.sets;
-  const std::optional<PreferenceOptions> options = preference_options(config);
-  if (!options) return read;
-  for (EvaluationSet& set : sets) set.objective = PairObjective{.options = *options};
-  if (!has_reference(options->loss)) return read;
+  const std::shared_ptr<const Loss> loss = loss_of(config);
+  for (EvaluationSet& set : sets) set.objective = Objective{.loss = loss};
+  if (!loss->traits().reference) return read;
   if (has_other_reference(config)) {
     std::vector<const SequenceData*> data;
     for (const EvaluationSet& set : sets) data.push_back(&set.data);
@@ -63,7 +63,7 @@ EvaluatedSets read_sets(const MeasuredRun& setup, Engine* start) {
   }
   for (EvaluationSet& set : sets) {
     set.objective->references =
-        compute_reference(*start, set.data, *options, config.train.micro_batch.value(), no_stop);
+        compute_reference(*start, set.data, loss, config.train.micro_batch.value(), no_stop);
   }
   return read;
 }
@@ -74,7 +74,8 @@ Json to_json(const Evaluation& result) {
                  {"seconds", result.seconds},
                  {"trained_tokens", result.trained_tokens}};
   if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
-  if (const PreferenceSums& sums = result.sums.preference; !sums.empty()) {
+  if (result.loss_kind->traits().judged) {
+    const auto sums = result.sums.named<PreferenceSums>();
     object[sums.pairs == 0 ? "rows" : "pairs"] =
         sums.pairs == 0 ? sums.chosen + sums.rejected : sums.pairs;
   }
@@ -89,7 +90,8 @@ Json to_json(const Evaluation& result) {
 }
 
 void print_result(const std::string& name, const Evaluation& result) {
-  if (const PreferenceSums& sums = result.sums.preference; !sums.empty()) {
+  if (result.loss_kind->traits().judged) {
+    const auto sums = result.sums.named<PreferenceSums>();
     const bool paired = sums.pairs > 0;
     print_out("%s  loss %.6f  %s  %s %s\n", name.c_str(), result.loss,
               describe_quality(result).c_str(),

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "data/tokens/dataset.h"
+#include "model/losses/losses.h"
 #include "trainer/data/run_prepare.h"
 
 namespace longshore {
@@ -150,7 +151,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   SequenceData data;
   data.dataset = std::make_unique<CombinedDataset>(
       std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
-  if (config.train.loss == LossKind::kKto) {
+  if (traits_of(config.train.loss).forward_first) {
     data.mismatched = std::make_unique<MismatchedDataset>(
         data.dataset.get(), config.train.sequences_per_step, config.data.max_tokens);
   }
@@ -363,29 +364,25 @@ bool holds_conversations(std::string_view format, const DataSection& data) {
   return format == "messages" || (format == "prompt-completion" && data.prompt_template == "chat");
 }
 
-std::optional<PreferenceOptions> preference_options(const RunConfig& config) {
-  const LossKind loss = config.train.loss;
-  if (!scores_first(loss)) return std::nullopt;
+std::shared_ptr<const Loss> loss_of(const RunConfig& config) {
   PreferenceOptions options = config.preference;
-  options.loss = loss;
+  options.loss = config.train.loss;
   options.policy = config.policy;
-  return options;
+  return make_loss(options);
 }
 
-double loss_terms(const StepBatches& batches, const PairObjective* objective) {
-  if (objective == nullptr || !is_preference(objective->options.loss)) return batches.weight;
-  return static_cast<double>(batches.documents / answers_of(objective->options.loss));
+double loss_terms(const StepBatches& batches, const Loss& loss) {
+  if (!loss.traits().judged) return batches.weight;
+  return static_cast<double>(batches.documents / loss.traits().answers);
 }
 
-void set_objective(std::vector<Batch>& batches, const PairObjective* objective,
-                   size_t first_reference) {
-  if (objective == nullptr) return;
+void set_references(std::vector<Batch>& batches, const Objective& objective,
+                    size_t first_reference) {
+  if (objective.references.empty()) return;
   for (Batch& batch : batches) {
-    batch.preference = objective->options;
-    if (objective->references.empty()) continue;
     for (const int64_t document : batch.documents()) {
       batch.columns.get<kReferenceLogpColumn>().push_back(
-          objective->references.at(first_reference + static_cast<size_t>(document)));
+          objective.references.at(first_reference + static_cast<size_t>(document)));
     }
   }
 }

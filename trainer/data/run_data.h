@@ -18,6 +18,7 @@
 #include "data/tokens/batch.h"
 #include "data/tokens/dataset.h"
 #include "data/tokens/sampler.h"
+#include "model/losses/loss.h"
 #include "trainer/checkpoint/run_progress.h"
 #include "trainer/model/model_source.h"
 #include "trainer/model/trained_text.h"
@@ -71,9 +72,9 @@ enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 // The lines about the files that are logged: all, one with their sum and all warnings, or none.
 enum class Say : uint8_t { kAll, kSum, kNone };
 
-// PairObjective: a preference loss of one data set, or kPolicy. Plain value.
-struct PairObjective {
-  PreferenceOptions options;
+// Objective: the run's loss of one data set. Plain value.
+struct Objective {
+  std::shared_ptr<const Loss> loss;
   // By document, then with KTO by mismatched document; empty for a loss without a reference.
   std::vector<double> references = {};
 };
@@ -82,7 +83,7 @@ struct PairObjective {
 struct EvaluationSet {
   std::string name;  // "" for data.eval or the part that eval.split holds out
   SequenceData data;
-  std::optional<PairObjective> objective = {};  // empty with train.loss = "sft"
+  std::optional<Objective> objective = {};  // empty until its references are known
 };
 
 // Returns whether data.eval or eval.sets is set or eval.split holds out a part of data.train.
@@ -144,18 +145,16 @@ class TrainingData {
 // Returns whether rows of this format are trained as conversations, which a template ends.
 bool holds_conversations(std::string_view format, const DataSection& data);
 
-// Returns the loss that the run file asks for; empty with "sft", and with "distill", which is the
-// model's (ArchSpec::distill).
-std::optional<PreferenceOptions> preference_options(const RunConfig& config);
+// Returns the loss that the run file asks for.
+std::shared_ptr<const Loss> loss_of(const RunConfig& config);
 
-// Returns the divisor of a loss over these batches: their pairs or rows with an objective, else the
-// weight of their trained tokens.
-double loss_terms(const StepBatches& batches, const PairObjective* objective);
+// Returns the divisor of a loss over these batches: their pairs or rows if answers are judged, else
+// the weight of their trained tokens.
+double loss_terms(const StepBatches& batches, const Loss& loss);
 
-// Gives batches the objective and the references of their documents, which begin at
-// `first_reference`. Null: they stay as they are.
-void set_objective(std::vector<Batch>& batches, const PairObjective* objective,
-                   size_t first_reference = 0);
+// Gives batches the objective's references of their documents, which begin at `first_reference`.
+void set_references(std::vector<Batch>& batches, const Objective& objective,
+                    size_t first_reference = 0);
 // Sets KTO's kl of the step or the evaluation.
 void set_kl(std::vector<Batch>& batches, double kl);
 

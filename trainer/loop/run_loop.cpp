@@ -57,12 +57,12 @@ StepOutcome RunLoop::run_step() {
   const int64_t total_steps = run_.data.total_steps();
   const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
   StepBatches batches = run_.data.step_batches(progress.step, share());
-  const PairObjective* const objective = run_.objective ? &*run_.objective : nullptr;
+  const Objective& objective = *run_.objective;
   std::vector<Batch>& own = batches.micro_batches;
-  set_objective(own, objective);
+  set_references(own, objective);
   if (run_.data.data().mismatched != nullptr) set_kl(own, kl_of_step());
-  StepRequest request{.batches = engine.batches().load(own),
-                      .loss_terms = loss_terms(batches, objective),
+  StepRequest request{.batches = engine.batches().load(own, objective.loss),
+                      .loss_terms = loss_terms(batches, *objective.loss),
                       .lr = lr,
                       .max_grad_norm = config_.train.max_grad_norm,
                       .stop = run_.signals.stop_requested() || record_failed(),
@@ -95,6 +95,7 @@ StepOutcome RunLoop::run_step() {
                      .sequences = batches.sequences,
                      .epoch = run_.data.epochs_after(progress.step),
                      .seconds = seconds_since(begin),
+                     .figures = objective.loss->figures(outcome.sums),
                      .skipped_total = progress.skipped_total},
                     outcome, total_steps);
   count_skipped(outcome);

@@ -191,11 +191,10 @@ void take_other_references(StartedRun& run) {
     for (size_t i = 0; first && i < data.size(); ++i)
       found.unwritten.push_back({paths[i], keys[i]});
   }
-  const PreferenceOptions options = *preference_options(config);
-  run.objective = PairObjective{.options = options, .references = std::move(values[0])};
+  const std::shared_ptr<const Loss> loss = loss_of(config);
+  run.objective = Objective{.loss = loss, .references = std::move(values[0])};
   for (size_t i = 0; i < run.eval_sets.size(); ++i) {
-    run.eval_sets[i].objective =
-        PairObjective{.options = options, .references = std::move(values[i + 1])};
+    run.eval_sets[i].objective = Objective{.loss = loss, .references = std::move(values[i + 1])};
   }
 }
 
@@ -221,7 +220,7 @@ void check_other_reference(StartedRun& run) {
 void write_references(StartedRun& run) {
   OtherReference& found = run.other_reference;
   for (size_t i = 0; i < found.unwritten.size(); ++i) {
-    const PairObjective& objective = i == 0 ? *run.objective : *run.eval_sets[i - 1].objective;
+    const Objective& objective = i == 0 ? *run.objective : *run.eval_sets[i - 1].objective;
     write_reference(found.unwritten[i].path, found.unwritten[i].key,
                     {.values = objective.references, .model = found.model});
   }
@@ -422,16 +421,12 @@ void open_metrics(StartedRun& run, const InputChanges& changes) {
       EvalTracker::of_text(run.ranks().world().exchange("the best evaluation", evaluated).front());
 }
 
-// Returns the run's preference loss, with the reference's values of `data`: computed and kept under
-// `name` at the start of a run, read from there when it resumes. Empty with another loss.
-// Collective.
-std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& data,
-                                          const std::string& name) {
+// Returns the run's loss, with the reference's values of `data` if it needs them: computed and kept
+// under `name` at the start of a run, read from there when it resumes. Collective.
+Objective objective_of(StartedRun& run, const SequenceData& data, const std::string& name) {
   const RunConfig& config = run.setup.config;
-  const std::optional<PreferenceOptions> options = preference_options(config);
-  if (!options) return std::nullopt;
-  PairObjective objective{.options = *options};
-  if (!has_reference(options->loss)) return objective;
+  Objective objective{.loss = loss_of(config)};
+  if (!objective.loss->traits().reference) return objective;
   const bool first = run.ranks().first();
   const std::string path = run.directory.file(name);
   const std::string& values = run.ledger.progress.start.values;
@@ -442,7 +437,7 @@ std::optional<PairObjective> objective_of(StartedRun& run, const SequenceData& d
         data);
   };
   if (run.ledger.progress.step.value == 0) {
-    objective.references = compute_reference(run.engine, data, *options,
+    objective.references = compute_reference(run.engine, data, objective.loss,
                                              config.train.micro_batch.value(), stop_of_pass(run));
     run.check_frozen(/*passed=*/true);  // the pass has read what stays in files
     if (!first) return objective;

@@ -114,9 +114,9 @@ struct StartedRun {
   RunLedger ledger;
   TrainingData data;
   std::vector<EvaluationSet> eval_sets;
-  std::optional<PairObjective> objective;  // empty with train.loss = "sft"
-  std::optional<PromptWriter> prompts;     // set if eval.prompts are given
-  GenerateRequest samples;                 // of eval.prompts
+  std::optional<Objective> objective;   // of the training data; set when steps begin
+  std::optional<PromptWriter> prompts;  // set if eval.prompts are given
+  GenerateRequest samples;              // of eval.prompts
   EvalTracker evaluations;
   OtherReference other_reference;
   // Checks each later read of the frozen model where tiers read it from its files; else null. The

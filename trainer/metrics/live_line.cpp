@@ -51,14 +51,14 @@ std::vector<Field> number_fields(const StepRecord& step, const LiveRun& run) {
   fields.push_back({formatted("lr %.2g", step.lr), 4});
   fields.push_back({formatted("grad norm %.3g", step.grad_norm), 5});
   fields.push_back({format_count(std::llround(step.tokens_per_second)) + " tok/s", 3});
-  if (const auto& judged = step.preference) {
-    if (!std::isnan(judged->margin)) {
-      fields.push_back({"margin " + format_loss(judged->margin), 2});
-      if (!std::isnan(judged->accuracy)) {
-        fields.back().text += formatted(", %.0f %% right", judged->accuracy * 100);
-      }
+  if (const double* const margin = figure_of(step.figures, "rewards/margins")) {
+    fields.push_back({"margin " + format_loss(*margin), 2});
+    if (const double* const right = figure_of(step.figures, "rewards/accuracies")) {
+      fields.back().text += formatted(", %.0f %% right", *right * 100);
     }
-    if (!std::isnan(judged->kl)) fields.push_back({"kl " + format_loss(judged->kl), 3});
+  }
+  if (const double* const kl = figure_of(step.figures, "kl")) {
+    fields.push_back({"kl " + format_loss(*kl), 3});
   }
   if (step.aux_loss) fields.push_back({"aux " + format_loss(*step.aux_loss), 4});
   if (step.router) {

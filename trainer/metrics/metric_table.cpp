@@ -6,42 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "model/losses/losses.h"
 #include "trainer/metrics/metrics.h"
 
 namespace longshore {
 namespace {
 
 using enum MetricType;
-
-// A metric of losses over pairs, of steps and of evaluations.
-struct PreferenceMetric {
-  const char* key;
-  const char *step_tag, *eval_tag;
-  const char* description;
-  double PreferenceMeans::* mean;
-};
-constexpr std::array kPreferenceMetrics = {
-    PreferenceMetric{"rewards/chosen", "train/rewards/chosen", "eval/rewards/chosen",
-                     "The mean reward of the chosen answers; with a loss over pairs.",
-                     &PreferenceMeans::chosen_reward},
-    PreferenceMetric{"rewards/rejected", "train/rewards/rejected", "eval/rewards/rejected",
-                     "The mean reward of the rejected answers.", &PreferenceMeans::rejected_reward},
-    PreferenceMetric{"rewards/margins", "train/rewards/margins", "eval/rewards/margins",
-                     "The mean of the chosen answer's reward less the rejected one's.",
-                     &PreferenceMeans::margin},
-    PreferenceMetric{"rewards/accuracies", "train/rewards/accuracies", "eval/rewards/accuracies",
-                     "The share of pairs whose chosen answer has the higher reward.",
-                     &PreferenceMeans::accuracy},
-    PreferenceMetric{"logps/chosen", "train/logps/chosen", "eval/logps/chosen",
-                     "The mean log-probability of the chosen answers.",
-                     &PreferenceMeans::chosen_logp},
-    PreferenceMetric{"logps/rejected", "train/logps/rejected", "eval/logps/rejected",
-                     "The mean log-probability of the rejected answers.",
-                     &PreferenceMeans::rejected_logp},
-    PreferenceMetric{"kl", "train/kl", "eval/kl",
-                     "With KTO, the estimate of the kl that rewards compare with.",
-                     &PreferenceMeans::kl},
-};
 
 template <typename Record, typename Value>
 Record record_of(Value Record::*);
@@ -99,25 +70,19 @@ std::optional<Json> waited_seconds(const StepRecord& record) {
   return waited;
 }
 
-// The row of an entry of kPreferenceMetrics in a record whose loss may be over pairs.
-template <typename Record, size_t kEntry>
-constexpr MetricRow<Record> preference_row() {
-  constexpr const PreferenceMetric& kMetric = kPreferenceMetrics[kEntry];
-  constexpr bool kIsStep = std::is_same_v<Record, StepRecord>;
-  return {{kMetric.key, kReal, kMetric.description, kIsStep ? kMetric.step_tag : kMetric.eval_tag,
-           false},
-          [](const Record& record) {
-            if (!record.preference || std::isnan((*record.preference).*kMetric.mean)) {
-              return std::optional<Json>();
-            }
-            return std::optional<Json>((*record.preference).*kMetric.mean);
-          }};
-}
-
-// A mean over the tokens of the record, with train.loss = "policy".
-template <typename Record, auto kMean>
-std::optional<Json> policy(const Record& record) {
-  return record.policy ? std::optional<Json>((*record.policy).*kMean) : std::nullopt;
+// The rows of figures of losses, in a record of a step or an evaluation.
+template <typename Record, const auto& kFigures>
+constexpr auto figure_rows() {
+  return []<size_t... I>(std::index_sequence<I...>) {
+    constexpr bool kIsStep = std::is_same_v<Record, StepRecord>;
+    return std::array{MetricRow<Record>{
+        {kFigures[I].key, kReal, kFigures[I].description,
+         kIsStep ? kFigures[I].step_tag : kFigures[I].eval_tag, false},
+        [](const Record& record) {
+          const double* const value = figure_of(record.figures, kFigures[I].key);
+          return value == nullptr ? std::optional<Json>() : std::optional<Json>(*value);
+        }}...};
+  }(std::make_index_sequence<kFigures.size()>());
 }
 
 std::optional<Json> allocator_retries(const StepRecord& record) {
@@ -135,7 +100,7 @@ constexpr std::array kStart = {
 };
 
 using StepRow = MetricRow<StepRecord>;
-constexpr std::array kStep = {
+constexpr std::array kStepBegin = {
     StepRow{{"step", kWhole, "The number of the step, from 1."}, member<&StepRecord::step>},
     StepRow{{"loss", kReal, "The mean loss of the step's trained tokens or pairs, over all ranks.",
              "train/loss"},
@@ -182,28 +147,13 @@ constexpr std::array kStep = {
     StepRow{{"aux_loss", kReal, "The loss that balances experts, without its coefficient.",
              "train/aux_loss", false},
             member<&StepRecord::aux_loss>},
-    StepRow{{"policy/ratio", kReal,
-             "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
-             "\"policy\".",
-             "train/policy/ratio", false},
-            policy<StepRecord, &PolicyMeans::ratio>},
-    StepRow{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
-             "train/policy/clip_fraction", false},
-            policy<StepRecord, &PolicyMeans::clip_fraction>},
-    StepRow{{"distill/kl", kReal,
-             "The mean divergence of the tokens from the teacher's; with train.loss = \"distill\".",
-             "train/distill/kl", false},
-            member<&StepRecord::distill_kl>},
+};
+constexpr std::array kStepRouter = {
     StepRow{
         {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
         member<&StepRecord::router>},
-    preference_row<StepRecord, 0>(),
-    preference_row<StepRecord, 1>(),
-    preference_row<StepRecord, 2>(),
-    preference_row<StepRecord, 3>(),
-    preference_row<StepRecord, 4>(),
-    preference_row<StepRecord, 5>(),
-    preference_row<StepRecord, 6>(),
+};
+constexpr std::array kStepEnd = {
     StepRow{{"skipped", kFlag,
              "Whether the loss or the norm was not finite, so that nothing was updated."},
             member<&StepRecord::skipped>},
@@ -211,40 +161,29 @@ constexpr std::array kStep = {
             member<&StepRecord::skipped_total>},
 };
 
+constexpr auto kStep =
+    joined_arrays(kStepBegin, figure_rows<StepRecord, kTokenFigures>(), kStepRouter,
+                  figure_rows<StepRecord, kAnswerFigures>(), kStepEnd);
+
 std::optional<Json> sets(const EvalRecord& record) {
   return record.sets.empty() ? std::nullopt : std::optional<Json>(record.sets);
 }
 
-std::optional<Json> perplexity(const EvalRecord& record) {
-  const bool none = record.preference || record.policy || record.distill_kl;
-  return none ? std::nullopt : std::optional<Json>(record.perplexity);
-}
-
 using Eval = MetricRow<EvalRecord>;
-constexpr std::array kEval = {
+constexpr std::array kEvalBegin = {
     Eval{{"step", kWhole, "The step after which the evaluation ran."}, member<&EvalRecord::step>},
     Eval{{"loss", kReal, "The mean loss of the evaluation's trained tokens or pairs.", "eval/loss"},
          member<&EvalRecord::loss>},
     Eval{{"perplexity", kReal, "The exponential of the loss, with train.loss = \"sft\".",
           "eval/perplexity", false},
-         perplexity},
+         member<&EvalRecord::perplexity>},
     Eval{{"token_accuracy", kReal,
           "The share of trained tokens that have the highest score; with train.loss = \"sft\" or "
           "\"distill\".",
           "eval/token_accuracy", false},
          member<&EvalRecord::token_accuracy>},
-    Eval{{"policy/ratio", kReal,
-          "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
-          "\"policy\".",
-          "eval/policy/ratio", false},
-         policy<EvalRecord, &PolicyMeans::ratio>},
-    Eval{{"policy/clip_fraction", kReal, "The share of tokens that the clip holds.",
-          "eval/policy/clip_fraction", false},
-         policy<EvalRecord, &PolicyMeans::clip_fraction>},
-    Eval{{"distill/kl", kReal,
-          "The mean divergence of the tokens from the teacher's; with train.loss = \"distill\".",
-          "eval/distill/kl", false},
-         member<&EvalRecord::distill_kl>},
+};
+constexpr std::array kEvalEnd = {
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
     Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
     Eval{{"sets", kRealByName,
@@ -252,14 +191,9 @@ constexpr std::array kEval = {
           "accuracy, under its name and /token_accuracy.",
           "eval", false},
          sets},
-    preference_row<EvalRecord, 0>(),
-    preference_row<EvalRecord, 1>(),
-    preference_row<EvalRecord, 2>(),
-    preference_row<EvalRecord, 3>(),
-    preference_row<EvalRecord, 4>(),
-    preference_row<EvalRecord, 5>(),
-    preference_row<EvalRecord, 6>(),
 };
+constexpr auto kEval = joined_arrays(kEvalBegin, figure_rows<EvalRecord, kTokenFigures>(), kEvalEnd,
+                                     figure_rows<EvalRecord, kAnswerFigures>());
 
 using Checkpoint = MetricRow<CheckpointRecord>;
 constexpr std::array kCheckpoint = {

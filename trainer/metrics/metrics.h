@@ -18,8 +18,7 @@
 #include "base/ids.h"
 #include "base/json.h"
 #include "base/measurement.h"
-#include "model/losses/policy_loss.h"
-#include "model/losses/preference_loss.h"
+#include "model/losses/loss.h"
 #include "model/units/router_load.h"
 #include "offload/engine/step_totals.h"
 #include "trainer/metrics/event_file.h"
@@ -67,9 +66,7 @@ struct StepRecord {
   MemoryRecord memory = {};
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
   std::optional<RouterStatistics> router = {};
-  std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
-  std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
-  std::optional<double> distill_kl = {};           // of train.loss = "distill"
+  FigureValues figures = {};  // of the loss
   bool skipped = false;
   int64_t skipped_total = 0;
 };
@@ -77,14 +74,12 @@ struct StepRecord {
 struct EvalRecord {
   Step step = {};
   double loss = 0.0;
-  double perplexity = 0.0;
+  std::optional<double> perplexity = 0.0;     // of the loss over tokens alone
   std::optional<double> token_accuracy = {};  // of a loss over tokens
   int64_t tokens = 0;
   double seconds = 0.0;
-  std::optional<PreferenceMeans> preference = {};  // of a loss over pairs
-  std::optional<PolicyMeans> policy = {};          // of train.loss = "policy"
-  std::optional<double> distill_kl = {};           // of train.loss = "distill"
-  std::map<std::string, double> sets = {};         // "<name>/loss" and others of each of eval.sets
+  FigureValues figures = {};                // of the loss
+  std::map<std::string, double> sets = {};  // "<name>/loss" and others of each of eval.sets
 };
 
 struct CheckpointRecord {

@@ -52,9 +52,6 @@ void StepReporter::take_outcome(StepRecord& record, const StepOutcome& outcome) 
     if (shape.balance != 0.0) record.aux_loss = figures.balance_loss;
     if (shape.watched) record.router = figures;
   }
-  if (!outcome.preference.empty()) record.preference = means_of(outcome.preference);
-  if (outcome.policy.tokens > 0) record.policy = means_of(outcome.policy);
-  record.distill_kl = mean_kl(outcome.distill);
   record.skipped = outcome.skipped;
 }
 

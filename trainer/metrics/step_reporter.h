@@ -30,8 +30,8 @@ class StepReporter {
   // Excludes the bytes that the engine has moved so far from the first step.
   void begin_steps();
   // Records a step with its outcome, and the bytes and times that the engine counted since the step
-  // before. `record` has the step's number, rate, tokens, sequences, epoch, seconds, and the number
-  // of steps skipped so far.
+  // before. `record` has the step's number, rate, tokens, sequences, epoch, seconds, the loss's
+  // figures, and the number of steps skipped so far.
   void add(StepRecord record, const StepOutcome& outcome, int64_t total_steps);
 
   // Writes a line to metrics.jsonl if it is open.

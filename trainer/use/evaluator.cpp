@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/measurement.h"
 #include "base/texts.h"
+#include "model/losses/losses.h"
 #include "offload/engine/step_totals.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/metrics_reader.h"
@@ -19,18 +20,10 @@ namespace longshore {
 
 namespace {
 
-void add(LossSum& sum, const LossSum& other) {
-  sum.loss += other.loss;
-  sum.trained += other.trained;
-  sum.preference += other.preference;
-  sum.policy += other.policy;
-  sum.tokens += other.tokens;
-  sum.distill += other.distill;
-}
-
 // Evaluates a rank's batches, of `count` on all ranks, in passes of the planned number of
 // micro-batches. All ranks run equal passes. `use` gets the sums and the micro-batches of each.
-void run_passes(Engine& engine, std::span<const Batch> own, int64_t count, const StopCheck& stop,
+void run_passes(Engine& engine, std::span<const Batch> own, int64_t count,
+                const std::shared_ptr<const Loss>& loss, const StopCheck& stop,
                 const std::function<void(const LossSum&, std::span<const Batch>)>& use) {
   const int64_t ranks = engine.groups().topology.ranks;
   const auto at_once = static_cast<size_t>(engine.plan().step.micro_batches);
@@ -39,15 +32,15 @@ void run_passes(Engine& engine, std::span<const Batch> own, int64_t count, const
     stop();
     const size_t begin = std::min(first, own.size());
     const std::span<const Batch> part = own.subspan(begin, std::min(at_once, own.size() - begin));
-    use(engine.evaluate(engine.batches().load(part)), part);
+    use(engine.evaluate(engine.batches().load(part, loss)), part);
   }
 }
 
 }  // namespace
 
-double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& objective,
+double compute_kl(Engine& engine, StepBatches mismatched, const Objective& objective,
                   const StopCheck& stop) {
-  set_objective(mismatched.micro_batches, &objective, objective.references.size() / 2);
+  set_references(mismatched.micro_batches, objective, objective.references.size() / 2);
   std::vector<double> sums = {0.0, 0.0};  // of r, and the rows
   const auto use = [&](const LossSum&, std::span<const Batch> part) {
     for (size_t b = 0; b < part.size(); ++b) {
@@ -57,7 +50,8 @@ double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& o
       sums[1] += static_cast<double>(logps.size());
     }
   };
-  run_passes(engine, mismatched.micro_batches, mismatched.micro_batch_count, stop, use);
+  run_passes(engine, mismatched.micro_batches, mismatched.micro_batch_count, objective.loss, stop,
+             use);
   // HOST WAIT: the gradient of every row depends on the kl of all ranks' rows.
   if (Communicator* const all = engine.groups().all; all != nullptr) {
     all->all_reduce(sums, {"kl", std::nullopt}).wait();
@@ -65,8 +59,8 @@ double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& o
   return kl_of(sums[0], sums[1]);
 }
 
-Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
-                    int64_t micro_batch, const StopCheck& stop, const PairObjective* objective) {
+Evaluation evaluate(Engine& engine, const SequenceData& data, const Objective& objective,
+                    int64_t max_sequences, int64_t micro_batch, const StopCheck& stop) {
   const auto begin = std::chrono::steady_clock::now();
   const auto batches_of = [&](const Dataset& dataset) {
     const RankGroups& groups = engine.groups();
@@ -74,19 +68,20 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
                              {groups.rank, groups.topology.ranks});
   };
   StepBatches batches = batches_of(*data.dataset);
-  set_objective(batches.micro_batches, objective);
-  if (data.mismatched != nullptr && objective != nullptr) {
+  set_references(batches.micro_batches, objective);
+  if (data.mismatched != nullptr) {
     set_kl(batches.micro_batches,
-           compute_kl(engine, batches_of(*data.mismatched), *objective, stop));
+           compute_kl(engine, batches_of(*data.mismatched), objective, stop));
   }
   LossSum mine;
-  run_passes(engine, batches.micro_batches, batches.micro_batch_count, stop,
-             [&](const LossSum& sum, std::span<const Batch>) { add(mine, sum); });
+  run_passes(engine, batches.micro_batches, batches.micro_batch_count, objective.loss, stop,
+             [&](const LossSum& sum, std::span<const Batch>) { mine += sum; });
   Evaluation result;
   result.sums = sum_over_ranks(engine.groups(), mine);
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.terms = loss_terms(batches, objective);
+  result.loss_kind = objective.loss;
+  result.terms = loss_terms(batches, *objective.loss);
   result.loss = result.sums.loss / result.terms;
   result.perplexity = std::exp(result.loss);
   result.seconds = seconds_since(begin);
@@ -99,13 +94,14 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
   Evaluation sums;
   double terms = 0.0;
   for (const EvaluationSet& set : sets) {
-    const Evaluation result = evaluate(engine, set.data, max_sequences, micro_batch, stop,
-                                       set.objective ? &*set.objective : nullptr);
+    const Evaluation result =
+        evaluate(engine, set.data, *set.objective, max_sequences, micro_batch, stop);
+    sums.loss_kind = result.loss_kind;
     terms += result.terms;
     sums.loss += result.loss * result.terms;
     sums.tokens += result.tokens;
     sums.trained_tokens += result.trained_tokens;
-    add(sums.sums, result.sums);
+    sums.sums += result.sums;
     sums.seconds += result.seconds;
     if (set.name.empty()) {
       results.whole = result;
@@ -124,15 +120,14 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
 }
 
 EvalRecord record_of(const Evaluation& evaluation) {
-  const LossSum& sums = evaluation.sums;
+  const Loss& loss = *evaluation.loss_kind;
   EvalRecord record{.loss = evaluation.loss,
                     .perplexity = evaluation.perplexity,
                     .token_accuracy = token_accuracy(evaluation),
                     .tokens = evaluation.tokens,
                     .seconds = evaluation.seconds,
-                    .distill_kl = mean_kl(sums.distill)};
-  if (!sums.preference.empty()) record.preference = means_of(sums.preference);
-  if (sums.policy.tokens > 0) record.policy = means_of(sums.policy);
+                    .figures = loss.figures(evaluation.sums)};
+  if (loss.traits().kind != LossKind::kSft) record.perplexity.reset();
   return record;
 }
 
@@ -144,21 +139,23 @@ std::optional<double> token_accuracy(const Evaluation& evaluation) {
 
 std::string describe_quality(const Evaluation& evaluation) {
   const EvalRecord record = record_of(evaluation);
-  if (const std::optional<PolicyMeans>& policy = record.policy) {
-    return "ratio " + format_loss(policy->ratio) +
-           formatted("  clipped %.1f %%", 100.0 * policy->clip_fraction);
-  }
-  const std::optional<double>& accuracy = record.token_accuracy;
-  const std::string hits = accuracy ? formatted("  accuracy %.1f %%", 100.0 * *accuracy) : "";
-  if (record.distill_kl) return "kl " + format_loss(*record.distill_kl) + hits;
-  const std::optional<PreferenceMeans>& means = record.preference;
-  if (!means) return formatted("perplexity %.2f", evaluation.perplexity) + hits;
-  if (evaluation.sums.preference.pairs == 0) {
-    const std::string kl = "kl " + format_loss(means->kl);
-    return std::isnan(means->margin) ? kl : "margin " + format_loss(means->margin) + "  " + kl;
-  }
-  return "margin " + format_loss(means->margin) +
-         formatted("  accuracy %.1f %%", 100.0 * means->accuracy);
+  std::string text;
+  const auto append = [&text](const std::string& part) {
+    text += (text.empty() ? "" : "  ") + part;
+  };
+  const auto append_figures = [&](const auto& figures) {
+    for (const LossFigure& figure : figures) {
+      const double* const value = figure_of(record.figures, figure.key);
+      if (value == nullptr || figure.short_name == nullptr) continue;
+      append(std::string(figure.short_name) + " " +
+             (figure.percent ? formatted("%.1f %%", 100.0 * *value) : format_loss(*value)));
+    }
+  };
+  if (record.perplexity) append(formatted("perplexity %.2f", *record.perplexity));
+  append_figures(kTokenFigures);
+  append_figures(kAnswerFigures);
+  if (record.token_accuracy) append(formatted("accuracy %.1f %%", 100.0 * *record.token_accuracy));
+  return text;
 }
 
 bool EvalTracker::record(double loss) {

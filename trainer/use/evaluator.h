@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,7 +23,8 @@ struct Evaluation {
   int64_t trained_tokens = 0;
   double terms = 0.0;  // the divisor of the loss
   double seconds = 0.0;
-  LossSum sums = {};  // its counts are 0 in the members of other losses
+  LossSum sums = {};
+  std::shared_ptr<const Loss> loss_kind = {};  // what the sums are of
 };
 
 // Returns the share of trained tokens whose target has the highest score; empty without a loss over
@@ -32,21 +34,19 @@ std::optional<double> token_accuracy(const Evaluation& evaluation);
 // Returns the evaluation's record, without its step and its sets.
 EvalRecord record_of(const Evaluation& evaluation);
 
-// Returns "perplexity 12.34  accuracy 56.7 %", or "margin 0.1234  accuracy 75.0 %" of a loss over
-// pairs, "kl" of KTO, "ratio 1.0123  clipped 2.5 %" of a policy, or "kl 0.1234  accuracy 56.7 %" of
-// a teacher.
+// Returns "perplexity 12.34  accuracy 56.7 %", or what the loss shows in place of perplexity, as
+// "margin 0.1234  accuracy 75.0 %" of one over pairs.
 std::string describe_quality(const Evaluation& evaluation);
 
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
-// Calls `stop` between groups of micro-batches. With an objective the documents are judged answers.
-Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
-                    int64_t micro_batch, const StopCheck& stop,
-                    const PairObjective* objective = nullptr);
+// Calls `stop` between groups of micro-batches.
+Evaluation evaluate(Engine& engine, const SequenceData& data, const Objective& objective,
+                    int64_t max_sequences, int64_t micro_batch, const StopCheck& stop);
 
 // Returns KTO's kl of all ranks' mismatched rows ([Note: preference losses]), those of a step or of
 // an evaluation, of which each rank gives its share. Applies pending updates first. Calls `stop` as
 // evaluate does.
-double compute_kl(Engine& engine, StepBatches mismatched, const PairObjective& objective,
+double compute_kl(Engine& engine, StepBatches mismatched, const Objective& objective,
                   const StopCheck& stop);
 
 // The results of several sets, and the result that a run is judged by: that of the unnamed set,

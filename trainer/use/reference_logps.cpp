@@ -68,7 +68,7 @@ References read_file(const std::string& path, const std::string& key, int64_t do
 // Computes the log-probabilities of the documents of a set that has `data`'s sequences, and calls
 // `use` with each.
 void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& dataset,
-                   const PairObjective& objective, int64_t micro_batch,
+                   const Objective& objective, int64_t micro_batch,
                    const std::function<void(Bytes)>& between,
                    const std::function<void(int64_t, double)>& use) {
   const RankGroups& groups = engine.groups();
@@ -89,8 +89,8 @@ void for_each_logp(Engine& engine, const SequenceData& data, const Dataset& data
       }
       if (share.has(i)) batches.push_back(make_token_batch(dataset, data.table, sequences));
     }
-    set_objective(batches, &objective);
-    engine.evaluate(engine.batches().load(batches));
+    set_references(batches, objective);
+    engine.evaluate(engine.batches().load(batches, objective.loss));
     const auto& logps = engine.document_logps();
     for (size_t b = 0; b < batches.size(); ++b) {
       for (size_t d = 0; d < logps[b].size(); ++d) use(batches[b].documents()[d], logps[b][d]);
@@ -106,14 +106,11 @@ int64_t reference_count(const SequenceData& data) {
 }
 
 std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
-                                      const PreferenceOptions& preference, int64_t micro_batch,
+                                      const std::shared_ptr<const Loss>& loss, int64_t micro_batch,
                                       const StopCheck& stop) {
   const int64_t documents = data.dataset->document_count();
   std::vector<double> values(static_cast<size_t>(reference_count(data)), 0.0);
-  const PairObjective objective{.options = preference,
-                                .references = has_reference(preference.loss)
-                                                  ? std::vector<double>(values.size(), 0.0)
-                                                  : std::vector<double>()};
+  const Objective objective{.loss = loss, .references = std::vector<double>(values.size(), 0.0)};
   std::vector<const Dataset*> sets = {data.dataset.get()};
   if (data.mismatched != nullptr) sets.push_back(data.mismatched.get());
   int64_t tokens = 0;

@@ -4,6 +4,7 @@
 // the weights are no longer those of the start. Free functions; called by the engine's thread.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,10 @@ namespace longshore {
 // Returns the number of values: one for each document and each mismatched one.
 int64_t reference_count(const SequenceData& data);
 
-// Returns the values as PairObjective has them, with the engine's parameters; 0 for documents in no
+// Returns the values as Objective has them, with the engine's parameters; 0 for documents in no
 // sequence. Collective: each rank computes its share. Calls `stop` between passes.
 std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
-                                      const PreferenceOptions& preference, int64_t micro_batch,
+                                      const std::shared_ptr<const Loss>& loss, int64_t micro_batch,
                                       const StopCheck& stop);
 
 // The values that a run keeps.

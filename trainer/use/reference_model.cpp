@@ -187,8 +187,8 @@ ComputedReference compute_other_reference(const MeasuredRun& reference,
   }
   ComputedReference computed;
   for (const SequenceData* const one : data) {
-    computed.values.push_back(compute_reference(engine, *one, *preference_options(config),
-                                                config.train.micro_batch.value(), stop));
+    computed.values.push_back(
+        compute_reference(engine, *one, loss_of(config), config.train.micro_batch.value(), stop));
   }
   computed.model = read_identity(source, world).values;
   return computed;

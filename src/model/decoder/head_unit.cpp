@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "device/gpu_tensors.h"
-#include "model/losses/preference_loss.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/row_ops.h"
 
@@ -29,24 +28,15 @@ at::Tensor trained_positions(const at::Tensor& targets) {
   return at::nonzero(targets != kNotTrained).view({-1});
 }
 
-double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
-  const at::Tensor host = values.to(at::kCPU).contiguous();
-  const std::span<const float> data(host.const_data_ptr<float>(),
-                                    static_cast<size_t>(host.numel()));
-  LONGSHORE_CHECK(weights.empty() || weights.size() == data.size()) << weights.size() << " weights";
-  double sum = 0.0;
-  for (size_t i = 0; i < data.size(); ++i) {
-    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
-    sum += weight * static_cast<double>(data[i]);
-  }
-  return sum;
+bool scores_first(const MicroBatch& batch) {
+  return batch.loss && batch.loss->traits().scores_first;
 }
 
-at::Tensor weights_of(const MicroBatch& batch) {
-  const std::vector<float>& weights = batch.column(kWeightColumn);
-  if (weights.empty()) return {};
-  return tensor_over(const_cast<float*>(weights.data()), {static_cast<int64_t>(weights.size())},
-                     at::kFloat, at::kCPU);
+at::Tensor apply_loss(const MicroBatch& batch, const at::Tensor& trained, const at::Tensor& losses,
+                      LossUnit::Result& result) {
+  static const Loss kWeighted;
+  const Loss& loss = batch.loss ? *batch.loss : kWeighted;
+  return loss.apply({trained, losses, batch.document_starts, batch.all_columns()}, result);
 }
 
 at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table,
@@ -259,12 +249,13 @@ LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
   const at::Tensor trained = trained_positions(batch.targets);
   Result result;
-  const std::vector<at::Tensor> losses =
-      run(parameters, in, batch, trained, nullptr, result.distill);
-  if (batch.preference) {
-    apply_preference(batch, trained, joined(losses), result);
+  DistillSums sums;
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr, sums);
+  if (scores_first(batch)) {
+    apply_loss(batch, trained, joined(losses), result);
   } else {
     sum_losses(losses, trained, batch, result);
+    result.add(sums);
   }
   return result;
 }
@@ -275,13 +266,14 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   Result result;
   const at::Tensor trained = trained_positions(batch.targets);
   Gradients gradients{.scale = scale, .sink = &sink};
-  if (batch.preference) {
+  DistillSums distilled;
+  if (scores_first(batch)) {
     // The gradient of a position depends on all of its document and of the other answer's, so the
     // log-probabilities come first, and the logits exist a second time for gradients.
-    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result.distill));
-    gradients.factors = apply_preference(batch, trained, losses, result).to(in.at(0).device());
+    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, distilled));
+    gradients.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
     gradients.scored = true;
-  } else if (const at::Tensor weights = weights_of(batch); weights.defined()) {
+  } else if (const at::Tensor weights = weights_of(batch.all_columns()); weights.defined()) {
     gradients.factors = weights.to(in.at(0).device());
   }
   if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
@@ -295,9 +287,11 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   }
   const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);
   if (magnitude_index >= 0) gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
-  const std::vector<at::Tensor> losses =
-      run(parameters, in, batch, trained, &gradients, result.distill);
-  if (!batch.preference) sum_losses(losses, trained, batch, result);
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients, distilled);
+  if (!scores_first(batch)) {
+    sum_losses(losses, trained, batch, result);
+    result.add(distilled);
+  }
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
   if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);
@@ -311,108 +305,6 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::Tensor rows = positions.to(in.at(0).device());
   const at::Tensor normed = norm(parameters, in.at(0).index_select(0, rows));
   return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch).of_rows(rows));
-}
-
-// ---- Losses from log-probabilities: over pairs or rows, and the clipped loss of a policy ----
-
-namespace {
-
-// Returns the scores of the batch's documents. `document_of` becomes the document of each trained
-// position.
-std::vector<AnswerScore> score_documents(const MicroBatch& batch, const at::Tensor& trained,
-                                         const at::Tensor& losses,
-                                         std::vector<size_t>& document_of) {
-  const at::Tensor places = trained.to(at::kCPU).contiguous();
-  const at::Tensor values = losses.to(at::kCPU).contiguous();
-  const auto* const position = places.const_data_ptr<int64_t>();
-  const auto* const loss = values.const_data_ptr<float>();
-  const size_t documents = batch.document_starts.size() - 1;
-  const std::vector<double>& references = batch.column<kReferenceLogpColumn>();
-  const bool paired = is_paired(batch.preference->loss);
-  LONGSHORE_CHECK(!paired || documents % 2 == 0) << documents << " documents are no pairs";
-  const size_t labels = batch.column<kDesirableColumn>().size();
-  LONGSHORE_CHECK(paired || labels == documents) << labels;
-  LONGSHORE_CHECK(references.size() == (has_reference(batch.preference->loss) ? documents : 0))
-      << references.size() << " reference values";
-  std::vector<AnswerScore> scores(documents);
-  size_t document = 0;
-  for (int64_t i = 0; i < places.numel(); ++i) {
-    while (position[i] >= batch.document_starts[document + 1]) ++document;
-    scores[document].logp -= static_cast<double>(loss[i]);
-    scores[document].tokens += 1;
-    document_of.push_back(document);
-  }
-  for (size_t i = 0; i < references.size(); ++i) scores[i].reference = references[i];
-  return scores;
-}
-
-at::Tensor apply_policy(const MicroBatch& batch, const at::Tensor& losses,
-                        LossUnit::Result& result) {
-  const at::Tensor values = losses.to(at::kCPU).contiguous();
-  const auto* const loss = values.const_data_ptr<float>();
-  const std::vector<float>& advantages = batch.column(kAdvantageColumn);
-  const std::vector<float>& old_logps = batch.column(kOldLogpColumn);
-  const auto count = static_cast<size_t>(values.numel());
-  LONGSHORE_CHECK(advantages.size() == count && old_logps.size() == count)
-      << advantages.size() << " advantages and " << old_logps.size() << " old logps of " << count;
-  at::Tensor factors = at::empty({values.numel()}, at::kFloat);
-  auto* const factor = factors.mutable_data_ptr<float>();
-  for (size_t i = 0; i < count; ++i) {
-    const PolicyTerm term =
-        policy_term(*batch.preference, -static_cast<double>(loss[i]),
-                    static_cast<double>(old_logps[i]), static_cast<double>(advantages[i]));
-    result.loss += term.loss;
-    result.policy.add(term);
-    factor[i] = static_cast<float>(-term.by_logp);  // a loss is a negative logp
-  }
-  result.trained = values.numel();
-  return factors;
-}
-
-// Adds the losses of the batch's pairs or rows to `result`, and returns their derivatives by the
-// log-probability of each document.
-std::vector<double> add_losses(const MicroBatch& batch, const std::vector<AnswerScore>& scores,
-                               LossUnit::Result& result) {
-  std::vector<double> by_logp(scores.size());
-  if (!is_paired(batch.preference->loss)) {
-    const std::vector<double>& of_step = batch.column<kKlColumn>();
-    const double kl =
-        of_step.empty() ? 0.0 : of_step.front();  // the pass that computes it has none
-    for (size_t i = 0; i < scores.size(); ++i) {
-      const bool desirable = batch.column<kDesirableColumn>()[i] != 0;
-      const RowLoss row = row_loss(*batch.preference, scores[i], desirable, kl);
-      result.loss += row.loss;
-      result.preference.add(row, desirable, scores[i].logp, kl);
-      by_logp[i] = row.by_logp;
-    }
-    return by_logp;
-  }
-  for (size_t i = 0; i < scores.size(); i += 2) {
-    const PairLoss pair = pair_loss(*batch.preference, scores[i], scores[i + 1]);
-    result.loss += pair.loss;
-    result.preference.add(pair, scores[i].logp, scores[i + 1].logp);
-    by_logp[i] = pair.by_chosen;
-    by_logp[i + 1] = pair.by_rejected;
-  }
-  return by_logp;
-}
-
-}  // namespace
-
-at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
-                            const at::Tensor& losses, LossUnit::Result& result) {
-  if (batch.preference->loss == LossKind::kPolicy) return apply_policy(batch, losses, result);
-  std::vector<size_t> document_of;
-  const std::vector<AnswerScore> scores = score_documents(batch, trained, losses, document_of);
-  result.trained = trained.numel();
-  const std::vector<double> by_logp = add_losses(batch, scores, result);
-  for (const AnswerScore& score : scores) result.document_logps.push_back(score.logp);
-  at::Tensor factors = at::empty({trained.numel()}, at::kFloat);
-  auto* const factor = factors.mutable_data_ptr<float>();
-  for (size_t i = 0; i < document_of.size(); ++i) {
-    factor[i] = static_cast<float>(-by_logp[document_of[i]]);  // a loss is a negative logp
-  }
-  return factors;
 }
 
 }  // namespace longshore

@@ -13,6 +13,7 @@
 
 #include "model/decoder/decoder_units.h"
 #include "model/families/arch_spec.h"
+#include "model/losses/distill_loss.h"
 #include "model/units/adapted_product.h"
 #include "model/units/unit.h"
 
@@ -27,21 +28,12 @@ inline constexpr int64_t kNotTrained = -100;
 // about 20 us per micro-batch and piece of the head, next to products of milliseconds.
 at::Tensor trained_positions(const at::Tensor& targets);
 
-// Sums in order in fp64: the same bits for any number of threads. Each value is multiplied by its
-// weight if there are any. HOST WAIT, on a GPU: loss.
-double ordered_sum(const at::Tensor& values, std::span<const float> weights = {});
+// Returns whether the batch's loss is made from log-probabilities that are computed first.
+bool scores_first(const MicroBatch& batch);
 
-// Returns the weights of the trained positions, fp32 on the CPU; undefined if there are none. They
-// are those of the batch, which must outlive them.
-at::Tensor weights_of(const MicroBatch& batch);
-
-// Computes the loss of `batch.preference`, a preference loss or kPolicy. `trained` are the trained
-// positions of the batch, `losses` (fp32) their negative log-probabilities. Sums each document's in
-// fp64, in order, and fills all of `result` except grad_in. Returns the factor of each trained
-// position's loss in the sum of the losses, fp32 on the CPU. HOST WAIT, on a GPU: gradients depend
-// on sums over whole documents.
-at::Tensor apply_preference(const MicroBatch& batch, const at::Tensor& trained,
-                            const at::Tensor& losses, LossUnit::Result& result);
+// Applies the batch's loss to the positions' losses, fp32 [trained]; returns what Loss::apply does.
+at::Tensor apply_loss(const MicroBatch& batch, const at::Tensor& trained, const at::Tensor& losses,
+                      LossUnit::Result& result);
 
 // Returns what the loss of distillation adds to the signature of a head; empty without it.
 std::string signature_of(const std::optional<DistillOptions>& distill);

@@ -364,14 +364,7 @@ class HeadLoss : public LossUnit {
     if (batch.hits != nullptr) batch.hits->compare_pieces(trained, batch.targets);
     const at::Tensor losses = (carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1});
     Result result;
-    if (batch.preference) {
-      factors = apply_preference(batch, trained, losses, result).to(losses.device());
-      return result;
-    }
-    result.trained = trained.size(0);
-    result.loss = ordered_sum(losses, batch.column(kWeightColumn));
-    factors = at::ones_like(losses);
-    if (const at::Tensor weights = weights_of(batch); weights.defined()) factors.copy_(weights);
+    factors = apply_loss(batch, trained, losses, result).to(losses.device());
     return result;
   }
   // Computes the loss of distillation; `grad_out`, unless it is null, becomes its gradient by the
@@ -385,7 +378,8 @@ class HeadLoss : public LossUnit {
       batch.hits->compare_pieces(trained_positions(batch.targets), batch.targets);
     }
     Result result;
-    const at::Tensor weights = weights_of(batch);
+    DistillSums sums;
+    const at::Tensor weights = weights_of(batch.all_columns());
     for_each_chunk(rows_.table_rows(), batch, [&](const at::Tensor& rows, int64_t begin) {
       const int64_t count = rows.size(0);
       const TeacherChunk teacher(*rows_.distill(), batch.all_columns(), begin, count,
@@ -399,7 +393,7 @@ class HeadLoss : public LossUnit {
       // HOST WAIT, on a GPU: these sums are the step's results.
       result.loss += ordered_sum(losses, some);
       result.trained += count;
-      result.distill += {.tokens = count, .kl = ordered_sum(divergence)};
+      sums += {.tokens = count, .kl = ordered_sum(divergence)};
       if (grad_out == nullptr) return;
       at::Tensor factors = at::full_like(divergence, scale);
       if (weights.defined()) {
@@ -407,6 +401,7 @@ class HeadLoss : public LossUnit {
       }
       put_state(teacher.derivatives(all, factors), rows, *grad_out);
     });
+    result.add(sums);
     return result;
   }
   HeadRows rows_;

@@ -34,9 +34,10 @@ double times_log(double p) {
 
 }  // namespace
 
-std::optional<double> mean_kl(const DistillSums& sums) {
-  if (sums.tokens == 0) return std::nullopt;
-  return sums.kl / static_cast<double>(sums.tokens);
+FigureValues DistillLoss::figures(const LossSum& sum) const {
+  const auto sums = sum.named<DistillSums>();
+  if (sums.tokens == 0) return {};
+  return {{kDistillFigures[0].key, sums.kl / static_cast<double>(sums.tokens)}};
 }
 
 DistillState DistillState::before(int64_t positions, const at::TensorOptions& like) {

@@ -16,13 +16,14 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <cstdint>
-#include <optional>
 #include <tuple>
 
 #include "base/columns.h"
 #include "base/loss_kind.h"
 #include "base/value_sums.h"
+#include "model/losses/loss.h"
 
 namespace longshore {
 
@@ -35,8 +36,20 @@ struct DistillSums {
   DistillSums& operator+=(const DistillSums& other) { return add_values(*this, other); }
 };
 
-// Returns the mean divergence of a token; empty without one.
-std::optional<double> mean_kl(const DistillSums& sums);
+inline constexpr std::array kDistillFigures = {
+    LossFigure{"distill/kl", "train/distill/kl", "eval/distill/kl",
+               "The mean divergence of the tokens from the teacher's; with train.loss = "
+               "\"distill\".",
+               "kl"},
+};
+
+// DistillLoss: the head of a model with ArchSpec::distill computes it. Its own sums are
+// DistillSums.
+class DistillLoss : public Loss {
+ public:
+  DistillLoss() : Loss(traits_of(LossKind::kDistill)) {}
+  FigureValues figures(const LossSum& sum) const override;
+};
 
 // The sums over tokens of the vocabulary, by position, fp32; or the loss's derivatives by them.
 struct DistillState {

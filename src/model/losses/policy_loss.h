@@ -1,5 +1,5 @@
 // policy_loss: the clipped loss of a token under a policy that moved away from the one that wrote
-// it. Pure functions in double; any thread.
+// it. Pure functions in double, and the loss that is made of them; any thread.
 //
 // [Note: policy loss] With r = exp(logp - old logp) and the advantage A of a token:
 //   -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
@@ -12,6 +12,7 @@
 
 #include "base/loss_kind.h"
 #include "base/value_sums.h"
+#include "model/losses/loss.h"
 
 namespace longshore {
 
@@ -43,5 +44,28 @@ struct PolicyMeans {
 
 // Returns the means; there must be a token.
 PolicyMeans means_of(const PolicySums& sums);
+
+inline constexpr std::array kPolicyFigures = {
+    LossFigure{"policy/ratio", "train/policy/ratio", "eval/policy/ratio",
+               "The mean ratio of the tokens' probabilities to the old ones; with train.loss = "
+               "\"policy\".",
+               "ratio"},
+    LossFigure{"policy/clip_fraction", "train/policy/clip_fraction", "eval/policy/clip_fraction",
+               "The share of tokens that the clip holds.", "clipped", true},
+};
+
+// PolicyLoss: its own sums are PolicySums.
+class PolicyLoss : public Loss {
+ public:
+  explicit PolicyLoss(const PreferenceOptions& options)
+      : Loss(traits_of(LossKind::kPolicy), {kAdvantageColumn, kOldLogpColumn}), options_(options) {}
+  FigureValues figures(const LossSum& sum) const override;
+
+ protected:
+  at::Tensor score(const ScoredPositions& positions, LossResult& result) const override;
+
+ private:
+  PreferenceOptions options_;
+};
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "model/losses/preference_loss.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/errors.h"
@@ -141,6 +142,104 @@ PreferenceMeans means_of(const PreferenceSums& sums) {
           .chosen_logp = sums.chosen_logps / chosen,
           .rejected_logp = sums.rejected_logps / rejected,
           .kl = paired ? std::nan("") : sums.kls / (chosen + rejected)};
+}
+
+FigureValues figures_of(const PreferenceMeans& means) {
+  const std::array values = {
+      means.chosen_reward, means.rejected_reward, means.margin, means.accuracy,
+      means.chosen_logp,   means.rejected_logp,   means.kl};
+  static_assert(values.size() == kPreferenceFigures.size());
+  FigureValues figures;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isnan(values[i])) figures.emplace_back(kPreferenceFigures[i].key, values[i]);
+  }
+  return figures;
+}
+
+namespace {
+
+// Returns the columns that a preference loss reads. The kl of KTO's step is no part of them: the
+// pass that computes it has none.
+std::vector<ColumnId> columns_of(LossKind loss) {
+  std::vector<ColumnId> columns;
+  if (!is_paired(loss)) columns.push_back(kDesirableColumn);
+  if (has_reference(loss)) columns.push_back(kReferenceLogpColumn);
+  return columns;
+}
+
+// Returns the scores of a micro-batch's documents. `document_of` becomes the document of each
+// trained position.
+std::vector<AnswerScore> score_documents(const ScoredPositions& positions,
+                                         std::vector<size_t>& document_of) {
+  const at::Tensor places = positions.places.to(at::kCPU).contiguous();
+  const at::Tensor values = positions.losses.to(at::kCPU).contiguous();
+  const auto* const position = places.const_data_ptr<int64_t>();
+  const auto* const loss = values.const_data_ptr<float>();
+  std::vector<AnswerScore> scores(positions.document_starts.size() - 1);
+  size_t document = 0;
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    while (position[i] >= positions.document_starts[document + 1]) ++document;
+    scores[document].logp -= static_cast<double>(loss[i]);
+    scores[document].tokens += 1;
+    document_of.push_back(document);
+  }
+  const std::vector<double>& references = positions.columns.get<kReferenceLogpColumn>();
+  for (size_t i = 0; i < references.size(); ++i) scores[i].reference = references[i];
+  return scores;
+}
+
+}  // namespace
+
+PreferenceLoss::PreferenceLoss(const PreferenceOptions& options)
+    : Loss(traits_of(options.loss), columns_of(options.loss)), options_(options) {}
+
+FigureValues PreferenceLoss::figures(const LossSum& sum) const {
+  const auto sums = sum.named<PreferenceSums>();
+  return sums.empty() ? FigureValues() : figures_of(means_of(sums));
+}
+
+std::vector<double> PreferenceLoss::add_losses(const ScoredPositions& positions,
+                                               const std::vector<AnswerScore>& scores,
+                                               LossResult& result) const {
+  std::vector<double> by_logp(scores.size());
+  PreferenceSums sums;
+  if (!is_paired(options_.loss)) {
+    const std::vector<int64_t>& labels = positions.columns.get<kDesirableColumn>();
+    const std::vector<double>& of_step = positions.columns.get<kKlColumn>();
+    const double kl = of_step.empty() ? 0.0 : of_step.front();
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const bool desirable = labels[i] != 0;
+      const RowLoss row = row_loss(options_, scores[i], desirable, kl);
+      result.loss += row.loss;
+      sums.add(row, desirable, scores[i].logp, kl);
+      by_logp[i] = row.by_logp;
+    }
+  } else {
+    LONGSHORE_CHECK(scores.size() % 2 == 0) << scores.size() << " documents are no pairs";
+    for (size_t i = 0; i < scores.size(); i += 2) {
+      const PairLoss pair = pair_loss(options_, scores[i], scores[i + 1]);
+      result.loss += pair.loss;
+      sums.add(pair, scores[i].logp, scores[i + 1].logp);
+      by_logp[i] = pair.by_chosen;
+      by_logp[i + 1] = pair.by_rejected;
+    }
+  }
+  result.add(sums);
+  return by_logp;
+}
+
+at::Tensor PreferenceLoss::score(const ScoredPositions& positions, LossResult& result) const {
+  std::vector<size_t> document_of;
+  const std::vector<AnswerScore> scores = score_documents(positions, document_of);
+  result.trained = positions.losses.numel();
+  const std::vector<double> by_logp = add_losses(positions, scores, result);
+  for (const AnswerScore& score : scores) result.document_logps.push_back(score.logp);
+  at::Tensor factors = at::empty({result.trained}, at::kFloat);
+  auto* const factor = factors.mutable_data_ptr<float>();
+  for (size_t i = 0; i < document_of.size(); ++i) {
+    factor[i] = static_cast<float>(-by_logp[document_of[i]]);  // a loss is a negative logp
+  }
+  return factors;
 }
 
 }  // namespace longshore

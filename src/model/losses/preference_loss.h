@@ -1,5 +1,5 @@
 // preference_loss: losses over answers that people judged, from the answers' log-probabilities.
-// Pure functions in double; any thread.
+// Pure functions in double, and the loss that is made of them; any thread.
 //
 // [Note: preference losses] logp is the sum of an answer's log-probabilities, n its trained tokens,
 // m = logp / n, r = logp - reference; c is the chosen answer and d the rejected one. With
@@ -24,6 +24,7 @@
 
 #include "base/loss_kind.h"
 #include "base/value_sums.h"
+#include "model/losses/loss.h"
 
 namespace longshore {
 
@@ -89,5 +90,44 @@ struct PreferenceMeans {
 
 // Returns the means; the sums must not be empty.
 PreferenceMeans means_of(const PreferenceSums& sums);
+
+inline constexpr std::array kPreferenceFigures = {
+    LossFigure{"rewards/chosen", "train/rewards/chosen", "eval/rewards/chosen",
+               "The mean reward of the chosen answers; with a loss over pairs."},
+    LossFigure{"rewards/rejected", "train/rewards/rejected", "eval/rewards/rejected",
+               "The mean reward of the rejected answers."},
+    LossFigure{"rewards/margins", "train/rewards/margins", "eval/rewards/margins",
+               "The mean of the chosen answer's reward less the rejected one's.", "margin"},
+    LossFigure{"rewards/accuracies", "train/rewards/accuracies", "eval/rewards/accuracies",
+               "The share of pairs whose chosen answer has the higher reward.", "accuracy", true},
+    LossFigure{"logps/chosen", "train/logps/chosen", "eval/logps/chosen",
+               "The mean log-probability of the chosen answers."},
+    LossFigure{"logps/rejected", "train/logps/rejected", "eval/logps/rejected",
+               "The mean log-probability of the rejected answers."},
+    LossFigure{"kl", "train/kl", "eval/kl",
+               "With KTO, the estimate of the kl that rewards compare with.", "kl"},
+};
+
+// Returns those of the means that are numbers.
+FigureValues figures_of(const PreferenceMeans& means);
+
+// PreferenceLoss: documents 2k and 2k + 1 of a micro-batch are the chosen and the rejected answer
+// of a pair; with KTO each document is a row. Its own sums are PreferenceSums.
+class PreferenceLoss : public Loss {
+ public:
+  explicit PreferenceLoss(const PreferenceOptions& options);
+  FigureValues figures(const LossSum& sum) const override;
+
+ protected:
+  at::Tensor score(const ScoredPositions& positions, LossResult& result) const override;
+
+ private:
+  // Adds the losses of the micro-batch's pairs or rows to `result`, and returns their derivatives
+  // by the log-probability of each document.
+  std::vector<double> add_losses(const ScoredPositions& positions,
+                                 const std::vector<AnswerScore>& scores, LossResult& result) const;
+
+  PreferenceOptions options_;
+};
 
 }  // namespace longshore

@@ -19,12 +19,8 @@
 #include "base/bytes.h"
 #include "base/columns.h"
 #include "base/dtype.h"
-#include "base/loss_kind.h"
-#include "base/value_sums.h"
 #include "device/device_kind.h"
-#include "model/losses/distill_loss.h"
-#include "model/losses/policy_loss.h"
-#include "model/losses/preference_loss.h"
+#include "model/losses/loss.h"
 #include "model/losses/token_hits.h"
 #include "model/units/router_load.h"
 #include "model/units/stored_parameters.h"
@@ -49,11 +45,9 @@ struct MicroBatch {
   at::Tensor dropout_keys = {};
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
-  // Set for a preference loss: documents 2k and 2k + 1 are the chosen and the rejected answer of a
-  // pair; with KTO each document is a row. Set for kPolicy, too, whose positions have an advantage
-  // and an old log-probability. Empty: the loss sums over trained positions; that of kDistill is
-  // the model's (ArchSpec::distill).
-  std::optional<PreferenceOptions> preference = {};
+  // The run's loss; null: the weighted one over trained positions. That of a teacher is the model's
+  // (ArchSpec::distill).
+  std::shared_ptr<const Loss> loss = {};
   // The columns that stay in host memory (base/columns.h); null: there are none. The loss of each
   // trained position is multiplied by its weight. Copies of the batch share them, because those of
   // a teacher are large.
@@ -199,29 +193,12 @@ class Unit : public UnitCode {
 // Returns detached tensors that share the views' memory.
 std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 
-// The loss of a micro-batch, of a step or of an evaluation.
-struct LossSum {
-  double loss = 0.0;               // over trained positions, pairs or rows, weighted, not divided
-  int64_t trained = 0;             // number of trained positions
-  PreferenceSums preference = {};  // of batches with pairs or rows
-  PolicySums policy = {};          // of kPolicy
-  HitCount tokens = {};            // of an evaluation whose loss is over tokens
-  DistillSums distill = {};        // of a model with ArchSpec::distill
-
-  auto values() {
-    return std::tuple_cat(std::tie(loss, trained), preference.values(), policy.values(),
-                          tokens.values(), distill.values());
-  }
-  LossSum& operator+=(const LossSum& other) { return add_values(*this, other); }
-};
-
-// The last unit of a model; it computes the sum of losses. Those of decoders compute losses over
-// pairs too, if the batch asks for one.
+// The last unit of a model; it computes the sum of losses. Those of decoders compute the batch's
+// loss.
 class LossUnit : public UnitCode {
  public:
-  struct Result : LossSum {
-    Carry grad_in = {};                       // gradient of `in`; empty unless requested
-    std::vector<double> document_logps = {};  // of a preference loss
+  struct Result : LossResult {
+    Carry grad_in = {};  // gradient of `in`; empty unless requested
   };
   // Computes the loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,

@@ -1,0 +1,63 @@
+#include "model/losses/loss.h"
+
+#include "base/errors.h"
+#include "device/gpu_tensors.h"
+
+namespace longshore {
+
+const double* figure_of(const FigureValues& figures, std::string_view key) {
+  for (const auto& [name, value] : figures) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+at::Tensor Loss::apply(const ScoredPositions& positions, LossResult& result) const {
+  for (const ColumnId column : columns_) {
+    const RowAxis axis = kColumnTable[column].axis;
+    const auto rows = static_cast<size_t>(axis == RowAxis::kTrained ? positions.losses.numel()
+                                          : axis == RowAxis::kDocuments
+                                              ? std::ssize(positions.document_starts) - 1
+                                              : 1);
+    const size_t values = positions.columns.size_of(column);
+    LONGSHORE_CHECK(values == rows * positions.columns.width_of(column))
+        << kColumnTable[column].name << ": " << values << " values of " << rows;
+  }
+  return score(positions, result);
+}
+
+FigureValues Loss::figures(const LossSum&) const {
+  return {};
+}
+
+at::Tensor Loss::score(const ScoredPositions& positions, LossResult& result) const {
+  result.trained = positions.losses.numel();
+  result.loss = ordered_sum(positions.losses, positions.columns[kWeightColumn]);
+  at::Tensor factors = at::ones({positions.losses.numel()}, at::kFloat);
+  if (const at::Tensor weights = weights_of(positions.columns); weights.defined()) {
+    factors.copy_(weights);
+  }
+  return factors;
+}
+
+double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
+  const at::Tensor host = values.to(at::kCPU).contiguous();
+  const std::span<const float> data(host.const_data_ptr<float>(),
+                                    static_cast<size_t>(host.numel()));
+  LONGSHORE_CHECK(weights.empty() || weights.size() == data.size()) << weights.size() << " weights";
+  double sum = 0.0;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[i]);
+    sum += weight * static_cast<double>(data[i]);
+  }
+  return sum;
+}
+
+at::Tensor weights_of(const ColumnValues& columns) {
+  const std::vector<float>& weights = columns[kWeightColumn];
+  if (weights.empty()) return {};
+  return tensor_over(const_cast<float*>(weights.data()), {static_cast<int64_t>(weights.size())},
+                     at::kFloat, at::kCPU);
+}
+
+}  // namespace longshore
