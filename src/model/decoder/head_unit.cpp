@@ -24,21 +24,6 @@ void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained
 
 }  // namespace
 
-at::Tensor trained_positions(const at::Tensor& targets) {
-  return at::nonzero(targets != kNotTrained).view({-1});
-}
-
-bool scores_first(const MicroBatch& batch) {
-  return batch.loss && batch.loss->traits().scores_first;
-}
-
-at::Tensor apply_loss(const MicroBatch& batch, const at::Tensor& trained, const at::Tensor& losses,
-                      LossUnit::Result& result) {
-  static const Loss kWeighted;
-  const Loss& loss = batch.loss ? *batch.loss : kWeighted;
-  return loss.apply({trained, losses, batch.document_starts, batch.all_columns()}, result);
-}
-
 at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table,
                               const Lora& lora) const {
   at::Tensor logits = adapted_product(normed, table, {}, lora, /*transposed=*/false);
@@ -62,24 +47,10 @@ at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Ten
   return divides() ? grad.div_(divisor_) : grad;
 }
 
-std::string signature_of(const std::optional<DistillOptions>& distill) {
-  if (!distill) return {};
-  return formatted(" distilled %lld", static_cast<long long>(distill->top_k)) +
-         (distill->temperature != 1.0 ? " divided" : "") +
-         (distill->ce_weight > 0.0 ? " mixed" : "");
-}
-
-// Counts the scores in fp32 and their exponentials, and with cross entropy two copies more.
-Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill) {
-  if (!distill) return 0;
-  return (distill->ce_weight > 0.0 ? 4 : 2) * width_of(DType::kF32);
-}
-
 // The sums that backward fills over the chunks.
 struct HeadUnit::Gradients {
-  double scale = 1.0;
+  HeadScale scale = {};
   GradientSink* sink = nullptr;
-  at::Tensor factors = {};     // by trained position, fp32; undefined: all are 1
   bool scored = false;         // the losses were computed before
   at::Tensor in = {};          // undefined if not wanted
   at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
@@ -91,7 +62,7 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.final_norm_kind()),
       norm_eps_(arch.norm_eps),
       rule_(arch),
-      distill_(arch.distill),
+      scores_(make_head_scores(arch)),
       vocabulary_(arch.vocabulary),
       index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
       drops_(arch.adapter.dropout > 0.0),
@@ -105,14 +76,14 @@ UnitTraits HeadUnit::traits(const UnitUse& use) const {
   // Counts the logits, which their gradient overwrites, with DoRA the logits that its gradient
   // makes again, and with a cap two more copies in fp32.
   const Bytes of_logit = (dora ? 2 : 1) * width_of(use.compute) +
-                         (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + gpu_bytes_of(distill_);
+                         (rule_.caps() ? 2 * width_of(DType::kF32) : 0) + scores_->gpu_bytes();
   return {.signature = "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
                        std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
                        (rule_.caps() ? " capped" : "") + adapter +
-                       (adapted && drops_ ? " dropout" : "") + signature_of(distill_),
+                       (adapted && drops_ ? " dropout" : "") + scores_->signature(),
           .documents = {use.longest_document},  // the head does not depend on documents
           .positions_at_once = head_chunk_positions(vocabulary_, use.device),
-          .teacher_tokens = distill_ ? distill_->top_k : 0,
+          .teacher_tokens = scores_->teacher_tokens(),
           .gpu_bytes_of_position = vocabulary_ * of_logit};
 }
 
@@ -167,40 +138,11 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
-struct HeadUnit::Distilled {
-  at::Tensor losses;  // fp32 [N]
-  double kl = 0.0;
-  at::Tensor by_logits;  // undefined without gradients
-};
-
-// HOST WAIT, on a GPU: the sum of the divergence is a metric of the step.
-HeadUnit::Distilled HeadUnit::distil(const MicroBatch& batch, int64_t begin,
-                                     const at::Tensor& targets, at::Tensor logits,
-                                     const Gradients* gradients) const {
-  const int64_t count = targets.size(0);
-  const TeacherChunk teacher(*distill_, batch.all_columns(), begin, count, targets.device());
-  logits = logits.to(at::kFloat);
-  const auto none = DistillState::before(count, logits.options());
-  DistillScores scores(&teacher, std::move(logits), 0, targets);
-  const DistillState all = scores.after(none);
-  const at::Tensor divergence = teacher.divergences(all);
-  Distilled result{
-      .losses = teacher.losses(all, divergence), .kl = ordered_sum(divergence), .by_logits = {}};
-  if (gradients == nullptr) return result;
-  at::Tensor factors = at::full_like(divergence, gradients->scale);
-  if (gradients->factors.defined()) {
-    factors.mul_(gradients->factors.narrow(0, begin, count).unsqueeze(1));
-  }
-  result.by_logits = scores.by_logits(all, teacher.derivatives(all, factors));
-  return result;
-}
-
 std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in,
                                       const MicroBatch& batch, const at::Tensor& trained,
-                                      Gradients* gradients, DistillSums& sums) const {
+                                      Gradients* gradients, LossSum& sums) const {
   const at::NoGradGuard no_grad;
   const bool wanted = gradients != nullptr;
-  const bool scaled = wanted && gradients->factors.defined();
   const bool scored = wanted && gradients->scored;
   const int64_t chunk =
       head_chunk_positions(vocabulary_, on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
@@ -222,25 +164,13 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
     if (batch.hits != nullptr) batch.hits->compare(logits, targets);
-    if (distill_) {
-      Distilled part = distil(batch, begin, targets, std::move(logits), gradients);
-      losses.push_back(part.losses);
-      sums += {.tokens = length, .kl = part.kl};
-      if (wanted) {
-        chunk_gradients(parameters, x, normed,
-                        rule_.by_product(std::move(part.by_logits), std::move(bent), x), lora, rows,
-                        *gradients);
-      }
-      continue;
-    }
-    at::Tensor factors;
-    if (scaled) factors = gradients->factors.narrow(0, begin, length);
-    const at::Tensor part =
-        fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted, factors);
-    if (!scored) losses.push_back(part);
+    HeadPart part = scores_->whole(batch, begin, targets, std::move(logits),
+                                   wanted ? &gradients->scale : nullptr, sums);
+    if (!scored) losses.push_back(part.losses);
     if (!wanted) continue;
-    chunk_gradients(parameters, x, normed, rule_.by_product(std::move(logits), std::move(bent), x),
-                    lora, rows, *gradients);
+    chunk_gradients(parameters, x, normed,
+                    rule_.by_product(std::move(part.by_logits), std::move(bent), x), lora, rows,
+                    *gradients);
   }
   return losses;
 }
@@ -249,13 +179,11 @@ LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
   const at::Tensor trained = trained_positions(batch.targets);
   Result result;
-  DistillSums sums;
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr, sums);
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr, result);
   if (scores_first(batch)) {
     apply_loss(batch, trained, joined(losses), result);
   } else {
     sum_losses(losses, trained, batch, result);
-    result.add(sums);
   }
   return result;
 }
@@ -265,16 +193,15 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
                                               bool want_grad_in, GradientSink& sink) const {
   Result result;
   const at::Tensor trained = trained_positions(batch.targets);
-  Gradients gradients{.scale = scale, .sink = &sink};
-  DistillSums distilled;
+  Gradients gradients{.scale = {.scale = scale}, .sink = &sink};
   if (scores_first(batch)) {
     // The gradient of a position depends on all of its document and of the other answer's, so the
     // log-probabilities come first, and the logits exist a second time for gradients.
-    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, distilled));
-    gradients.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
+    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result));
+    gradients.scale.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
     gradients.scored = true;
   } else if (const at::Tensor weights = weights_of(batch.all_columns()); weights.defined()) {
-    gradients.factors = weights.to(in.at(0).device());
+    gradients.scale.factors = weights.to(in.at(0).device());
   }
   if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
   const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
@@ -287,11 +214,8 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   }
   const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);
   if (magnitude_index >= 0) gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients, distilled);
-  if (!scores_first(batch)) {
-    sum_losses(losses, trained, batch, result);
-    result.add(distilled);
-  }
+  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients, result);
+  if (!scores_first(batch)) sum_losses(losses, trained, batch, result);
   if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
   if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
   if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);

@@ -6,39 +6,18 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/decoder/decoder_units.h"
+#include "model/decoder/head_scores.h"
 #include "model/families/arch_spec.h"
-#include "model/losses/distill_loss.h"
 #include "model/units/adapted_product.h"
 #include "model/units/unit.h"
 
 namespace longshore {
-
-// head_math: what a whole head and its pieces share: scores from hidden states, trained positions,
-// sums. Pure functions over tensors; compute thread only.
-
-inline constexpr int64_t kNotTrained = -100;
-
-// Returns int64 [N]. HOST WAIT, on a GPU: the number decides how many chunks are issued. It takes
-// about 20 us per micro-batch and piece of the head, next to products of milliseconds.
-at::Tensor trained_positions(const at::Tensor& targets);
-
-// Returns whether the batch's loss is made from log-probabilities that are computed first.
-bool scores_first(const MicroBatch& batch);
-
-// Applies the batch's loss to the positions' losses, fp32 [trained]; returns what Loss::apply does.
-at::Tensor apply_loss(const MicroBatch& batch, const at::Tensor& trained, const at::Tensor& losses,
-                      LossUnit::Result& result);
-
-// Returns what the loss of distillation adds to the signature of a head; empty without it.
-std::string signature_of(const std::optional<DistillOptions>& distill);
-// Returns the bytes of a token's scores that it needs on a GPU at one position; 0 without it.
-Bytes gpu_bytes_of(const std::optional<DistillOptions>& distill);
 
 // Turns products with the head's rows into scores: divides them and caps them.
 class LogitRule {
@@ -63,19 +42,6 @@ class LogitRule {
   double cap_;
 };
 
-// The number of positions whose logits exist at one time. It depends only on device and vocabulary,
-// so bits do not depend on memory. The CPU takes at most 2^24 logits (64 MiB in fp32), but at least
-// 64 positions, because every chunk reads the head's matrix and adds to its gradient. On a GPU a
-// chunk's cost is memory traffic: the matrix (2 bytes, twice) and its gradient (4 bytes, read and
-// written) are 12 bytes per element for 6 operations per position. 1,024 positions give 512
-// operations per byte, above the balance of an H200 (206) and an H100 (295); the CPU's 130 for
-// Llama 3 would give 65.
-constexpr int64_t head_chunk_positions(int64_t vocabulary, DeviceKind device) {
-  if (device == DeviceKind::kCuda) return 1024;
-  const int64_t fitting = (int64_t{1} << 24) / vocabulary;
-  return fitting < 64 ? 64 : (fitting > 1024 ? 1024 : fitting);
-}
-
 class HeadUnit : public LossUnit {
  public:
   HeadUnit(const ArchSpec& arch, bool tied);
@@ -95,20 +61,15 @@ class HeadUnit : public LossUnit {
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const Lora& lora, const at::Tensor& rows,
                        Gradients& gradients) const;
-  struct Distilled;
-  // Computes the loss of distillation of a chunk. Overwrites the logits.
-  Distilled distil(const MicroBatch& batch, int64_t begin, const at::Tensor& targets,
-                   at::Tensor logits, const Gradients* gradients) const;
   // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
-  // the losses were computed before, nothing is returned. Adds to `sums` with distillation.
+  // the losses were computed before, nothing is returned. Adds the loss's own sums to `sums`.
   std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                              const at::Tensor& trained, Gradients* gradients,
-                              DistillSums& sums) const;
+                              const at::Tensor& trained, Gradients* gradients, LossSum& sums) const;
 
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
-  std::optional<DistillOptions> distill_;
+  std::unique_ptr<const HeadScores> scores_;
   int64_t vocabulary_;
   ModuleIndex index_;
   bool drops_;          // the adapter's input

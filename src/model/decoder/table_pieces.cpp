@@ -1,11 +1,9 @@
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
-#include "device/gpu_tensors.h"
 #include "model/decoder/decoder_units.h"
 #include "model/decoder/head_unit.h"
 #include "model/ops/fused_ops.h"
@@ -24,36 +22,11 @@ namespace {
 // instead ([Note: distillation]). Gradients of x are computed and summed in fp32: rounded to bf16
 // in each piece, gradients of small models were up to 1.3 times as far from fp32 as a whole head's.
 
-constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // indices into a head's carry
-
 // Returns left x right in fp32: the caller sums such products.
 at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
   add_wide_product(sum, left, right);
   return sum;
-}
-
-// Calls work(positions, begin) for each chunk of trained positions of a piece of the head, of which
-// `begin` is the first.
-template <typename Work>
-void for_each_chunk(const TableRows& rows, const MicroBatch& batch, const Work& work) {
-  const int64_t chunk = head_chunk_positions(
-      rows.count, on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
-  const at::Tensor positions = trained_positions(batch.targets);
-  const int64_t count = positions.size(0);
-  for (int64_t begin = 0; begin < count; begin += chunk) {
-    work(positions.narrow(0, begin, std::min(chunk, count - begin)), begin);
-  }
-}
-
-// Returns the carry's sums of distillation at some positions.
-DistillState state_at(const Carry& carry, const at::Tensor& rows) {
-  return {carry.at(kLog).index_select(0, rows), carry.at(kTarget).index_select(0, rows)};
-}
-
-void put_state(const DistillState& state, const at::Tensor& rows, Carry& carry) {
-  copy_rows(carry[kLog], rows, state.logs);
-  copy_rows(carry[kTarget], rows, state.sums);
 }
 
 // Adds the rows of its tokens to the carry; other positions stay. The last piece adds learned
@@ -119,7 +92,7 @@ class HeadRows {
         norm_kind_(arch.final_norm_kind()),
         norm_eps_(arch.norm_eps),
         rule_(arch),
-        distill_(arch.distill),
+        scores_(make_head_scores(arch)),
         index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
                              : std::vector<ModuleParameter>()),
         table_index_(rows.begins()
@@ -127,80 +100,58 @@ class HeadRows {
                          : 0) {}
   UnitTraits traits(const UnitUse& use) const {
     const Bytes of_logit = width_of(use.compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32) +
-                           gpu_bytes_of(distill_);
+                           scores_->gpu_bytes();
     return {.signature = std::string("head piece") + (rows_.begins() ? " first " : " ") +
                          std::to_string(static_cast<int>(norm_kind_)) + " " +
                          std::to_string(rows_.count) + (rule_.divides() ? " divided" : "") +
-                         (rule_.caps() ? " capped" : "") + signature_of(distill_),
+                         (rule_.caps() ? " capped" : "") + scores_->signature(),
             .documents = {use.longest_document},
             .positions_at_once = head_chunk_positions(rows_.count, use.device),
-            .teacher_tokens = distill_ ? distill_->top_k : 0,
+            .teacher_tokens = scores_->teacher_tokens(),
             .gpu_bytes_of_position = rows_.count * of_logit};
   }
-  const TableRows& table_rows() const { return rows_; }
-  // The settings of distillation, whose sums the carry has then; empty with other losses.
-  const std::optional<DistillOptions>& distill() const { return distill_; }
   // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const {
     if (!rows_.begins()) return in;
     const at::Tensor& hidden = in.at(0);
     const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
-    if (distill_) {
-      DistillState none = DistillState::before(hidden.size(0), fp32);
-      return {none.logs, none.sums, norm(parameters, hidden)};
-    }
-    return {at::full({hidden.size(0), 1}, -std::numeric_limits<float>::infinity(), fp32),
-            at::zeros({hidden.size(0), 1}, fp32), norm(parameters, hidden)};
+    Carry carry = scores_->before(hidden.size(0), fp32);
+    carry.push_back(norm(parameters, hidden));
+    return carry;
   }
-  // Adds the piece's rows to the log-sum-exp and the target's score.
+  // Adds the piece's rows to the carry's sums.
   void add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
-    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
-      Chunk chunk = chunk_of(parameters, carry, batch, rows);
+    for_each_chunk(rows_, batch, [&](const HeadPlace& place) {
+      HeadChunk chunk = chunk_of(parameters, carry, place);
       if (batch.hits != nullptr) {
-        batch.hits->note_piece(chunk.scores, rows, batch.targets.size(0), rows_.first);
+        batch.hits->note_piece(chunk.scores, place.rows, batch.targets.size(0), rows_.first);
       }
-      if (distill_) {
-        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0),
-                                   rows.device());
-        const DistillScores scores(&teacher, std::move(chunk.scores), rows_.first,
-                                   batch.targets.index_select(0, rows));
-        put_state(scores.after(state_at(carry, rows)), rows, carry);
-        return;
-      }
-      const at::Tensor of_target = chunk.scores.gather(1, chunk.targets);
-      const at::Tensor target = carry[kTarget].index_select(0, rows);
-      copy_rows(carry[kLog], rows, chunk.after);
-      copy_rows(carry[kTarget], rows, at::where(chunk.inside, of_target, target));
+      scores_->add(chunk, place, carry);
     });
+  }
+  // Computes the loss of the last piece; `grad_out`, unless it is null, becomes the gradient of
+  // scale * loss by the carry after the piece's rows.
+  LossUnit::Result finish(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                          double scale, Carry* grad_out) const {
+    const auto pieces = [&] {
+      Carry carry = in;
+      for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+      add_rows(parameters, carry, batch);
+      return carry;
+    };
+    return scores_->finish(batch, rows_, pieces, scale, grad_out);
   }
   // Turns the gradient of the carry after the rows into that before; adds to x's in place.
   Carry rows_backward(UnitParameters parameters, const Carry& before, const MicroBatch& batch,
                       const Carry& grad_out, GradientSink& sink) const {
     Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
-    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t begin) {
-      Chunk chunk = chunk_of(parameters, before, batch, rows);
-      at::Tensor by_scores = std::move(chunk.scores);
-      if (distill_) {
-        const TeacherChunk teacher(*distill_, batch.all_columns(), begin, rows.size(0),
-                                   rows.device());
-        DistillScores scores(&teacher, std::move(by_scores), rows_.first,
-                             batch.targets.index_select(0, rows));
-        const DistillState earlier = state_at(before, rows), by_after = state_at(grad_out, rows);
-        const DistillState after = scores.after(earlier);
-        copy_rows(grad[kLog], rows, chained(earlier, after, by_after).logs);
-        by_scores = scores.by_logits(after, by_after);
-      } else {
-        const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
-        copy_rows(grad[kLog], rows, (chunk.before - chunk.after).exp_().mul_(by_after));
-        by_scores.sub_(chunk.after).exp_().mul_(by_after);
-        const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
-        add_in_rows(by_scores, chunk.targets,
-                    at::where(chunk.inside, by_target, at::zeros_like(by_target)));
-      }
+    for_each_chunk(rows_, batch, [&](const HeadPlace& place) {
+      HeadChunk chunk = chunk_of(parameters, before, place);
+      at::Tensor by_scores = scores_->by_scores(chunk, place, before, grad_out, grad);
       const at::Tensor by_product =
           rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
       if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
-      add_to_rows(grad[kHidden], rows, wide_product(by_product, table(parameters)));
+      add_to_rows(grad[kHidden], place.rows, wide_product(by_product, table(parameters)));
     });
     return grad;
   }
@@ -217,7 +168,8 @@ class HeadRows {
     if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
     if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
     at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
-    for_each_chunk(rows_, batch, [&](const at::Tensor& rows, int64_t) {
+    for_each_chunk(rows_, batch, [&](const HeadPlace& place) {
+      const at::Tensor& rows = place.rows;
       const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
       copy_rows(grad_in, rows,
                 fused::norm_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
@@ -242,20 +194,10 @@ class HeadRows {
     return normalise(x, index_.weight(parameters, Module::kFinalNorm),
                      index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
   }
-  // The piece's scores at `rows`, and the targets that lie in the piece.
-  // Bytes of logits, and in fp32 of scores, their exponentials and, with a cap, the tanh.
-  struct Chunk {
-    at::Tensor x;              // [N, hidden]
-    at::Tensor scores;         // fp32 [N, count]
-    at::Tensor bent;           // LogitRule::bend(), if scores are capped
-    at::Tensor inside;         // bool [N, 1]: the target is in the piece
-    at::Tensor targets;        // int64 [N, 1]: the target's row in the piece
-    at::Tensor before, after;  // fp32 [N, 1]: log-sum-exp before and after the piece
-  };
-  Chunk chunk_of(UnitParameters parameters, const Carry& carry, const MicroBatch& batch,
-                 const at::Tensor& rows) const {
-    Chunk chunk;
-    chunk.x = carry.at(kHidden).index_select(0, rows);
+  // Returns the piece's scores at a place.
+  HeadChunk chunk_of(UnitParameters parameters, const Carry& carry, const HeadPlace& place) const {
+    HeadChunk chunk;
+    chunk.x = carry.at(kHidden).index_select(0, place.rows);
     at::Tensor logits = rule_.project(chunk.x, table(parameters));
     if (rule_.caps()) {
       chunk.bent = rule_.bend(logits);
@@ -264,12 +206,7 @@ class HeadRows {
     } else {
       chunk.scores = logits.to(at::kFloat);
     }
-    if (distill_) return chunk;
-    const auto [inside, local] = find_rows(batch.targets.index_select(0, rows), rows_);
-    chunk.inside = inside.unsqueeze(1);
-    chunk.targets = local.unsqueeze(1);
-    chunk.before = carry.at(kLog).index_select(0, rows);
-    chunk.after = at::logaddexp(chunk.before, at::logsumexp(chunk.scores, 1, /*keepdim=*/true));
+    scores_->complete(chunk, place, carry);
     return chunk;
   }
 
@@ -277,7 +214,7 @@ class HeadRows {
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
-  std::optional<DistillOptions> distill_;
+  std::unique_ptr<const HeadScores> scores_;
   ModuleIndex index_;    // of the final norm, in the first piece
   int32_t table_index_;  // after the norm: owned or tied
 };
@@ -324,9 +261,7 @@ class HeadLoss : public LossUnit {
   LossUnit::Result loss(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const override {
     const at::NoGradGuard no_grad;
-    if (rows_.distill()) return distil(parameters, in, batch, 1.0, nullptr);
-    at::Tensor factors;
-    return score(parameters, in, batch, trained_positions(batch.targets), factors);
+    return rows_.finish(parameters, in, batch, 1.0, nullptr);
   }
   LossUnit::Result loss_and_gradients(UnitParameters parameters, const Carry& in,
                                       const MicroBatch& batch, double scale, bool want_grad_in,
@@ -335,16 +270,7 @@ class HeadLoss : public LossUnit {
     const auto fp32 = in.at(kHidden).options().dtype(at::kFloat).requires_grad(false);
     Carry grad_out = {at::zeros(in.at(kLog).sizes(), fp32), at::zeros(in.at(kTarget).sizes(), fp32),
                       at::zeros(in.at(kHidden).sizes(), fp32)};
-    Result result;
-    if (rows_.distill()) {
-      result = distil(parameters, in, batch, scale, &grad_out);
-    } else {
-      const at::Tensor trained = trained_positions(batch.targets);
-      at::Tensor factors;
-      result = score(parameters, in, batch, trained, factors);
-      copy_rows(grad_out[kLog], trained, factors.mul_(scale).unsqueeze(1));
-      grad_out[kTarget] = grad_out[kLog].neg();
-    }
+    Result result = rows_.finish(parameters, in, batch, scale, &grad_out);
     Carry grad = rows_.rows_backward(parameters, in, batch, grad_out, sink);
     if (want_grad_in) result.grad_in = std::move(grad);
     return result;
@@ -355,55 +281,6 @@ class HeadLoss : public LossUnit {
   }
 
  private:
-  // Computes the loss; `factors` (fp32 [trained]) become those of the positions' losses in it.
-  LossUnit::Result score(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                         const at::Tensor& trained, at::Tensor& factors) const {
-    Carry carry = in;
-    for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
-    rows_.add_rows(parameters, carry, batch);
-    if (batch.hits != nullptr) batch.hits->compare_pieces(trained, batch.targets);
-    const at::Tensor losses = (carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1});
-    Result result;
-    factors = apply_loss(batch, trained, losses, result).to(losses.device());
-    return result;
-  }
-  // Computes the loss of distillation; `grad_out`, unless it is null, becomes its gradient by the
-  // carry after the piece's rows.
-  LossUnit::Result distil(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                          double scale, Carry* grad_out) const {
-    Carry carry = in;
-    for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
-    rows_.add_rows(parameters, carry, batch);
-    if (batch.hits != nullptr) {
-      batch.hits->compare_pieces(trained_positions(batch.targets), batch.targets);
-    }
-    Result result;
-    DistillSums sums;
-    const at::Tensor weights = weights_of(batch.all_columns());
-    for_each_chunk(rows_.table_rows(), batch, [&](const at::Tensor& rows, int64_t begin) {
-      const int64_t count = rows.size(0);
-      const TeacherChunk teacher(*rows_.distill(), batch.all_columns(), begin, count,
-                                 rows.device());
-      const DistillState all = state_at(carry, rows);
-      const at::Tensor divergence = teacher.divergences(all);
-      const at::Tensor losses = teacher.losses(all, divergence);
-      std::span<const float> some = batch.column(kWeightColumn);
-      if (!some.empty())
-        some = some.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-      // HOST WAIT, on a GPU: these sums are the step's results.
-      result.loss += ordered_sum(losses, some);
-      result.trained += count;
-      sums += {.tokens = count, .kl = ordered_sum(divergence)};
-      if (grad_out == nullptr) return;
-      at::Tensor factors = at::full_like(divergence, scale);
-      if (weights.defined()) {
-        factors.mul_(weights.narrow(0, begin, count).unsqueeze(1).to(rows.device()));
-      }
-      put_state(teacher.derivatives(all, factors), rows, *grad_out);
-    });
-    result.add(sums);
-    return result;
-  }
   HeadRows rows_;
 };
 
