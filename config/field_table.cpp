@@ -209,8 +209,9 @@ Section optimizer_section() {
   Rows rows(&section, &RunConfig::optimizer);
   rows.choice<Optimizer::Name>("name", &Optimizer::name, {{"adamw", Optimizer::Name::kAdamW}},
                                {.description = "AdamW with decoupled weight decay"});
-  rows.add("lr", KeyType::kReal, &Optimizer::lr,
-           {.description = "peak learning rate of the schedule", .bounds = at_least(0)});
+  rows.add(
+      "lr", KeyType::kReal, &Optimizer::lr,
+      {.description = "peak learning rate of the schedule, at most 1e38", .bounds = at_least(0)});
   rows.add("betas", KeyType::kRealPair, &Optimizer::betas,
            {.description = "decay rates of the first and the second moment",
             .bounds = {.min = 0, .max = 1, .max_excluded = true}});
@@ -219,7 +220,7 @@ Section optimizer_section() {
       {.description = "term added to the square root of the second moment", .bounds = above(0)});
   rows.add("weight_decay", KeyType::kReal, &Optimizer::weight_decay,
            {.description = "weight decay: each step subtracts this fraction of the weight, times "
-                           "the learning rate",
+                           "the learning rate; the product of the two is at most 1e38",
             .bounds = at_least(0)});
   rows.choice<DecayRule>(
       "decay", &Optimizer::decay, {{"matrices", DecayRule::kMatrices}, {"all", DecayRule::kAll}},

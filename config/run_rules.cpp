@@ -39,6 +39,7 @@ class Rules {
     check_schedule();
     check_eval();
     check_groups();
+    check_updates();
     check_nvme();
     check_packed();
     check_files();
@@ -201,6 +202,25 @@ class Rules {
     if (!usable({"data.weights", "data.train"}) || config_.data.weights.empty()) return;
     report_if(config_.data.weights.size() != config_.data.train.size(), "data.weights",
               "data.train", "needs one number for each file, but", "");
+  }
+
+  // One update with larger numbers makes weights infinite before a loss can show it.
+  void check_updates() {
+    if (!usable({"optimizer.lr", "optimizer.weight_decay", "optimizer.groups"})) return;
+    const OptimizerSection& optimizer = config_.optimizer;
+    const auto leaves_fp32 = [](double lr, double decay) {
+      return std::max(lr, lr * decay) > 1e38;
+    };
+    const auto group_leaves = [&](const ParameterGroup& group) {
+      return leaves_fp32(group.lr.value_or(optimizer.lr),
+                         group.weight_decay.value_or(optimizer.weight_decay));
+    };
+    const char* const limit =
+        ": a learning rate, and its product with the weight decay, may be at most 1e38";
+    const bool whole = leaves_fp32(optimizer.lr, optimizer.weight_decay);
+    report_if(whole, "optimizer.lr", "optimizer.weight_decay", "leaves fp32 with", limit);
+    report_if(!whole && std::ranges::any_of(optimizer.groups, group_leaves), "optimizer.groups",
+              "optimizer.lr", "leaves fp32 with", limit);
   }
 
   // A group's learning rate is relative to optimizer.lr.

@@ -33,6 +33,9 @@ TEST_F(ParameterGroups, SayWhatIsWrong) {
       {"groups = [{ parameters = [\"a\"], lr = -1.0 }]", "lr: must be at least 0"},
       {"groups = [{ parameters = [\"a\"], lr = \"1\" }]", "lr: expected a number"},
       {"groups = [{ parameters = [\"a\"], weigth_decay = 0.0 }]", "did you mean 'weight_decay'?"},
+      {"groups = [{ parameters = [\"a\"], lr = 1e308 }]", "leaves fp32 with optimizer.lr"},
+      {"lr = 1e30\ngroups = [{ parameters = [\"a\"], weight_decay = 1e9 }]",
+       "its product with the weight decay, may be at most 1e38"},
       {"lr = 0.0\ngroups = [{ parameters = [\"a\"], lr = 1.0 }]", "are relative to optimizer.lr"},
   };
   for (const auto& [text, problem] : mistakes) {

@@ -165,6 +165,13 @@ TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
       {"[fsdp]\nprefetch = 9", "run.toml:2:12: fsdp.prefetch = 9: must be from 0 to 8"},
       {"[train]\nmicro_batch = 0", "run.toml:2:15: train.micro_batch = 0: must be from 1 to 65536"},
       {"[optimizer]\nlr = -1e-5", "run.toml:2:6: optimizer.lr = -1e-5: must be at least 0"},
+      {"[optimizer]\nlr = 1e308",
+       "run.toml:2:6: optimizer.lr = 1e+308 leaves fp32 with optimizer.weight_decay = 0.0 "
+       "(default): a learning rate, and its product with the weight decay, may be at most 1e38"},
+      {"[optimizer]\nlr = 1e-3\nweight_decay = 1e300",
+       "run.toml:2:6: optimizer.lr = 0.001 leaves fp32 with optimizer.weight_decay = 1e+300 "
+       "(run.toml:3:16): a learning rate, and its product with the weight decay, may be at most "
+       "1e38"},
       {"[optimizer]\nlr = nan",
        "run.toml:2:6: optimizer.lr: expected a finite real, found the "
        "real nan"},
