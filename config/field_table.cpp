@@ -114,7 +114,10 @@ Section train_section() {
       {.description = "gradient clipping: maximum global norm of the gradients; 0: no clipping",
        .bounds = at_least(0)});
   rows.add("freeze", KeyType::kStrings, &TrainSection::freeze,
-           {.description = "globs of parameter names to freeze: no gradient, no optimizer state"});
+           {.description =
+                "globs of parameter names to freeze: no gradient, no optimizer state. A glob after "
+                "! is trained all the same: [\"*\", \"!model.layers.3?.*\"] trains layers 30 to "
+                "39 alone"});
   rows.add("router_aux_loss", KeyType::kReal, &TrainSection::router_aux_loss,
            {.description =
                 "coefficient of the loss that balances tokens over experts; 0: none; \"auto\": "

@@ -225,6 +225,30 @@ TEST(Freeze, MarksWhatAGlobMatches) {
   EXPECT_FALSE(model.units[2].parameters[0].frozen);
 }
 
+// A glob after "!" is trained all the same: the last one that matches decides, for each name.
+TEST(Freeze, LeavesOutWhatAGlobAfterAnExclamationMarkMatches) {
+  ModelSpec model = make_model_spec(llama(false), {});
+  freeze_parameters(model, std::vector<std::string>{"*", "!model.layers.1.*", "*.layers.1.mlp.*"},
+                    "run.toml:3:1");
+  EXPECT_TRUE(model.units[0].parameters[0].frozen);
+  EXPECT_TRUE(model.units[1].parameters[0].frozen);
+  EXPECT_FALSE(model.units[2].parameters[0].frozen);
+  EXPECT_TRUE(model.units[2].parameters.back().frozen);
+  for (const std::vector<std::string>& globs :
+       {std::vector<std::string>{"!model.layers.1.*"}, {"*.mlp.*", "!*.embed_tokens.*"}}) {
+    ModelSpec other = make_model_spec(llama(false), {});
+    try {
+      freeze_parameters(other, globs, "train.freeze");
+      FAIL() << "not refused: " << globs.back();
+    } catch (const ConfigError& error) {
+      EXPECT_TRUE(error.problems().at(0).starts_with(
+          "train.freeze: '" + globs.back() +
+          "' matches no parameter that a glob before it freezes; names look like"))
+          << error.what();
+    }
+  }
+}
+
 // Globs that match nothing are refused.
 TEST(Freeze, RefusesGlobsThatMatchNothing) {
   ModelSpec model = make_model_spec(llama(false), {});

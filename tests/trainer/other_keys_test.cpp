@@ -437,7 +437,7 @@ TEST_F(OtherKeysOneByOne, AreWrittenWhereTheRunFileCanSayThem) {
   EXPECT_EQ(config_of(full + ends).train.freeze,
             (std::vector<std::string>{"model.norm.*", "model.layers.*"}));
   EXPECT_TRUE(
-      has(refusal_of(full + "unfrozen_parameters: [model.layers.3.mlp]\n"), "--train.freeze="));
+      has(refusal_of(full + "unfrozen_parameters: [model.layers.(3|4).mlp]\n"), "--train.freeze="));
   EXPECT_TRUE(has(
       why(converted(std::string(kFactory) + "default_system: Be kind.\n").left, "default_system"),
       "give the rows a system message"));
@@ -445,6 +445,33 @@ TEST_F(OtherKeysOneByOne, AreWrittenWhereTheRunFileCanSayThem) {
                   "chat template writes the tools"));
   EXPECT_EQ(config_of(axolotl + "rl: dpo\nlora_dropout: 0.05\n").adapter.dropout, 0.0)
       << "DPO's trainers disable dropout";
+}
+
+// Goal: patterns of what is trained become globs of the same names, or are refused by name.
+TEST_F(OtherKeysOneByOne, PatternsOfTrainedParametersBecomeGlobs) {
+  const std::string full = "base_model: m\ndatasets: [{path: own.jsonl}]\nunfrozen_parameters: ";
+  const std::pair<const char*, const char*> same[] = {
+      {"model.layers.3.mlp", "!model.layers.3.mlp*"},
+      {"'model.layers.1[0-9]'", "!model.layers.1[0-9]*"},
+      {"'model.layers.1[0-9].*'", "!model.layers.1[0-9]*"},
+      {"'model.layers.2[0-9]+.block_sparse_moe.gate'",
+       "!model.layers.2[0-9].block_sparse_moe.gate*"},
+      {"'model.layers.1[0-9]+'", "!model.layers.1[0-9]*"},
+      {"'^model.layers.+.mlp.up_proj.weight$'", "!model.layers?*.mlp.up_proj.weight"},
+  };
+  for (const auto& [pattern, glob] : same) {
+    EXPECT_EQ(config_of(full + "[" + pattern + "]\n").train.freeze,
+              (std::vector<std::string>{"*", glob}))
+        << pattern;
+  }
+  EXPECT_EQ(config_of(full + "[^lm_head.weight$, 'model.layers.3[01].']\n").train.freeze,
+            (std::vector<std::string>{"*", "!lm_head.weight", "!model.layers.3[01].*"}));
+  for (const std::string pattern :
+       {"^model.embed_tokens.weight$[:32000]", "model.layers.[12]", "model.layers.1[0-9]+.mlp",
+        "model.layers.(10|11)", "model.layers.[^1]", "layers.*mlp", "[0-9", "^$", "a[b-z]+$"}) {
+    const std::string refusal = refusal_of(full + "['" + pattern + "']\n");
+    EXPECT_TRUE(has(refusal, "\"" + pattern + "\" says what no glob can")) << refusal;
+  }
 }
 
 // Goal: options of a schedule are used or named.

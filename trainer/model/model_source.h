@@ -96,9 +96,8 @@ class ModelSource {
   // Returns the dtype in which the files store each frozen parameter that is not packed, by name.
   std::map<std::string, DType> frozen_dtypes() const;
   // Reads values [begin, begin + out.size()) of a parameter at the start; those of packed ones as
-  // the model computes with them. The values of a new
-  // magnitude are norms, for which it reads the outputs' weights, in pieces; where a stored matrix
-  // has outputs as columns, all of it.
+  // the model computes with them. The values of a new magnitude are norms, for which it reads the
+  // outputs' weights, in pieces; where a stored matrix has outputs as columns, all of it.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
   // Reads bytes of a packed parameter as the tiers hold it.
   void read_packed(const std::string& name, Bytes begin, std::span<std::byte> out) const;

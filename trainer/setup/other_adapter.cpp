@@ -1,6 +1,8 @@
 // The adapters that a file of Axolotl, LLaMA-Factory or TRL asks for, the base below them, and what
 // is trained without them.
 #include <algorithm>
+#include <cctype>
+#include <optional>
 #include <utility>
 
 #include "base/texts.h"
@@ -16,6 +18,62 @@ constexpr const char* kTwice =
 constexpr const char* kNoAdapter = "it has no effect without adapters";
 constexpr const char* kUnpacked = "it has no effect without a base in 4 bits";
 constexpr const char* kInFull = "Longshore trains a model in full, or adapters of LoRA and DoRA";
+
+// Returns the end of the class of letters and digits that begins `pattern`, "[0-9]", which a glob
+// writes in the same way; 0 if it is none.
+size_t end_of_class(std::string_view pattern) {
+  const size_t end = pattern.find(']');
+  if (!pattern.starts_with('[') || end == std::string_view::npos || end < 2) return 0;
+  const bool is_plain = std::ranges::all_of(pattern.substr(1, end - 1), [](unsigned char one) {
+    return std::isalnum(one) != 0 || one == '-';
+  });
+  return is_plain ? end + 1 : 0;
+}
+
+// Returns whether a second digit of a layer's number follows: no model has 200 layers, so "2[0-9]+"
+// is "2[0-9]".
+bool is_in_tens(std::string_view before) {
+  return before.size() > 1 && before.back() >= '2' && before.back() <= '9' &&
+         before[before.size() - 2] == '.';
+}
+
+// Returns the glob that matches the names that a pattern of Axolotl's does: a regular expression
+// for the beginning of a name, in which "." is itself, but ".+" is any text. Returns nullopt for
+// rows of a parameter ("weight$[:32000]") and for what a glob cannot say.
+std::optional<std::string> glob_of_pattern(std::string_view pattern) {
+  if (pattern.starts_with('^')) pattern.remove_prefix(1);
+  const bool whole = pattern.ends_with('$');
+  if (whole) pattern.remove_suffix(1);
+  const size_t last = std::min(pattern.rfind('['), pattern.size());
+  const bool has_rows = !whole && last < pattern.size() &&
+                        pattern.find_first_not_of("0123456789:", last + 1) == pattern.size() - 1;
+  if (pattern.empty() || has_rows) return std::nullopt;
+  // ".*" is any number of dots there, so at the end of a beginning it changes nothing.
+  if (!whole && pattern.ends_with(".*")) pattern.remove_suffix(2);
+  std::string glob;
+  for (std::string_view rest = pattern; !rest.empty();) {
+    const auto c = static_cast<unsigned char>(rest.front());
+    if (rest.starts_with(".+")) {
+      glob += "?*";
+      rest.remove_prefix(2);
+    } else if (const size_t end = end_of_class(rest); end > 0) {
+      const std::string_view one = rest.substr(0, end);
+      rest.remove_prefix(end);
+      if (rest.starts_with('+')) {
+        const bool is_last = !whole && rest.size() == 1;
+        if (!is_last && !(one == "[0-9]" && is_in_tens(glob))) return std::nullopt;
+        rest.remove_prefix(1);
+      }
+      glob += one;
+    } else if (std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-') {
+      glob += rest.front();
+      rest.remove_prefix(1);
+    } else {
+      return std::nullopt;
+    }
+  }
+  return whole ? glob : glob + "*";
+}
 
 class AdapterReader {
  public:
@@ -49,8 +107,8 @@ class AdapterReader {
     if (type == nullptr || *type == "lora") return true;
     if (*type == "freeze") {
       in_.refuse("finetuning_type = freeze",
-                 "train.freeze names what is frozen, not what is trained; give it with "
-                 "--train.freeze='[\"model.layers.0.*\", ...]'",
+                 "train.freeze names what is frozen, and after ! what is trained; give it with "
+                 "--train.freeze='[\"*\", \"!model.layers.3?.*\", ...]'",
                  "train.freeze");
     } else if (*type != "full") {
       in_.refuse("finetuning_type = " + printable(type->dump(), 40), kInFull, "adapter.kind");
@@ -218,8 +276,7 @@ class AdapterReader {
     if (!groups.empty()) in_.set("optimizer.groups", "[" + joined(groups, ", ") + "]");
   }
 
-  // Axolotl's unfrozen_parameters name what is trained by regular expressions. Embedding, last norm
-  // and head can be told apart without the model; its layers and their modules cannot.
+  // Axolotl's unfrozen_parameters name what is trained by regular expressions.
   void read_frozen() {
     const std::vector<std::string> patterns = in_.list("unfrozen_parameters");
     if (patterns.empty()) return;
@@ -229,25 +286,31 @@ class AdapterReader {
                       "trained as well",
                       "adapter.train");
     }
-    std::vector<std::string> frozen = {"model.embed_tokens.*", "model.norm.*", "lm_head.*"};
-    bool known = true;
-    for (std::string name : patterns) {
-      if (name.starts_with('^')) name.erase(0, 1);
-      if (name.ends_with('$')) name.pop_back();
-      if (name.ends_with(".weight")) name.resize(name.size() - std::string(".weight").size());
-      const size_t left = frozen.size();
-      std::erase(frozen, name + ".*");
-      known = known && frozen.size() < left;
+    std::vector<std::string> parts = {"model.embed_tokens", "model.norm", "lm_head"};
+    std::vector<std::string> globs = {"*"};
+    bool are_parts = true;
+    for (const std::string& pattern : patterns) {
+      const std::optional<std::string> glob = glob_of_pattern(pattern);
+      if (!glob) {
+        return in_.refuse("unfrozen_parameters",
+                          "\"" + printable(pattern, 60) +
+                              "\" says what no glob can; give what is trained with "
+                              "--train.freeze='[\"*\", \"!model.layers.3?.*\", ...]'",
+                          "train.freeze");
+      }
+      globs.push_back("!" + *glob);
+      const size_t left = parts.size();
+      std::erase_if(parts, [&](const std::string& part) {
+        return *glob == part + ".weight" || *glob == part + ".weight*" || *glob == part + "*";
+      });
+      are_parts = are_parts && parts.size() < left;
     }
-    if (known) {
-      frozen.emplace_back("model.layers.*");
-      in_.set("train.freeze", toml_list(frozen));
-    } else {
-      in_.refuse("unfrozen_parameters",
-                 "it names what is trained, and train.freeze what is frozen; give all others with "
-                 "--train.freeze='[\"model.layers.0.*\", ...]'",
-                 "train.freeze");
+    if (are_parts) {
+      globs.clear();
+      for (const std::string& part : parts) globs.push_back(part + ".*");
+      globs.emplace_back("model.layers.*");
     }
+    in_.set("train.freeze", toml_list(globs));
   }
 
   const Json& file_;

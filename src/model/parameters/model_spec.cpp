@@ -343,20 +343,26 @@ bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
 
 void freeze_parameters(ModelSpec& model, std::span<const std::string> globs,
                        const std::string& where) {
-  std::vector<std::string> problems;
-  for (const std::string& glob : globs) {
-    bool found = false;
-    for (UnitSpec& unit : model.units) {
-      for (ParamSpec& parameter : unit.parameters) {
-        if (!glob_matches(glob, parameter.name)) continue;
-        parameter.frozen = found = true;
+  std::vector<bool> found(globs.size());
+  for (UnitSpec& unit : model.units) {
+    for (ParamSpec& parameter : unit.parameters) {
+      bool freezes = false;
+      for (size_t i = 0; i < globs.size(); ++i) {
+        const bool thaws = globs[i].starts_with('!');
+        if ((thaws && !freezes) || !glob_matches(globs[i].substr(thaws), parameter.name)) continue;
+        found[i] = true;
+        freezes = !thaws;
       }
+      parameter.frozen = parameter.frozen || freezes;
     }
-    if (!found) {
-      problems.push_back(where + ": '" + glob + "' matches no parameter; names look like '" +
-                         model.units.at(model.units.size() > 1 ? 1 : 0).parameters.at(0).name +
-                         "'");
-    }
+  }
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < globs.size(); ++i) {
+    if (found[i]) continue;
+    problems.push_back(where + ": '" + globs[i] + "' matches no parameter" +
+                       (globs[i].starts_with('!') ? " that a glob before it freezes" : "") +
+                       "; names look like '" +
+                       model.units.at(model.units.size() > 1 ? 1 : 0).parameters.at(0).name + "'");
   }
   if (!problems.empty()) throw ConfigError(problems);
 }

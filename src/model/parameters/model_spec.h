@@ -46,8 +46,9 @@ bool predicts_further_tokens(const ArchSpec& arch, std::string_view name);
 // model: a buffer or a tensor of another tower.
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name);
 
-// Freezes the parameters that match one of the globs (*, ?, [..]). Throws ConfigError for globs
-// that match nothing; `where` ("run.toml:12:1") starts the message.
+// Freezes the parameters that match one of the globs (*, ?, [..]); a glob after "!" takes those
+// that it matches out again, so that the last one that matches decides. Throws ConfigError for
+// globs that match nothing; `where` ("run.toml:12:1") starts the message.
 void freeze_parameters(ModelSpec& model, std::span<const std::string> globs,
                        const std::string& where);
 
