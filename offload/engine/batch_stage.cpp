@@ -19,25 +19,13 @@ constexpr std::array kDeviceColumns = {std::pair{kTokenIdColumn, &MicroBatch::to
                                        std::pair{kDropoutKeyColumn, &MicroBatch::dropout_keys}};
 constexpr int64_t kWithoutDropout = std::ssize(kDeviceColumns) - 1;
 
-int64_t rows_of(RowAxis axis, const Batch& batch) {
-  switch (axis) {
-    case RowAxis::kTokens:
-      return batch.token_count();
-    case RowAxis::kTrained:
-      return batch.trained_tokens;
-    case RowAxis::kDocuments:
-      return std::ssize(batch.document_starts) - 1;
-    case RowAxis::kBatch:
-      return 1;
-  }
-  return 0;
-}
-
 // Checks that each column has a value for each row of its axis, or none.
 void check_rows(const Batch& batch) {
+  const RowCounts counts{batch.token_count(), batch.trained_tokens,
+                         std::ssize(batch.document_starts) - 1};
   for (size_t c = 0; c < kColumns; ++c) {
     const size_t values = batch.columns.size_of(c);
-    const int64_t rows = rows_of(kColumnTable[c].axis, batch);
+    const int64_t rows = counts.of(kColumnTable[c].axis);
     LONGSHORE_CHECK(values == 0 || values == static_cast<size_t>(rows) * batch.columns.width_of(c))
         << kColumnTable[c].name << ": " << values << " values, " << rows << " rows";
   }

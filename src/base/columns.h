@@ -46,6 +46,25 @@ enum class RowAxis : uint8_t {
   kBatch,  // one row
 };
 
+// RowCounts: how many rows a micro-batch has on each axis.
+struct RowCounts {
+  int64_t tokens = 0, trained = 0, documents = 0;
+
+  int64_t of(RowAxis axis) const {
+    switch (axis) {
+      case RowAxis::kTokens:
+        return tokens;
+      case RowAxis::kTrained:
+        return trained;
+      case RowAxis::kDocuments:
+        return documents;
+      case RowAxis::kBatch:
+        return 1;
+    }
+    return 0;
+  }
+};
+
 enum class ColumnType : uint8_t { kInt64, kFloat, kDouble };
 
 // ColumnTraits: a row of the table.

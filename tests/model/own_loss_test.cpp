@@ -113,5 +113,23 @@ TEST(OwnLoss, HasSumsAndFiguresOfItsOwn) {
   EXPECT_ANY_THROW(loss.apply(positions, result));
 }
 
+// A column has a value for each row of its axis: of all tokens where two of three are trained.
+TEST(OwnLoss, NeedsAValueForEachRowOfAColumnsAxis) {
+  const std::array<int64_t, 3> starts = {0, 2, 3};
+  ColumnValues columns;
+  const ScoredPositions positions{.places = at::arange(2),
+                                  .losses = at::ones({2}),
+                                  .document_starts = starts,
+                                  .columns = columns};
+  const Loss loss(traits_of(LossKind::kSft), {kPositionColumn, kDesirableColumn});
+  columns.get<kPositionColumn>() = {0, 1, 0};
+  columns.get<kDesirableColumn>() = {1, 0};
+  LossResult result;
+  loss.apply(positions, result);
+  EXPECT_EQ(result.loss, 2.0);
+  columns.get<kPositionColumn>().pop_back();
+  EXPECT_ANY_THROW(loss.apply(positions, result));
+}
+
 }  // namespace
 }  // namespace longshore

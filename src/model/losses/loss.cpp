@@ -13,12 +13,12 @@ const double* figure_of(const FigureValues& figures, std::string_view key) {
 }
 
 at::Tensor Loss::apply(const ScoredPositions& positions, LossResult& result) const {
+  const std::span<const int64_t> starts = positions.document_starts;
+  const RowCounts counts{.tokens = starts.empty() ? 0 : starts.back(),
+                         .trained = positions.losses.numel(),
+                         .documents = std::ssize(starts) - 1};
   for (const ColumnId column : columns_) {
-    const RowAxis axis = kColumnTable[column].axis;
-    const auto rows = static_cast<size_t>(axis == RowAxis::kTrained ? positions.losses.numel()
-                                          : axis == RowAxis::kDocuments
-                                              ? std::ssize(positions.document_starts) - 1
-                                              : 1);
+    const auto rows = static_cast<size_t>(counts.of(kColumnTable[column].axis));
     const size_t values = positions.columns.size_of(column);
     LONGSHORE_CHECK(values == rows * positions.columns.width_of(column))
         << kColumnTable[column].name << ": " << values << " values of " << rows;
