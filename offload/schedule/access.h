@@ -4,7 +4,10 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <tuple>
+#include <type_traits>
 
 #include "base/ids.h"
 #include "shard/slots.h"
@@ -36,23 +39,22 @@ constexpr bool is_slot(Memory memory) {
   return memory <= Memory::kStagingSlot;
 }
 
+// The types that number slots, in the order of Memory.
+using SlotTypes = std::tuple<DeviceSlot, GradientBuffer, HostGradientSlot, InputSlot, StateSlot,
+                             ParameterSlot, StagingSlot>;
+static_assert(is_slot(static_cast<Memory>(std::tuple_size_v<SlotTypes> - 1)) &&
+              !is_slot(static_cast<Memory>(std::tuple_size_v<SlotTypes>)));
+
+template <typename Slot, typename... Slots>
+consteval Memory memory_among(const std::tuple<Slots...>*) {
+  static_assert((std::is_same_v<Slot, Slots> || ...), "no type of slot");
+  size_t place = 0;
+  ((std::is_same_v<Slot, Slots> || (++place, false)) || ...);
+  return static_cast<Memory>(place);
+}
 // The memory that a type of slot numbers.
 template <typename Slot>
-inline constexpr Memory kMemoryOf = Memory::kLink;
-template <>
-inline constexpr Memory kMemoryOf<DeviceSlot> = Memory::kDeviceSlot;
-template <>
-inline constexpr Memory kMemoryOf<GradientBuffer> = Memory::kGradientBuffer;
-template <>
-inline constexpr Memory kMemoryOf<HostGradientSlot> = Memory::kHostGradientSlot;
-template <>
-inline constexpr Memory kMemoryOf<InputSlot> = Memory::kInputSlot;
-template <>
-inline constexpr Memory kMemoryOf<StateSlot> = Memory::kStateSlot;
-template <>
-inline constexpr Memory kMemoryOf<ParameterSlot> = Memory::kParameterSlot;
-template <>
-inline constexpr Memory kMemoryOf<StagingSlot> = Memory::kStagingSlot;
+inline constexpr Memory kMemoryOf = memory_among<Slot>(static_cast<SlotTypes*>(nullptr));
 
 // One piece of memory: the slot or buffer of the number, or the memory of the unit.
 struct Resource {
