@@ -47,18 +47,6 @@ at::Tensor view_of(const c10::Storage& storage, Bytes begin, const ParamSpec& pa
 
 }  // namespace
 
-at::ScalarType scalar_type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
-
 ParameterViews::ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts,
                                at::Device device)
     : device_(device) {

@@ -47,9 +47,6 @@ class ParameterViews {
   std::vector<std::vector<at::Tensor>> leaves_;  // by unit
 };
 
-// Returns the LibTorch type of a compute dtype.
-at::ScalarType scalar_type_of(DType dtype);
-
 // GradientAccumulator: sums a unit's parameter gradients over the micro-batches of a step, in fp32
 // on the device. `RunningSum` adds in the order of micro-batches. Owned by the engine; used by the
 // compute thread.

@@ -6,6 +6,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/dtype.h"
+
 namespace longshore {
 
 bool on_gpu(const at::Tensor& x);
@@ -27,6 +29,19 @@ bool measures_absent_gpu();
 
 // Returns whether code over x takes the form for GPUs: x is on one, or an AbsentGpu lives.
 bool takes_gpu_form(const at::Tensor& x);
+
+// Returns LibTorch's type of a dtype.
+inline at::ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+  }
+  return at::kFloat;
+}
 
 // Makes a tensor over memory of `device`, which must outlive it. It does not ask CUDA who owns the
 // memory: that takes microseconds per tensor and fails for the address at an arena's end.

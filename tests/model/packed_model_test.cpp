@@ -11,6 +11,7 @@
 #include "base/mxfp4.h"
 #include "device/counting_allocator.h"
 #include "device/device_memory.h"
+#include "device/gpu_tensors.h"
 #include "model/families/families.h"
 #include "model/families/random_init.h"
 #include "model/parameters/model_spec.h"
@@ -117,7 +118,7 @@ void expect_bits_of_values(const std::string& name, PackedFormat format, DType c
   const ArchSpec arch = preset(name);
   const DecoderModel plain(arch, frozen_spec(arch), cut);
   const PackedModel packed(&plain, {.format = format, .compute = compute});
-  const at::ScalarType type = compute == DType::kF32 ? at::kFloat : at::kBFloat16;
+  const at::ScalarType type = scalar_type_of(compute);
   std::vector<UnitId> units;
   std::vector<std::vector<at::Tensor>> of_packed, of_values;
   for (const UnitSpec& unit : packed.spec().units) {
@@ -197,7 +198,7 @@ struct PackedBlock {
     plain = std::make_unique<DecoderModel>(arch, spec, UnitCut{});
     packed =
         std::make_unique<PackedModel>(plain.get(), Packing{.format = format, .compute = compute});
-    type = compute == DType::kF32 ? at::kFloat : at::kBFloat16;
+    type = scalar_type_of(compute);
     both = parameters_of(packed->spec().unit(id), format, type);
     h = at::randn({kTokens, arch.hidden}).to(type);
   }

@@ -74,7 +74,7 @@ Json to_json(const Evaluation& result) {
                  {"seconds", result.seconds},
                  {"trained_tokens", result.trained_tokens}};
   if (const auto accuracy = token_accuracy(result)) object["token_accuracy"] = *accuracy;
-  if (result.loss_kind->traits().judged) {
+  if (result.summed_loss->traits().judged) {
     const auto sums = result.sums.named<PreferenceSums>();
     object[sums.pairs == 0 ? "rows" : "pairs"] =
         sums.pairs == 0 ? sums.chosen + sums.rejected : sums.pairs;
@@ -90,7 +90,7 @@ Json to_json(const Evaluation& result) {
 }
 
 void print_result(const std::string& name, const Evaluation& result) {
-  if (result.loss_kind->traits().judged) {
+  if (result.summed_loss->traits().judged) {
     const auto sums = result.sums.named<PreferenceSums>();
     const bool paired = sums.pairs > 0;
     print_out("%s  loss %.6f  %s  %s %s\n", name.c_str(), result.loss,

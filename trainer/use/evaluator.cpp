@@ -80,7 +80,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, const Objective& o
   result.sums = sum_over_ranks(engine.groups(), mine);
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;
-  result.loss_kind = objective.loss;
+  result.summed_loss = objective.loss;
   result.terms = loss_terms(batches, *objective.loss);
   result.loss = result.sums.loss / result.terms;
   result.perplexity = std::exp(result.loss);
@@ -96,7 +96,7 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
   for (const EvaluationSet& set : sets) {
     const Evaluation result =
         evaluate(engine, set.data, *set.objective, max_sequences, micro_batch, stop);
-    sums.loss_kind = result.loss_kind;
+    sums.summed_loss = result.summed_loss;
     terms += result.terms;
     sums.loss += result.loss * result.terms;
     sums.tokens += result.tokens;
@@ -120,7 +120,7 @@ Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets
 }
 
 EvalRecord record_of(const Evaluation& evaluation) {
-  const Loss& loss = *evaluation.loss_kind;
+  const Loss& loss = *evaluation.summed_loss;
   EvalRecord record{.loss = evaluation.loss,
                     .perplexity = evaluation.perplexity,
                     .token_accuracy = token_accuracy(evaluation),

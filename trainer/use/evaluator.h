@@ -24,7 +24,7 @@ struct Evaluation {
   double terms = 0.0;  // the divisor of the loss
   double seconds = 0.0;
   LossSum sums = {};
-  std::shared_ptr<const Loss> loss_kind = {};  // what the sums are of
+  std::shared_ptr<const Loss> summed_loss = {};  // that the sums are of
 };
 
 // Returns the share of trained tokens whose target has the highest score; empty without a loss over

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/gpu_tensors.h"
 #include "shard/storage_type.h"
 
 namespace longshore {
@@ -25,17 +26,13 @@ bool is_packed(const ParamSpec& parameter, const Packing& packing) {
   return !for_experts && parameter.whole_rows == 0 && shape.size() == 2;
 }
 
-at::ScalarType type_of(DType compute) {
-  return compute == DType::kF32 ? at::kFloat : at::kBFloat16;
-}
-
 // A unit whose matrices are packed: it knows their forms, and its products unpack them.
 class PackedUnit : public Unit {
  public:
   PackedUnit(const Unit* unit, const UnitSpec& spec, const Packing& packing)
       : unit_(unit), format_(packing.format) {
     for (const ParamSpec& parameter : spec.parameters) {
-      forms_.push_back(form_of(parameter, type_of(packing.compute)));
+      forms_.push_back(form_of(parameter, scalar_type_of(packing.compute)));
     }
   }
 

@@ -79,7 +79,7 @@ void add_widened(at::Tensor sum, const at::Tensor& left, const at::Tensor& right
 }
 
 at::Tensor tensor_of(DType dtype, int64_t rows, int64_t columns, const BlockFactor& factor) {
-  const auto type = dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
+  const at::ScalarType type = scalar_type_of(dtype);
   const int64_t row_step = factor.transposed ? 1 : factor.stride;
   const int64_t column_step = factor.transposed ? factor.stride : 1;
   // from_blob takes memory that may be written; a factor is only read.

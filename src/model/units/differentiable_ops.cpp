@@ -108,8 +108,7 @@ struct LinearGroup {
     for (size_t i = 0; i < weights.size(); ++i) {
       const LinearWeights& one = weights[i];
       Lora& lora = adapters[i];
-      const bool reads = !unread || lora.magnitude.defined();
-      const at::Tensor weight = reads ? one.weight.values() : at::Tensor();
+      const at::Tensor weight = one.weight.values_if(!unread || lora.magnitude.defined());
       if (lora.magnitude.defined()) lora.norms = lora.norms_of(weight, transposed);
       lora_norms.push_back(lora.norms);
       out.push_back(
@@ -129,8 +128,7 @@ struct LinearGroup {
     std::vector<at::Tensor> inner, a;  // of joined adapters: what flows to x through A
     for (size_t i = 0; i < weights.size(); ++i) {
       const Lora& lora = adapters[i];
-      const bool reads = through || lora.magnitude.defined();
-      const at::Tensor weight = reads ? weights[i].weight.values() : at::Tensor();
+      const at::Tensor weight = weights[i].weight.values_if(through || lora.magnitude.defined());
       const size_t place = kFirst + i * kLinearInputs;
       const LoraGradients own =
           lora_gradients(gradients, place + kLoraInput, grads[i], in, weight, lora, transposed);
@@ -274,8 +272,7 @@ struct ActivateAndProject {
   at::Tensor forward(Values values) {
     Lora lora = Lora::of(down);
     const bool unread = values == Values::kUnread;
-    const bool reads = !unread || lora.magnitude.defined();
-    const at::Tensor weight = reads ? down.weight.values() : at::Tensor();
+    const at::Tensor weight = down.weight.values_if(!unread || lora.magnitude.defined());
     if (lora.magnitude.defined()) lora_norms = lora.norms = lora.norms_of(weight, transposed);
     if (unread) {
       return unread_values(up.size(0), output_width(down.weight, transposed), up.options());
@@ -288,8 +285,8 @@ struct ActivateAndProject {
     up = up.detach();
     Lora lora = Lora::of(down);
     lora.norms = lora_norms;
-    const bool reads = gradients.wanted(1) || lora.magnitude.defined();
-    const at::Tensor weight = reads ? down.weight.values() : at::Tensor();
+    const at::Tensor weight =
+        down.weight.values_if(gradients.wanted(1) || lora.magnitude.defined());
     at::Tensor value = activated(gate, up, activation);
     if (gradients.wanted(kFirst + kBiasInput)) {
       gradients[kFirst + kBiasInput] = row_sum(grads[0]);

@@ -34,6 +34,8 @@ struct StoredMatrix {
   int64_t size(int64_t dimension) const;
   // Returns the values: `stored` itself, or new memory of their size without a gradient.
   at::Tensor values() const;
+  // Returns the values if `read`, else an undefined tensor.
+  at::Tensor values_if(bool read) const { return read ? values() : at::Tensor(); }
   // Returns the values of one of stacked matrices, [rows, columns].
   at::Tensor values_of(int64_t matrix) const;
 };
