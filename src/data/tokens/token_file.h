@@ -100,7 +100,7 @@ struct OtherTarget {
 class TokenFile : public Dataset {
  public:
   // Throws DataError if the file is no token file, damaged or cut off. `use` is a descriptor of the
-  // file that marks it as in use (data/prepared_cache.h); without one the path is opened.
+  // file that marks it as in use (data/prepare/prepared_cache.h); without one the path is opened.
   explicit TokenFile(const std::string& path, UniqueFd use = {});
 
   int64_t document_count() const override { return static_cast<int64_t>(header_.documents); }
