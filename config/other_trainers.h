@@ -1,6 +1,6 @@
-// The keys of Axolotl, LLaMA-Factory, TRL with transformers, PEFT and DeepSpeed, and
-// what they are here. The one table for "did you mean" and for `init --from`. Constant data; any
-// thread.
+// The keys of Axolotl, LLaMA-Factory, TRL with transformers, PEFT and DeepSpeed, and their
+// equivalents in a run file. The one table for "did you mean" and for `init --from`. Constant data;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@ namespace longshore {
 
 // OtherKeyUse says what `init --from` does with a key.
 enum class OtherKeyUse : uint8_t {
-  kSame,      // takes the value as it is
-  kComputed,  // has code for it
-  kNeedless,  // leaves it out: it does not change what is trained
-  kMissing,   // reports it: Longshore has nothing for it
-  kRefused,   // ends: without it the run would be another
+  kSame,      // copies the value
+  kComputed,  // has code that converts the value
+  kNeedless,  // omits the key, which does not change what is trained
+  kMissing,   // reports the key, for which Longshore has no equivalent
+  kRefused,   // ends with an error, because ignoring the key would change the run
 };
 
 struct OtherKey {
   std::string_view name;
-  std::string_view key;  // full name in the run file; empty if there is none
+  std::string_view key;  // full name in the run file; empty: no equivalent
   OtherKeyUse use = OtherKeyUse::kComputed;
   std::string_view why = "";    // kNeedless, kMissing and kRefused: the reason
   std::string_view usual = "";  // the other trainer's default as JSON; empty: it is off

@@ -31,13 +31,13 @@ struct ModelSection {
   bool operator==(const ModelSection&) const = default;
 };
 
-// A key of [adapter] that is given beside adapter.path. The adapter's own settings take its place;
-// ModelSource compares the two.
+// A key of [adapter] that is set together with adapter.path. The adapter's own settings take its
+// place; ModelSource compares the two.
 struct KeyBesidePath {
   std::string name;       // "adapter.r"
   std::string value;      // TOML
   std::string place;      // "run.toml:3:5"
-  bool replaced = false;  // it is of a file, and adapter.path of the command line
+  bool replaced = false;  // set in a file, adapter.path on the command line
   bool operator==(const KeyBesidePath&) const = default;
 };
 
@@ -54,10 +54,10 @@ struct AdapterSection {
   std::vector<std::string> targets = {"all-linear"};
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   std::string path = "new";        // new, or the directory of an adapter to start from
-  std::vector<KeyBesidePath> beside_path;  // their members here have their defaults
+  std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here
   bool on() const { return kind != Kind::kNone; }
   bool is_new() const { return path == "new"; }
-  // Returns whether matrices are packed whatever the model's files hold.
+  // Returns whether matrices are packed in a format that may differ from that of the model's files.
   bool packs() const { return on() && base != Base::kPublished; }
   bool operator==(const AdapterSection&) const = default;
 };
@@ -154,7 +154,7 @@ struct ScheduleSection {
   enum class Name : uint8_t { kConstant, kLinear, kCosine, kWsd };
   Name name = Name::kCosine;
   int64_t warmup_steps = 0;
-  double warmup_ratio = 0.0;  // the warm-up as a part of the run; 0: warmup_steps
+  double warmup_ratio = 0.0;  // the warm-up as a share of the run; 0: warmup_steps counts
   double min_lr_ratio = 0.1;
   int64_t decay_steps = 0;  // wsd only: length of the final decay
   // Returns the steps of the warm-up in a run of this length: at most all of them.
@@ -328,10 +328,9 @@ CheckedConfig check_run_config(const std::vector<std::string>& files,
 // key of the command line removes the one that it excludes from the files.
 std::string_view rival_of(std::string_view key);
 
-// Returns advice for an option that is the last part of a key (`--lr` of `--optimizer.lr`) or what
-// Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed call one: the key, or the reason why there is
-// none;
-// "" for other names.
+// Returns advice for an unknown option that is the last part of a key (`--lr` of `--optimizer.lr`)
+// or a name of Axolotl, TRL, LLaMA-Factory, PEFT or DeepSpeed: the key, or the reason why there is
+// none. Returns "" for other names.
 std::string advice_for_option(const std::string& name);
 
 // Reads run files ("-" is standard input; the directory of a run is its config.toml) and overrides

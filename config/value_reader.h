@@ -1,5 +1,5 @@
-// Readers of values: a TOML value becomes a key's value with the key's row, and optimizer.groups
-// becomes a list of groups. Pure functions; any thread.
+// Converts TOML values to values of keys, checked against the key's row of the table, and
+// optimizer.groups to a list of groups. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -10,8 +10,7 @@
 
 namespace longshore {
 
-// ValueReader: converts a TOML value to a key's value with the key's row. Pure function; any
-// thread.
+// read_key_value: converts a TOML value to the type of the key and checks the key's bounds.
 
 // ReadValue is a value within the key's bounds, or a problem.
 struct ReadValue {

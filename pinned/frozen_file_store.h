@@ -29,10 +29,10 @@ namespace longshore {
 
 class FrozenFileStore final : public ShardStore, public SlottedStore {
  public:
-  // One slot is read while another is copied to the device.
+  // One slot is filled from the files while another is copied to the device.
   static constexpr int32_t kSlots = 2;
 
-  // By unit: whether its frozen parameters stay in host memory. Empty: those of no unit.
+  // By unit: whether its frozen parameters stay in host memory. Empty: no unit is resident.
   using Resident = std::vector<bool>;
 
   // `shard` is the rank in its shard group. `files` and `pool` must outlive the store. Trained
@@ -42,8 +42,8 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
                   bool register_with_gpus, const FrozenSource* files, WorkerPool* pool);
   ~FrozenFileStore() override;
 
-  // Return parts of the bytes that host_bytes() will report: the slots, and one unit that is
-  // resident. The rest is a PinnedStore of the trained parameters.
+  // Return parts of the bytes that host_bytes() will report: those of all slots, and those of one
+  // resident unit. The rest is a PinnedStore of the trained parameters.
   static Bytes planned_slot_bytes(const std::vector<FlatLayout>& layouts, const Resident& resident);
   static Bytes planned_resident_bytes(const FlatLayout& layout);
 
@@ -54,8 +54,8 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   std::unique_ptr<StateLease> state(UnitId unit) override { return trained_.state(unit); }
   DriveTraffic traffic() const override { return {.files = read_bytes_}; }
 
-  // Returns when the last read of the unit has begun, so that those of the next unit follow without
-  // a pause; parameters_in waits for them and throws what they threw.
+  // Returns when the last read of the unit has begun, so that the reads of the next unit follow
+  // without a pause; parameters_in waits for the reads and rethrows their first exception.
   void read_parameters(UnitId unit, ParameterSlot slot) override;
   std::unique_ptr<ParameterLease> parameters_in(UnitId unit, ParameterSlot slot) override;
   // State is in host memory, so no schedule has these operations.
@@ -92,11 +92,12 @@ class FrozenFileStore final : public ShardStore, public SlottedStore {
   PinnedArena arena_;
   std::vector<Unit> units_;
   SlotVector<ParameterSlot, std::span<std::byte>> slots_;
-  SlotVector<ParameterSlot, std::shared_ptr<ReadingThreads::Reads>> reads_;  // that fill the slots
+  // The reads that fill each slot.
+  SlotVector<ParameterSlot, std::shared_ptr<ReadingThreads::Reads>> reads_;
   SlotOwners<ParameterSlot> owners_;
   SlotOwners<ParameterSlot> places_;  // of resident units: one number for each unit
   std::atomic<Bytes> read_bytes_ = 0;
-  ReadingThreads threads_;  // ends first: it uses the others
+  ReadingThreads threads_;  // destroyed first, because its threads use the other members
 };
 
 }  // namespace longshore

@@ -24,10 +24,11 @@
 
 namespace longshore {
 
-// Returns the NUMA node to which a rank keeps: that of its GPU, because a copy between the GPU and
-// another node's memory crosses the sockets. `near` has for each rank of this machine the node of
-// its GPU (-1: unknown), `own` is this rank's place in it, `nodes` is the number of the machine's
-// nodes. Empty if some node would have more than its share of the ranks: others would be idle.
+// Returns the NUMA node whose cores and memory a rank uses: that of its GPU, because a copy between
+// the GPU and another node's memory crosses the sockets. `near` has for each rank of this machine
+// the node of its GPU (-1: unknown), `own` is this rank's index in it, `nodes` is the number of the
+// machine's nodes. Empty if a node would have more than its share of the ranks, because other nodes
+// would then be idle.
 std::optional<int> node_of_rank(std::span<const int> near, size_t own, size_t nodes);
 
 class WorkerPool {

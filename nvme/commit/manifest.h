@@ -1,7 +1,7 @@
 // Manifest: one block on each drive that identifies the version of the state on the drive. Pure
 // functions over bytes; a block is untrusted until its checksum and every field are checked.
 //
-// Little-endian, one block of 4096 bytes; two copies lie kManifestStride apart at the file's start:
+// Little-endian, one block of 4096 bytes; two copies are kManifestStride apart at the file's start:
 //
 //   0   8  magic "LONGNVME"          80  8  layout hash
 //   8   4  format, 1                 88  8  checksum of the drive's checksum table
@@ -42,7 +42,7 @@ struct CommitPoint {
   std::string note;  // payload of the run: data cursor, generator, counters
 
   int slot() const { return static_cast<int>(version % 2); }
-  // Returns the form that the run sees.
+  // Returns the part of it that the run sees.
   DurablePoint durable() const { return {sequence, version, step, note}; }
 };
 

@@ -86,7 +86,7 @@ class Recovery {
   // Throws CheckpointError, on all ranks, if a committed state is intact nowhere.
   void answer(const Outcome& outcome);
 
-  // Valid once done. No point means that nothing was ever committed and the drives are as new.
+  // Valid once done. Without a point nothing was ever committed, and the drives count as empty.
   const std::optional<LoggedPoint>& point() const { return point_; }
   uint64_t incarnation() const { return incarnation_; }
 

@@ -61,7 +61,7 @@ class BlockFile {
 };
 
 // BlockBuffer: a few blocks of zeroed, block-aligned memory for manifests, tables and probes. The
-// maker owns it; move-only. Bulk data uses the I/O window instead.
+// code that makes it owns it; move-only. Bulk data uses the I/O window instead.
 
 class BlockBuffer {
  public:
@@ -94,7 +94,7 @@ struct DirectFileOptions {
   // With 0 the file must exist and keeps its size. Otherwise it is created or grown to this size; a
   // larger file keeps its size.
   Bytes size_bytes = 0;
-  // The time to wait for another process's lock. A lock that this process has given up, but the
+  // The time to wait for another process's lock. A lock that this process has released, but the
   // kernel not yet, is waited for longer.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(5);
 };

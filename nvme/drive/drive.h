@@ -40,8 +40,8 @@ struct TransferFailure {
   std::string reason;  // replaces errno's text
 };
 
-// A read or write of one contiguous range, or a flush. The starter owns it; the drive owns the
-// fields below the line until it is done.
+// A read or write of one contiguous range, or a flush. The caller of Drive::start owns it; the
+// drive owns the fields below the line until the transfer is done.
 struct Transfer {
   BlockOp::Kind kind = BlockOp::Kind::kRead;
   Bytes offset = 0;

@@ -2,7 +2,7 @@
 // the parts' sizes and the drives' weights; plain data, any thread.
 //
 // A part is read or written as a whole: one unit's parameters, or the rest of its state. Its chunks
-// are distributed over the drives by weight; on a drive they lie end to end.
+// are distributed over the drives by weight; on a drive they are contiguous.
 //
 //   drive file: [ manifests | tables A, B | parts with one slot | slot A | slot B ]
 //

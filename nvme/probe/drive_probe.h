@@ -78,7 +78,7 @@ struct DriveTuning {
   double gb_per_second = 0.0;  // of the slower direction
 };
 
-// With less state than this on a drive, a probe does not pay, and the defaults apply.
+// With less state than this on a drive a probe is not worth its time, and the defaults apply.
 inline constexpr Bytes kWorthTuningBytes = kGiB;
 
 // Returns the cached result; nullopt if the file is missing or implausible.

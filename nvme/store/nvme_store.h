@@ -1,4 +1,4 @@
-// NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
+// NvmeStore: the NVMe tier: a rank's state on its drives, with the parameters in host memory or on
 // the drives. The engine owns it. Lanes call it as the interface says; checksums and conversions
 // run on the pool, I/O on the drives' threads. One mutex covers leases and serialises calls to
 // VersionedChunks; it is never held during waits, checksums or conversions. The operation that
@@ -49,7 +49,7 @@ struct NvmeStoreOptions {
   Geometry geometry;
   int drives = 1;
   int versions = 2;         // of the state on the drives; 1: no step is durable
-  int state_slots = 3;      // one updates, one is read ahead, one is written behind
+  int state_slots = 3;      // one is updated, one read ahead, one written back
   int parameter_slots = 2;  // with parameters on the drives: one is read, one copied
   bool register_with_gpus = false;
 };
@@ -169,7 +169,7 @@ class NvmeStore final : public ShardStore, public SlottedStore, public DurableSt
   SlotVector<ParameterSlot, ParameterMemory> parameter_slots_;
   SlotOwners<StateSlot> state_owners_;
   SlotOwners<ParameterSlot> parameter_owners_;
-  std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
+  std::vector<std::unique_ptr<Drive>> drives_;  // destroyed before the memory that they use
   std::unique_ptr<VersionedChunks> chunks_;
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
   std::exception_ptr failure_ LONGSHORE_GUARDED_BY(mutex_);

@@ -31,7 +31,7 @@ struct StateFileContent {
   bool unknown = false;              // nonzero manifest blocks without a valid manifest
   std::optional<RunKey> claimed;     // from a block that begins like a manifest and is damaged
 };
-// Changes nothing. Waits for the lock as opening does.
+// Reads the file without changing it. Waits for its lock as open_state_files does.
 StateFileContent read_state_file(const std::string& directory, int32_t rank);
 
 struct StateFileOptions {

@@ -3,8 +3,8 @@
 // every limit, although no rank had time to answer. Any thread.
 //
 // It needs a thread that ticks at least every kAwakeTick. A longer pause between ticks counts as a
-// suspension; so does the time of a machine that gives that thread no core, which makes limits
-// longer and never shorter. Without such a thread it is a steady clock.
+// suspension, also if the thread only got no core; so limits can become longer but never shorter.
+// Without such a thread it is a steady clock.
 #pragma once
 
 #include <chrono>
@@ -23,10 +23,10 @@ class AwakeClock {
   static constexpr bool is_steady = true;
 
   static time_point now() noexcept;
-  // Says that this process runs. Call it while an object of Ticking exists.
+  // Records that this process is running. Call it while a Ticking object exists.
   static void tick() noexcept;
 
-  // Exists as long as a thread ticks; several may.
+  // A thread that calls tick() holds one; several threads may.
   class Ticking {
    public:
     Ticking() noexcept;
@@ -36,7 +36,7 @@ class AwakeClock {
   };
 };
 
-// AwakeTime: the arithmetic of AwakeClock over times that are given to it, for tests. One thread.
+// AwakeTime: the arithmetic of AwakeClock over the times that its caller passes. One thread.
 class AwakeTime {
  public:
   using Duration = AwakeClock::duration;

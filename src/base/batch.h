@@ -1,5 +1,5 @@
-// Batch: a micro-batch in host memory, from the data to the copy to the device: documents one after
-// the other, without padding. A unit computes it at once. Plain value; any thread.
+// Batch: a micro-batch in host memory, from the data loader to the copy to the device: concatenated
+// documents without padding. A unit computes it in one call. Plain value; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Batch {
   int64_t trained_tokens = 0;
 
   Batch() = default;
-  // Makes a batch of what every batch has; positions restart at 0 in every document.
+  // Makes a batch with the columns that every batch has; positions restart at 0 in every document.
   Batch(std::vector<int64_t> tokens, std::vector<int64_t> positions, std::vector<int64_t> targets,
         std::vector<int64_t> starts)
       : document_starts(std::move(starts)) {

@@ -4,10 +4,10 @@
 // threads, and each that reads keeps one buffer of kWindowBytes until it ends. A call waits for one
 // read at a time: ReadingThreads has as many calls in progress as a drive needs.
 //
-// Direct reads begin and end on blocks of the file, while tensors lie anywhere. A window of whole
-// blocks is therefore read into the buffer, and the wanted bytes are copied out. A long range goes
-// straight to its place, apart from its first and last block, where the drive can write to such
-// addresses: most NVMe drives need multiples of 4 bytes, other drives of 512.
+// Direct reads begin and end on blocks of the file, but tensors begin at any byte. A window of
+// whole blocks is therefore read into the buffer, and the wanted bytes are copied out. A long range
+// is read straight into the caller's memory, apart from its first and last block, if the drive can
+// write to its address: most NVMe drives need multiples of 4 bytes, other drives of 512.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class DirectReader {
  public:
   static constexpr Bytes kWindowBytes = kMiB;
 
-  // Opens the same file once more; `fd` stays the caller's and must outlive the reader. The time of
-  // the last access is not changed where the system permits that.
+  // Opens the same file again; the caller keeps `fd`, which must outlive the reader. Reads do not
+  // change the time of last access where the system permits that (O_NOATIME).
   explicit DirectReader(const UniqueFd& fd);
 
   // Returns whether reads bypass the page cache.
@@ -50,25 +50,25 @@ class DirectReader {
 
 // ReadingThreads: threads for work that mostly waits for a drive. A drive reaches its speed only
 // with many reads in flight, more than there are cores: while some threads copy or check what they
-// have read, the others keep the drive busy. So that it stays busy between two long ranges too, a
-// caller may begin the next one while the last parts of the one before are still read. The owner of
-// the files' tier owns it; any thread may call it.
+// have read, the others keep the drive busy. To keep the drive busy between two long ranges too, a
+// caller may begin a range while the last parts of the previous one are still being read. The owner
+// of the files' tier owns it; any thread may call it.
 
 class ReadingThreads {
  public:
   // The number of reads in flight.
   static constexpr int kThreads = 16;
 
-  // Many parts that were begun together.
+  // The parts of one call of begin().
   class Reads {
     friend class ReadingThreads;
     std::function<void(int64_t)> work;
     int64_t count = 0, begun = 0, running = 0;
-    std::exception_ptr failure;  // the first
+    std::exception_ptr failure;  // the first of all parts
   };
 
   ReadingThreads();
-  // Finishes what has begun.
+  // Waits for the calls of `work` that have begun.
   ~ReadingThreads();
   ReadingThreads(const ReadingThreads&) = delete;
   ReadingThreads& operator=(const ReadingThreads&) = delete;

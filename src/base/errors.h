@@ -22,7 +22,7 @@ enum class ExitCode : int {
   kCheckpoint = 6,
   kNonFinite = 7,
   kDistributed = 8,
-  kInterrupted = 9,  // left at once by a second signal: nothing more was saved
+  kInterrupted = 9,  // ended at once by a second signal; nothing more was saved
   kGpu = 10,
 };
 

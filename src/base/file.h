@@ -74,18 +74,18 @@ void sync_directory(const std::string& path);
 // Reads a whole regular file. Throws DataError if it is a Git LFS pointer or longer than
 // `max_bytes`, and never holds more than that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
-// Throws DataError if a file begins as the pointer that a clone without Git LFS leaves in its
-// place.
+// Throws DataError if `begin`, a file's first bytes, is a Git LFS pointer, which a clone without
+// Git LFS has in place of the file.
 void refuse_lfs_pointer(std::string_view begin, const std::string& path);
 // Like read_whole_file, but the path may be a pipe: `plan <(make-run)`.
 std::string read_input(const std::string& path, Bytes max_bytes);
 // Like read_whole_file, from an open descriptor's position to its end (for example stdin).
 std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
-// Gives the bytes of an open file, from its beginning, in pieces of at most a MiB.
+// Passes the bytes of an open file, from its beginning, to `use` in pieces of at most 1 MiB.
 void read_in_pieces(const UniqueFd& fd, const std::function<void(std::span<const std::byte>)>& use);
 // Returns the first line of a small file of the system; nullopt if it cannot be read.
 std::optional<std::string> first_line(const std::string& path);
-// Returns the word behind the key in such a file, as in "MemTotal: 1024 kB"; "" if it is missing.
+// Returns the word after the key in such a file, as in "MemTotal: 1024 kB"; "" if it is missing.
 std::string word_behind(const std::string& path, std::string_view key);
 // Returns the directory if it exists, else the nearest one above it that does.
 std::string nearest_existing(const std::string& directory);
@@ -110,9 +110,9 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span<const char>(text.data(), text.size()));
 }
 
-// OwnFile: files that belong to a run, and outputs that a user named. A run writes nothing outside
-// its own directories: no symbolic link is followed, no pipe is waited for, and temporary names are
-// unpredictable. Plain functions, any thread; failures as in base/file.h.
+// Own files: files that belong to a run, and outputs that a user named. A run writes nothing
+// outside its own directories: no symbolic link is followed, no pipe is waited for, and temporary
+// names are unpredictable. Plain functions, any thread; failures as in base/file.h.
 
 // Opens a regular file of the run. `flags` are those of open(2).
 UniqueFd open_own_file(const std::string& path, int flags);

@@ -17,7 +17,7 @@
 
 namespace longshore {
 
-// Fp8Layout: where the parts of a packed matrix of rows x columns (each at least 1) lie:
+// Fp8Layout: the offsets of the parts of a packed matrix of rows x columns (each at least 1):
 //
 //   [ scales, fp32, by rows of blocks | padding to 16 bytes | codes | padding to 4 bytes ]
 class Fp8Layout {

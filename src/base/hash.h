@@ -1,6 +1,6 @@
-// hash64 (xxh3-64), the checksum of all data that goes to disk and comes back, with its
-// text form, and place_sum, a sum of values by place that parts add up to. A Hasher belongs to one
-// thread.
+// hash64 (xxh3-64), the checksum of all data that goes to disk and comes back, with its text form,
+// and place_sum, a hash that depends on positions: the sums of the parts add up to the sum of the
+// whole. A Hasher belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +34,13 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-// Returns a sum over bytes that stand at `begin` and after it in a longer sequence. The sums of any
-// parts of a sequence, cut at any byte, add up (modulo 2^64) to the sum of the whole, so that ranks
-// which read different parts together know the sum of all of it. Multilinear hashing (Lemire and
-// Kaser, "Strongly universal string hashing is fast", 2014): each 8-byte word is multiplied by an
-// odd key that follows from its place. One word with another value always changes the sum, several
-// do but for a chance of about 2^-60; it resists no forger who chooses the values.
+// Returns the sum of `bytes`, which are at offset `begin` of a longer sequence. The sums of any
+// parts of a sequence, cut at any byte, add up (modulo 2^64) to the sum of the whole, so ranks that
+// read different parts together know the sum of the whole. Multilinear hashing (Lemire and Kaser,
+// "Strongly universal string hashing is fast", 2014): each 8-byte word is multiplied by an odd key
+// that follows from its place. A change of one word always changes the sum; changes of several
+// words do so except with a probability of about 2^-60. It does not protect against values that are
+// chosen to collide.
 uint64_t place_sum(int64_t begin, std::span<const std::byte> bytes);
 
 // The text form has 16 lower-case hexadecimal digits; parse_hash returns nullopt for others.

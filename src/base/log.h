@@ -81,7 +81,7 @@ class Progress {
   Clock::time_point (*const now_)();
   const Clock::time_point begun_;
   std::atomic<Bytes> done_{0};
-  std::atomic<Clock::time_point> next_;  // when it is shown again
+  std::atomic<Clock::time_point> next_;  // time of the next update of the display
   std::atomic<bool> showing_{false};
 };
 

@@ -1,5 +1,4 @@
-// The time since a moment, and robust statistics, which a single outlier must not
-// move. Plain functions, any thread.
+// Elapsed time, and statistics that a single outlier does not move. Plain functions, any thread.
 #pragma once
 
 #include <algorithm>

@@ -12,8 +12,9 @@
 
 namespace longshore {
 
-// Mxfp4Layout: where the parts of a packed matrix lie. The matrix of values is [inputs, outputs];
-// files and packed bytes hold its transpose, of whose rows each 32 values are a group:
+// Mxfp4Layout: the offsets of the parts of a packed matrix. The matrix of values is [inputs,
+// outputs]; files and packed bytes hold its transpose, and each 32 values of a row of that are a
+// group:
 //
 //   [ two values a byte, by rows, the first in the lower half | exponents plus 127, by rows |
 //     padding to 4 bytes ]

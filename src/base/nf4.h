@@ -7,9 +7,10 @@
 // the largest magnitude of the group. That is 4.127 bits a value.
 //
 // Levels, blocks and groups are those of bitsandbytes 0.50 (load_in_4bit, nf4, double
-// quantisation). Codes, scale codes and values are its bits on a CPU, given its mean of the scales.
-// That mean is summed here in double and rounded once, and there in an order that depends on the
-// processor, so the two may differ by one unit in the last place.
+// quantisation). With the same mean of the scales, codes, scale codes and values have the same bits
+// as those of bitsandbytes on a CPU. The mean may differ by one unit in the last place: it is
+// summed here in double and rounded once, in bitsandbytes in an order that depends on the
+// processor.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace longshore {
 
-// Nf4Layout: where the parts of a packed tensor of `elements` (at least 1) values lie:
+// Nf4Layout: the offsets of the parts of a packed tensor of `elements` (at least 1) values:
 //
 //   [ mean of the scales, fp32 | largest of each group, fp32 | scale codes | padding to 16 bytes |
 //     codes, two values a byte, the first in the upper half | padding to 4 bytes ]

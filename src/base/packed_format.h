@@ -28,8 +28,8 @@ using ReadValues = std::function<void(int64_t begin, std::span<float> out)>;
 // `shape` is [rows, columns], each at least 1.
 Bytes packed_bytes(PackedFormat format, std::span<const int64_t> shape);
 
-// Packs the finite values of a matrix, which `read` gives in pieces, in another format than kMxfp4;
-// `packed` has packed_bytes.
+// Packs the finite values of a matrix, which `read` returns in pieces; `packed` has packed_bytes.
+// `format` is not kMxfp4, which Longshore only reads.
 void encode_packed(PackedFormat format, std::span<const int64_t> shape, const ReadValues& read,
                    std::span<std::byte> packed);
 

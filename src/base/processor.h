@@ -1,5 +1,5 @@
-// Features of the CPU that change results or memory use, the slices of time that a
-// thread asks the scheduler for, and the machine's name. Any thread.
+// CPU features that change results or memory use, short scheduler slices for threads that move
+// bytes, and the machine's name. Any thread.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// Formatted and joined text, UTF-8 that is checked, text that is safe for a terminal,
-// durations as text, the known name nearest to a mistyped one, globs, blanks at the ends, and files
-// that are embedded in the program. Pure functions, any thread.
+// Text helpers: printf-style formatting, joining, trimming, wrapping, globs, durations, validation
+// of UTF-8, escapes for a terminal, the known name nearest to a mistyped one, and files that are
+// embedded in the program. Pure functions, any thread.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,9 @@
 
 namespace longshore {
 
-// Formatted: numbers in text, by the formats of printf. {fmt} is not used (GCC 12 has no
-// std::format): a small file compiles in 0.7 s with a shared {fmt} as without, but the wheel and
-// the installed engine would have to bring that library along; with {fmt} as headers alone it
-// takes 4.4 s.
+// formatted: text by the formats of printf. {fmt} is not used (GCC 12 has no std::format): a small
+// file compiles in 0.7 s with a shared {fmt} as without, but the wheel and the installed engine
+// would have to bring that library along; with {fmt} as headers alone it takes 4.4 s.
 
 // Returns what printf would print. GCC checks the arguments against the format.
 [[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
@@ -38,7 +37,7 @@ std::string format_duration(double seconds);
 // Formats a count in groups of three digits: "2 431". Text for people has counts in this form.
 std::string format_count(int64_t count);
 
-// Nearest: the known name that is closest to a mistyped one, for "did you mean". Pure function.
+// nearest_name: the known name that is closest to a mistyped one, for "did you mean". Pure.
 
 // Counts the insertions, deletions, replacements and swaps of neighbours between two texts.
 int edit_distance(std::string_view from, std::string_view to);
@@ -47,8 +46,8 @@ int edit_distance(std::string_view from, std::string_view to);
 // longer name's characters differ; one change is always allowed.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
 
-// Returns the elements' texts with the separator between them; `text_of` gives an element's text.
-// Numbers are written in full.
+// Joins the elements' texts with the separator; `text_of` returns the text of an element. Numbers
+// are written in full.
 template <typename Elements, typename TextOf>
 std::string joined(const Elements& elements, std::string_view separator, const TextOf& text_of) {
   std::string all;

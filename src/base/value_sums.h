@@ -29,7 +29,7 @@ std::array<double, kValueCount<Sums>> packed_values(Sums sums) {
                     sums.values());
 }
 
-// Returns what packed_values() made these of.
+// Returns the sums from which packed_values() made `values`.
 template <typename Sums>
 Sums unpacked_values(std::span<const double> values) {
   Sums sums;

@@ -2,8 +2,8 @@
 // bits repeat, and loops of our own on these threads. The main thread sets them at the start,
 // before LibTorch computes anything.
 //
-// at::parallel_for is a template over OpenMP: in code that is compiled without OpenMP it runs on
-// one thread, without a word. Only compute_threads.cpp is compiled with it.
+// at::parallel_for is a template over OpenMP: in code that is compiled without OpenMP it silently
+// runs on one thread. Only compute_threads.cpp is compiled with it.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ int adopt_compute_threads();
 // Calls body(first, end) for parts of [begin, end) of at least `grain` items (but the last), on the
 // threads of LibTorch, and waits for all. The parts depend on the number of threads, so a result
 // must not depend on how items are grouped. Rethrows what a call throws. LibTorch's operations
-// inside run on their thread alone.
+// inside a body run on its thread alone.
 void parallel_for(int64_t begin, int64_t end, int64_t grain,
                   const std::function<void(int64_t, int64_t)>& body);
 
-// Returns how many calls of a body may run at a time. To be asked outside of bodies.
+// Returns how many calls of a body may run at the same time. Call it outside of bodies.
 int parallel_threads();
 
 // Returns the number of the calling thread among those of a loop, below parallel_threads().

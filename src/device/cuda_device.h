@@ -24,15 +24,15 @@ void prepare_cuda(int device);
 // that micro-batches of varying lengths leave no holes under the cap. Call it before the first GPU
 // allocation. The GPU must be one that maps_memory.
 void use_growing_segments();
-// The message for a GPU that cannot, to follow its name.
+// The end of a warning that begins with the name of a GPU that cannot map memory.
 inline constexpr const char* kFixedSegments =
     "has no virtual memory management, as some virtual GPUs: LibTorch's memory cannot grow in "
     "place, so micro-batches of varying lengths may need more of it than the plan has";
 // Frees the memory that cuBLAS keeps for each handle and stream; cuBLAS allocates it again when
 // needed. Requires the loaded kernels; call it while no thread computes.
 void clear_cublas_workspaces();
-// Returns LibTorch's cached GPU memory and cuBLAS's workspaces to the GPUs. Otherwise an arena
-// would not fit beside memory that an earlier engine or probe no longer needs. Call it while no
+// Returns LibTorch's cached GPU memory and cuBLAS's workspaces to the GPUs. Otherwise memory that
+// an earlier engine or probe no longer needs would leave no room for an arena. Call it while no
 // thread computes.
 void give_back_cached_memory() noexcept;
 

@@ -28,7 +28,7 @@ struct CudaDevice {
   std::string pci = {};         // PCI address, such as "0000:3b:00.0"
   int numa_node = -1;           // host node nearest to the GPU; -1 if unknown
   std::vector<int> peers = {};  // GPUs whose memory it can read directly
-  bool maps_memory = true;      // has virtual memory management, as few virtual GPUs have not
+  bool maps_memory = true;      // has virtual memory management, which some virtual GPUs lack
 };
 
 // Returns the GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.

@@ -1,5 +1,5 @@
 // cuda_stream: CUDA streams of threads. Each lane of the engine is a thread with its own stream and
-// may have a side stream beside it. This header is the same with and without CUDA.
+// may have a second one, a side stream. This header is the same with and without CUDA.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace longshore {
 
 enum class StreamPriority : uint8_t { kNormal, kHigh };
 
-// A high-priority stream beside the calling thread's stream, for work that runs while that stream
-// is busy. Events order the two streams; the host does not wait. One thread owns and uses it; the
-// destructor waits for the GPU.
+// A second, high-priority stream of the calling thread, for work that runs while the thread's own
+// stream is busy. Events order the two streams; the host does not wait. One thread owns and uses
+// it; the destructor waits for the GPU.
 class CudaSideStream {
  public:
   // `marks` is the number of points of the thread's stream that it can remember.

@@ -129,8 +129,8 @@ std::unique_ptr<DeviceArena> make_host_arena(Bytes bytes);
 // (comm/collectives/nccl_communicator.h).
 std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device);
 
-// The calls that get and give back the bytes of an arena on a GPU, which is current in both. Plain
-// value.
+// The calls that allocate and free the bytes of an arena on a GPU, which is the current device
+// during both. Plain value.
 struct GpuAllocator {
   // Returns null if the GPU has too little memory, and then sets the reason.
   std::function<void*(size_t bytes, std::string& reason)> allocate;

@@ -13,9 +13,9 @@ namespace longshore {
 bool on_gpu(const at::Tensor& x);
 at::Device gpu_tensors(int gpu);
 
-// AbsentGpu: while one lives, the process allocates what it would allocate on a GPU. Code takes the
-// form that it has on GPUs; matrix products of weights and GPU kernels without a CPU's twin compute
-// nothing.
+// AbsentGpu: while one lives, the process makes the allocations that it would make on a GPU. Code
+// takes its GPU branches; matrix products of weights, and GPU kernels without a CPU version,
+// allocate their results but do not compute them.
 class AbsentGpu {
  public:
   AbsentGpu();
@@ -27,7 +27,7 @@ class AbsentGpu {
 // Returns whether an AbsentGpu lives.
 bool measures_absent_gpu();
 
-// Returns whether code over x takes the form for GPUs: x is on one, or an AbsentGpu lives.
+// Returns whether code over x takes its GPU branches: x is on a GPU, or an AbsentGpu lives.
 bool takes_gpu_form(const at::Tensor& x);
 
 // Returns LibTorch's type of a dtype.

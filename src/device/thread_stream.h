@@ -1,7 +1,7 @@
-// ThreadStream: a thread that runs tasks in order, beside other streams; Event: a point in a
-// stream. Each lane of a step is one, on every device; on a GPU its tasks issue to the thread's own
-// CUDA stream and wait for it before they return. The engine makes streams before the first step
-// and destroys them after the last. One thread enqueues; any thread may wait for events.
+// ThreadStream: a thread that runs tasks in order, concurrently with other streams; Event: a point
+// in a stream. Each lane of a step is one, on every device; on a GPU its tasks issue to the
+// thread's own CUDA stream and wait for it before they return. The engine makes streams before the
+// first step and destroys them after the last. One thread enqueues; any thread may wait for events.
 //
 // A task that throws fails its event. Tasks that wait for that event, and later tasks of the
 // stream, do not run and fail with the same exception.
@@ -55,7 +55,8 @@ class ThreadStream final {
   ~ThreadStream();
 
   // Runs `work` after everything enqueued before it and every event of `after`, of any stream.
-  // Returns the event behind it; objects that `work` refers to must live until then.
+  // Returns the event that is reached when `work` is done; objects that `work` refers to must live
+  // until then.
   Event enqueue(std::span<const Event> after, std::function<void()> work);
   // Blocks until everything enqueued so far is done; throws the first failure.
   void synchronize();

@@ -1,14 +1,14 @@
-// Depthwise causal convolution over a flat stream of documents, forward and backward. With p the
-// tokens that lie before row t in its document, channel c of row t becomes
-//   s = round(sum over d = 0 .. min(p, count - 1) of taps[c][count - 1 - d] * x[t - d][c]  +
+// Depthwise causal convolution over a flat stream of documents, forward and backward. With p =
+// tokens before row t in its document, channel c of row t becomes
+//   s = round(sum over d = 0 .. min(p, count - 1) of taps[c][count - 1 - d] * x[t - d][c] +
 //   bias[c]) y = round(silu(s)),  or y = s without an activation
-// so what lies before a document is 0. round() rounds to the dtype; the sum is in fp32, in the
-// order of d, with the bias last. Backward, in fp32, with i = round(grad * silu'(s)), or i = grad:
-//   grad_x[t][c] = sum over d of taps[c][count - 1 - d] * i[t + d][c],  where t + d is of t's
-//   document grad_taps[c][count - 1 - d] = sum over t of i[t][c] * x[t - d][c],  grad_bias[c] = sum
-//   of i[t][c]
-// It computes s again, for as many rows more as a tap reaches. The last two sums are added in
-// pieces of rows that depend on the shape alone, and the pieces in order.
+// so values before a document are 0. round() rounds to the dtype; the sum is in fp32, in the order
+// of d, with the bias last. Backward, in fp32, with i = round(grad * silu'(s)), or i = grad:
+//   grad_x[t][c] = sum over d of taps[c][count - 1 - d] * i[t + d][c],  t + d in t's document
+//   grad_taps[c][count - 1 - d] = sum over t of i[t][c] * x[t - d][c]
+//   grad_bias[c] = sum over t of i[t][c]
+// Backward computes s again, also for the rows beyond a piece that a tap reaches. The last two sums
+// are added in pieces of rows that depend on the shape alone, and the pieces in order.
 //
 // These are pure functions; any thread. x, taps, bias, grad and results have `dtype` (fp32 or bf16)
 // and are contiguous, but for the rows of x.
@@ -23,7 +23,7 @@ struct CUstream_st;
 
 namespace longshore::kernels {
 
-// A row's earlier values are kept in registers. Published models have 3 or 4 taps.
+// The earlier values that a row needs are kept in registers. Published models have 3 or 4 taps.
 inline constexpr int64_t kMostTaps = 8;
 
 struct CausalConvolution {

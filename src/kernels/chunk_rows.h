@@ -9,8 +9,9 @@
 
 namespace longshore::kernels {
 
-// Factors below e^-46 = 1e-20 count as none, where a sum has a term near 1 too. In fp32 they cannot
-// change it, and they would lead to denormal numbers, which take processors ten times as long.
+// Factors below e^-46 = 1e-20 are taken as 0 in sums that also have a term near 1. In fp32 they
+// cannot change such a sum, and they would lead to denormal numbers, with which processors are ten
+// times slower.
 inline constexpr float kLeastExponent = -46.0f;
 
 // Reads rows of `dtype` (fp32 or bf16), which are `stride` elements apart, or writes them, rounded

@@ -1,12 +1,12 @@
 // Cross entropy of a chunk of logits; writes its gradient over the logits. The first pass finds
 // each row's maximum and its sum of exponentials, the second writes
-//   loss = log(sum exp(l - max)) + max - l[target],  grad = factor * (exp(l - max) / sum -
-//   [target])
-// where a row's factor is `scale`, times its own of `row_scales` if there are any.
-// The caller computes the head's matrix products, in chunks, so logits of all positions never
-// exist. Arithmetic is in fp32, sums over a row on the CPU in double; logits are [rows, vocabulary]
-// in `dtype` (fp32 or bf16), contiguous; targets are in [0, vocabulary). These are pure functions;
-// any thread.
+//   loss = log(sum exp(l - max)) + max - l[target]
+//   grad = factor * (exp(l - max) / sum - (1 for the target, else 0))
+// where a row's factor is `scale`, times its element of `row_scales` if that is not null. The
+// caller computes the head's matrix products, in chunks, so logits of all positions never exist.
+// Arithmetic is in fp32, sums over a row on the CPU in double; logits are [rows, vocabulary] in
+// `dtype` (fp32 or bf16), contiguous; targets are in [0, vocabulary). These are pure functions; any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ __device__ __forceinline__ float rounded(float value) {
   return to_float(rounded_to<T>(value));
 }
 
-// The values that one load brings: 16 bytes, or those of `kValues`.
+// The values of one load: 16 bytes, or kValues values.
 template <typename T, int kValues = 16 / sizeof(T)>
 struct alignas(kValues * sizeof(T)) Lot {
   static constexpr int kCount = kValues;

@@ -1,4 +1,4 @@
-// partial_sums: the last step of a gradient that is a sum over rows, behind a kernel that left
+// partial_sums: the last step of a gradient that is a sum over rows, after a kernel that wrote
 // lines of partial sums. Only *.cu files include it. The order of a sum depends on the count of
 // lines alone.
 #pragma once

@@ -28,7 +28,8 @@ struct ScoreBlock {
 // Adds a block of keys to the softmax of its rows (online softmax, Milakov and Gimelshein 2018).
 // `largest` and `sums` hold each row's largest score and sum of exponentials so far, at first minus
 // infinity and 0. Writes to `weights` exp(score - largest), or zero below 1e-20, and to `factors`
-// what earlier results are to be multiplied with. Overwrites the scores.
+// the factors by which the caller must multiply the results of earlier blocks. Overwrites the
+// scores.
 void softmax_block(const ScoreBlock& block, float* scores, float* largest, float* sums,
                    float* factors, void* weights);
 

@@ -1,6 +1,6 @@
-// Values of a matrix in a packed format (base/packed_format.h, base/mxfp4.h), in fp32 or bf16. Pure
-// functions over contiguous arrays, in the thread of the caller; those on the CPU write a range, so
-// that several threads can share a matrix.
+// Unpacks matrices in a packed format (base/packed_format.h, base/mxfp4.h) to fp32 or bf16. Pure
+// functions over contiguous arrays, in the caller's thread; those for the CPU write a range of the
+// values, so that several threads can share a matrix. The last two columns are alignments.
 //
 //   format  value                                            packed        y
 //   fp8     number times scale, rounded to bf16              at 4 bytes    at 16 bytes

@@ -1,4 +1,5 @@
-// GatherChoice: decides whether shards reach the device from host memory or by a collective.
+// Chooses fsdp.gather: whether a unit's shards reach the device from the ranks' host memory or by a
+// collective.
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,9 @@
 // at a time calls it. Its arenas are memory that NCCL can register.
 //
 // [Note: NCCL's order of sums] NCCL chooses how it adds by the machine's topology and message size.
-// One way, NVLS, adds in the switch and gives other bits in every run. With one algorithm and one
-// protocol a sum's order is the ring's. Which ring it is depends on the GPUs that a run gets.
+// One of its algorithms, NVLS, adds in the switch and gives different bits in every run. With one
+// algorithm and one protocol the order of a sum is that of the ring, which depends on the GPUs of
+// the run.
 #pragma once
 
 #include <array>
@@ -19,8 +20,8 @@
 
 namespace longshore {
 
-// NCCL's settings under which sums repeat ([Note: NCCL's order of sums]). No environment changes a
-// run's results, so they replace what is set.
+// NCCL's settings under which sums repeat ([Note: NCCL's order of sums]). They replace variables
+// that the user has set, because the environment must not change a run's results.
 struct NcclSetting {
   const char* name;
   const char* value;

@@ -1,6 +1,6 @@
 // Transport: moves bytes between the ranks of one group. Messages match by pair of ranks and tag,
 // and use the caller's memory directly. One thread starts and finishes transfers; any thread may
-// abort. GlooTransport is the one of real runs; tests have others.
+// abort. Real runs use GlooTransport; tests have other transports.
 #pragma once
 
 #include <chrono>
@@ -54,8 +54,8 @@ class Transport {
 };
 
 // GlooTransport: messages over TCP through LibTorch's Gloo. LibTorch ships Gloo's code without
-// headers, so the declarations come from the distribution's package. Only gloo_transport.cpp
-// includes them; no type of theirs crosses this interface.
+// headers, so the declarations come from the distribution's package. Only transport.cpp includes
+// them; no type of theirs crosses this interface.
 
 struct GlooOptions {
   std::string prefix;   // prefix of this group's keys in the store

@@ -108,7 +108,7 @@ struct Collective {
   CommKind kind = CommKind::kBarrier;
   OpLabel label = {};
   std::vector<std::span<std::byte>> segments = {};
-  // A reduction has these two; Communicator::reduce_scatter says what they are.
+  // Only reductions use these two, as Communicator::reduce_scatter describes.
   DType wire = DType::kF32;
   std::span<std::byte> scratch = {};
   int32_t root = 0;  // of a broadcast

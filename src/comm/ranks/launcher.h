@@ -32,8 +32,8 @@ std::optional<std::string> visible_gpu(const std::optional<std::string>& own, si
 // Returns the free bytes of the file system at `path`, where NCCL's ranks share memory; 0 if there
 // is none.
 Bytes free_shared_memory(const std::string& path = "/dev/shm");
-// Returns what is wrong if that is too little for the ranks of a machine with a GPU each; empty if
-// it suffices. NCCL would end with "unhandled system error".
+// Returns an error text if `room` is too little for a machine's ranks with a GPU each, for which
+// NCCL would end with "unhandled system error"; empty if it suffices.
 std::string lack_of_shared_memory(Bytes room, size_t ranks);
 inline constexpr const char* kMoreSharedMemory =
     "in a container, docker run --shm-size=1g or --ipc=host; else mount -o remount,size=1g "

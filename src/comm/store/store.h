@@ -38,7 +38,7 @@ bool parse_store_address(const std::string& text, StoreAddress& address);
 
 class StoreConnection {
  public:
-  // Retries until the store answers or the time is over. The handshake must succeed.
+  // Retries until the store answers or `timeout` has passed. The handshake must succeed.
   StoreConnection(const StoreAddress& address, const std::string& secret,
                   std::chrono::milliseconds timeout)
       : StoreConnection(address, secret, timeout, timeout) {}

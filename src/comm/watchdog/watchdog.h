@@ -52,7 +52,7 @@ class Watchdog {
   // it, and on the rank that serves the store for the other ranks to know it.
   void stop();
 
-  // These record this rank's progress. The key is "name[members]".
+  // Record this rank's progress in the group of the key "name[members]".
   void join_group(const std::string& key, const std::vector<int32_t>& members);
   void begun(const std::string& key, const Operation& operation);
   void finished(const std::string& key, int64_t sequence);

@@ -1,10 +1,10 @@
 // World: all ranks of the run. Every rank makes it at start; the run owns it. One thread calls it
-// and the communicators that it makes. Communicators must not outlive it. That one is SoloWorld.
+// and the communicators that it makes. Communicators must not outlive it.
 //
 // With several ranks it has a watchdog, whose threads report this rank's progress and detect when
 // another rank died, hangs, disagrees or failed. Every wait then ends with a CommError that names
 // the culprit. If the world still exists `grace` later, the watchdog ends the process (exit code
-// 8). With one rank there are no sockets and no threads.
+// 8). A World of one rank is a SoloWorld, which has no sockets and no threads.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// Conversations: converts the forms of data sets to the one that chat templates read.
+// Converts the conversations of data sets, which have many forms, to the form that chat templates
+// read.
 #include <algorithm>
 #include <array>
 #include <optional>
