@@ -20,7 +20,7 @@ struct ReadValue {
 
 ReadValue read_key_value(const Key& key, const TomlValue& value);
 
-// GroupReader: parses and formats optimizer.groups of the run file. Pure functions.
+// Parsing and formatting of optimizer.groups. Pure functions.
 
 // Reads an array of tables, or returns the problem and its location.
 ReadValue read_groups(const Key& key, const TomlValue& value);

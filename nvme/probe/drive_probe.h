@@ -95,7 +95,7 @@ struct TunedDrives {
 };
 TunedDrives combine(std::span<const DriveTuning> drives);
 
-// FioReference: fio's speed on the same file, if it is installed, for comparison with ours.
+// The speed of fio on the same file, if it is installed, for comparison.
 
 bool fio_is_installed();
 

@@ -41,7 +41,7 @@ std::string member_text(const Json& object, std::string_view key);
 // not UTF-8, as in some paths, become U+FFFD so that it is always valid JSON.
 std::string json_text(const Json& value, int indent = -1);
 
-// PythonNumbers: converts JSON in Python's dialect to strict JSON. Pure function, any thread.
+// Converts JSON in Python's dialect to strict JSON. Pure function, any thread.
 
 // Published configuration files hold numbers that JSON or 64 bits cannot: 10^30 for "no limit",
 // NaN, Infinity, 1e400. Writes such integers as reals and non-finite reals as strings; a reader

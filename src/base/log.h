@@ -14,8 +14,8 @@
 
 namespace longshore {
 
-// Log: messages for the user on stderr, one line each; data goes to stdout. Any thread. Each
-// message is one write, so that lines do not mix.
+// Messages for the user on stderr, one line each. Any thread. Each message is one write, so that
+// lines do not mix.
 
 enum class LogLevel : uint8_t { kError, kWarning, kInfo, kDebug };
 
@@ -45,7 +45,7 @@ inline void log_debug(std::string_view text) {
   log_message(LogLevel::kDebug, text);
 }
 
-// Output: results of a command on standard output; messages go through log.h. Main thread.
+// Results of a command on standard output. Main thread.
 
 // Formats as printf does and escapes control characters in the result (texts.h).
 [[gnu::format(printf, 1, 2)]] void print_out(const char* format, ...);

@@ -9,7 +9,7 @@ namespace longshore {
 // Returns the machine's name; empty if the system does not give it.
 std::string host_name();
 
-// CpuFeatures: CPU features that change results or memory use. Pure functions, any thread.
+// CPU features that change results or memory use. Pure functions, any thread.
 
 // True if the CPU has the AVX-512 subsets that LibTorch's and MKL's kernels need: F, BW, DQ and VL.
 // Without them LibTorch computes bf16 products with its own loops.

@@ -74,9 +74,9 @@ bool glob_matches(std::string_view glob, std::string_view name);
 // Returns the text without spaces, tabs and line breaks at its ends.
 std::string_view trimmed(std::string_view text);
 
-// Printable: makes untrusted text (names of files, keys, tensors; whole messages) safe for a
-// terminal. Control characters, bidirectional controls and invalid UTF-8 become "\x1b" and the
-// like. All other characters stay. Pure functions, any thread.
+// Makes untrusted text (names of files, keys, tensors; whole messages) safe for a terminal. Control
+// characters, bidirectional controls and invalid UTF-8 become "\x1b" and the like. All other
+// characters stay. Pure functions, any thread.
 
 // Escapes a name for use within a line: also line breaks. Truncates after about `max_bytes`.
 std::string printable(std::string_view text, size_t max_bytes = 80);
@@ -90,7 +90,7 @@ std::string printable_lines(std::string_view text);
 // change nothing.
 std::string wrapped_lines(std::string_view text, size_t columns);
 
-// Utf8: validates untrusted text. Pure functions, any thread.
+// Validation of UTF-8 in untrusted text. Pure functions, any thread.
 
 // Returns the byte offset of the first invalid sequence (overlong forms, surrogates and values
 // above U+10FFFF included); nullopt if all of the text is valid.

@@ -3,8 +3,8 @@
 // every setting that would change numbers and is not supported. It keeps the file of the weights
 // open. Movable; reading is const and safe from several threads.
 //
-// Names of tensors are those of the file without "base_model.model.", so that a module is called as
-// in the files of its model: "model.layers.0.self_attn.q_proj.lora_A.weight".
+// Names of tensors are those of the file without "base_model.model.", so that a module has its name
+// in the files of the base model: "model.layers.0.self_attn.q_proj.lora_A.weight".
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,15 @@ struct AdapterSettings {
   // A module is a target if its name is an element, or ends with "." and an element. The single
   // element "all-linear" stands for all matrices except the head.
   std::vector<std::string> targets = {};
-  // PEFT's target_parameters, in the same sense: experts ("experts.down_proj") and routers
+  // PEFT's target_parameters, matched in the same way: experts ("experts.down_proj") and routers
   // ("gate.weight"). Experts' gate_up_proj may have twice the rank and alpha.
   std::vector<std::string> parameters = {};
   bool gate_up_doubled = false;
-  // Modules whose name ends with an element are trained as a whole, and in the adapter's file.
+  // PEFT's modules_to_save: modules whose name ends with an element are trained in full and stored
+  // in the adapter's file.
   std::vector<std::string> trained = {};
-  // PEFT's ensure_weight_tying: an embedding that is trained as a whole stays the head, whose copy
-  // of it is in the file too.
+  // PEFT's ensure_weight_tying: an embedding that is trained in full stays tied to the head, whose
+  // copy is in the file too.
   bool tied = false;
   std::string base = {};  // the model: a hub id or a path; may be empty
 };
@@ -48,10 +49,10 @@ class AdapterDirectory {
   // DataError if a file is damaged or its tensors do not match the settings.
   static AdapterDirectory open(const std::string& path);
 
-  // If the file of settings describes the targets otherwise than by a list (a regular expression,
-  // excluded modules, a choice of layers), `targets` names the modules of the weights.
+  // If adapter_config.json does not list the targets (but has a regular expression, excluded
+  // modules or a choice of layers), `targets` lists the modules that the weight file has.
   const AdapterSettings& settings() const { return settings_; }
-  // From now on the file sums what is read of it.
+  // Makes all later reads add to the file's ReadSums.
   void sum_reads() { file_.sum_reads(); }
   const SafetensorsFile& file() const { return file_; }
   // Returns the sorted names of the tensors.
@@ -73,9 +74,9 @@ class AdapterDirectory {
 
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
-// The name of the head's copy (AdapterSettings::tied), without what begins every name.
+// The name of the head's copy (AdapterSettings::tied), without kAdapterNamePrefix.
 inline constexpr std::string_view kTiedHeadName = "lm_head.weight";
-// Begins every name in the file of an adapter's weights.
+// The prefix of every name in the file of an adapter's weights.
 inline constexpr std::string_view kAdapterNamePrefix = "base_model.model.";
 
 // Returns the text of adapter_config.json for these settings, byte for byte as PEFT 0.21.2 writes

@@ -23,8 +23,8 @@ class AdapterSelection {
   using Refuse = std::function<void(const std::string& key, const std::string& why)>;
   AdapterSelection(const Json& config, const Refuse& refuse);
 
-  // Returns whether PEFT makes an adapter for this module, if target_modules is no list that lacks
-  // it. `module` is a whole name, "model.layers.0.self_attn.q_proj".
+  // Returns whether PEFT makes an adapter for this module; a list in target_modules is not looked
+  // at. `module` is a whole name, "model.layers.0.self_attn.q_proj".
   bool selects(const std::string& module) const;
   // Returns the first layer of layers_to_transform that none of the modules belongs to.
   std::optional<int64_t> layer_without(const std::vector<std::string>& modules) const;
@@ -39,8 +39,8 @@ class AdapterSelection {
   std::vector<std::string> layers_patterns_;  // names of the lists of layers; empty: any
 };
 
-// Throws DataError if PEFT would make other adapters than those of the `modules` that a file of
-// weights has. `weights` is the file's path.
+// Throws DataError unless PEFT would make adapters for exactly the `modules` that the weight file
+// has. `weights` is the file's path.
 void check_selection(const AdapterSelection& selection, const AdapterSettings& settings,
                      const std::vector<std::string>& modules, const std::string& weights);
 

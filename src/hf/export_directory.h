@@ -1,8 +1,8 @@
 // ExportDirectory: the directory "<destination>.longshore-partial" in which an export is written
 // until it is complete; one rename then replaces the destination. Foreign files in the destination
 // are carried over; of an older export only files that its list names and that are unchanged are
-// removed. The export owns it; one thread. Destroyed before `publish`, it leaves the destination as
-// it was.
+// removed. The export owns it; one thread. If it is destroyed before `publish`, the destination
+// stays unchanged.
 #pragma once
 
 #include <string>

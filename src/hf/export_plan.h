@@ -33,23 +33,22 @@ struct ExportOptions {
   // True: the run started from the source's weights, so frozen parameters are the source's bytes.
   // False: it started from random weights, and all values come from the reader.
   bool pretrained = true;
-  // For a source without weights, or whose packed tensors become bf16; otherwise the split is the
-  // source's.
+  // The limit of a weight file, for a source without weights or whose packed tensors become bf16;
+  // otherwise weights are split into files as in the source.
   Bytes max_file_bytes = 5'000'000'000;
   // Source tensors that store a parameter's values again (a stored tied head), with that parameter;
   // they are written with its new values.
   std::map<std::string, std::string> copies = {};
   // If false, NaN or infinite values are refused.
   bool allow_nonfinite = false;
-  // The README.md of the export; the source's becomes BASE_README.md. Empty: the source's is
-  // copied.
+  // The README.md of the export; the source's README.md is then copied to BASE_README.md. Empty:
+  // the source's README.md is copied unchanged.
   std::string card = {};
   // Additional or replaced files of the export by name, with their text; and files of the source
   // that the export omits.
   std::map<std::string, std::string> texts = {};
   std::set<std::string> left_out = {};
-  // Is called when all files are written and verified; if it throws, the destination stays as it
-  // was.
+  // Called when all files are written and verified; if it throws, the destination stays unchanged.
   std::function<void()> before_publish = [] {};
   // If set, the export is an adapter: one fp32 file of the trained parameters, adapter_config.json,
   // and the files of the tokenizer.
@@ -60,7 +59,7 @@ struct ExportTensor {
   enum class Values : uint8_t {
     kReader,       // trained: from the ParameterReader
     kSourceBytes,  // untouched: the source's bytes
-    kSource,       // untouched but stored otherwise: the source's values
+    kSource,       // untouched, but stored in another type: the source's values
   };
   SafetensorsWriter::Tensor target;
   std::string parameter = {};  // for kReader: the parameter
@@ -92,7 +91,7 @@ struct ExportPlan {
 ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options);
 
-// ExportList: the files that an export wrote, with their hashes, stored beside them in
+// ExportList: the files that an export wrote, with their hashes, stored in the same directory in
 // .longshore-export.json. Only listed and unchanged files belong to this program. Everything else
 // in the directory is foreign and is never replaced or removed. Plain functions.
 

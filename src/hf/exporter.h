@@ -29,8 +29,8 @@ struct ExportResult {
 void check_export_place(const ModelDirectory& source, const std::string& destination);
 
 // Throws ConfigError if `destination` is the source, inside it, or a link, if a foreign or changed
-// file has the name of a file to be written, or if it holds foreign weights, which loaders may take
-// in place of the export's.
+// file has the name of a file to be written, or if it holds foreign weights, which programs may
+// load in place of the export's.
 void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
                               const std::string& destination, const ExportOptions& options = {});
 

@@ -1,6 +1,6 @@
-// Finds models and data sets in the local Hugging Face cache by their hub ids. It only
-// reads the cache's folders and never uses the network. Plain functions. HubDataset chooses the
-// files of a data set there.
+// Finds models and data sets in the local Hugging Face cache by their hub ids. It only reads the
+// cache's folders and never uses the network. Plain functions. hub_dataset_files chooses the files
+// of a data set there.
 #pragma once
 
 #include <cstdint>
@@ -36,12 +36,13 @@ std::string fetch_command(std::string_view id, HubKind kind);
 // ConfigError ends with `expected` ("model.path names ...") or tells how to fetch it.
 UniqueFd open_hub_directory(const std::string& path, const std::string& expected);
 
-// Returns the name of a model for files that move to other folders and machines: the hub id,
-// without a revision, of a directory in a Hugging Face cache too; otherwise the absolute path.
+// Returns a name of the model that stays valid in files that move to other folders and machines:
+// the hub id without a revision, also for a directory in a Hugging Face cache; otherwise the
+// absolute path.
 std::string lasting_model_name(const std::string& path);
 
-// HubDataset: the files of a data set in the local Hugging Face cache, chosen as the Python package
-// `datasets` would. It only looks at file names and the README. Plain functions.
+// The files of a data set in the local Hugging Face cache, chosen as the Python package `datasets`
+// would. It only looks at file names and the README. Plain functions.
 
 // The purpose decides the split if the name has none: the only split, if there is just one;
 // otherwise "train" for training, and an error for evaluation.
@@ -53,8 +54,8 @@ bool names_hub_dataset(std::string_view text);
 // Returns the paths sorted by name. DataError lists what exists, or tells how to fetch it.
 std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse use);
 
-// DatasetCard: the `configs` in the YAML head of a Hugging Face data set's README.md, which
-// describe its files. Plain values and functions.
+// The `configs` in the YAML head of a Hugging Face data set's README.md, which describe its files.
+// Plain values and functions.
 
 struct DatasetConfig {
   struct Split {

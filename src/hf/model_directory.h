@@ -21,8 +21,8 @@
 
 namespace longshore {
 
-// Companions up to this size, and this sum, are kept in memory, so that an export has those that
-// the model was read with.
+// Companion files up to this size, and up to this total, are kept in memory, so that an export
+// contains them as they were when the model was read.
 inline constexpr Bytes kMaxKeptCompanion = 4 * kMiB;
 inline constexpr Bytes kMaxKeptCompanions = 32 * kMiB;
 
@@ -36,7 +36,7 @@ class ModelDirectory {
   struct TensorRef {
     const WeightFile* file = nullptr;
     const TensorInfo* tensor = nullptr;
-    const PackedTensor* packed = nullptr;  // set if the values are stored in fewer bits
+    const PackedTensor* packed = nullptr;  // set if the values are packed
     explicit operator bool() const { return tensor != nullptr; }
   };
 
@@ -49,7 +49,8 @@ class ModelDirectory {
   // Returns "<path>/<name>".
   std::string path_of(std::string_view name) const { return path() + "/" + std::string(name); }
 
-  // Config and text lack the keys that declare a quantisation where the weights are plain.
+  // config() and config_text() lack the keys that declare a quantisation if the weights are not
+  // quantised.
   const Json& config() const { return config_; }
   const std::string& config_text() const { return config_text_; }
   // Returns nullptr without a generation_config.json.
@@ -57,7 +58,7 @@ class ModelDirectory {
     return generation_config_ ? &*generation_config_ : nullptr;
   }
 
-  // From now on the files sum what is read of them (SafetensorsFile::sum_reads).
+  // Makes all later reads of the files add to their ReadSums (SafetensorsFile::sum_reads).
   void sum_reads();
   // The files are sorted by name.
   const std::vector<std::unique_ptr<WeightFile>>& files() const { return files_; }
@@ -72,27 +73,28 @@ class ModelDirectory {
   TensorRef find(std::string_view name) const;
   // Finds a tensor by its name in the files; a null TensorRef if there is none.
   TensorRef find_stored(std::string_view name) const;
-  // Returns the format of fewer bits that config.json says weights are in.
+  // Returns the quantisation of the weights that config.json declares.
   Quantisation quantisation() const { return quantisation_; }
   bool quantised() const { return quantisation_ != Quantisation::kNone; }
   // Returns whether two tensors have equal type, shape and bytes (a tied head stored twice). Packed
-  // ones are equal to none.
+  // tensors are never equal.
   bool same_bytes(const TensorRef& a, const TensorRef& b) const;
   // Returns the sum of all tensors' bytes.
   Bytes weight_bytes() const { return weight_bytes_; }
 
-  // Returns the sorted files beside the weights: config.json, tokenizer, templates, licence and so
+  // Returns the sorted files other than weights: config.json, tokenizer, templates, licence and so
   // on; those of additional_chat_templates/ have that prefix. Weights of any format are excluded.
   const std::vector<std::string>& companion_files() const { return companion_files_; }
   // Returns the text of a companion as it was when the directory was opened; nullptr for a file of
   // more than kMaxKeptCompanion.
   const std::string* companion_text(const std::string& name) const;
-  // Opens a companion. Throws DataError if it is gone, or another file than it was then.
+  // Opens a companion. Throws DataError if it was removed or replaced since the directory was
+  // opened.
   UniqueFd open_companion(const std::string& name) const;
 
   // Returns harmless oddities, one line each, for a check of the model.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Returns what the files say and neither a run nor its export follows, one line each.
+  // Returns statements of the files that neither a run nor its export follows, one line each.
   const std::vector<std::string>& notes() const { return notes_; }
   // Returns the note about tensors that the index lists and no file has; empty if there are none.
   const std::string& absent_note() const { return absent_note_; }

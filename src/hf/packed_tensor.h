@@ -32,7 +32,7 @@ class PackedTensor {
   // value that is not finite.
   virtual void read(int64_t begin, std::span<float> out) const = 0;
 
-  // Fills the span with bytes of a part's tensor from `begin` on.
+  // Fills the span with the bytes of a part's tensor from `begin` on.
   using ReadPart = std::function<void(const Part& part, Bytes begin, std::span<std::byte> out)>;
   // Returns the tensors that hold the values: codes and scales.
   virtual std::array<Part, 2> parts() const = 0;
@@ -47,13 +47,13 @@ class PackedTensor {
   TensorInfo values_;
 };
 
-// PairedTensor: a stored tensor of a model with packed matrices: a tensor of its own, codes with
-// their scales, or the scales of other codes.
+// PairedTensor: a stored tensor of a model with packed matrices: a plain tensor, codes with their
+// scales, or scales that belong to codes.
 struct PairedTensor {
   std::unique_ptr<PackedTensor> packed =
       nullptr;               // set: codes, with the scales that belong to them
   bool scales = false;       // these are scales
-  std::string problem = {};  // why the tensor cannot be read; empty: it can
+  std::string problem = {};  // why the tensor cannot be read; empty if it can
 };
 
 // Finds a stored tensor by its name; a null part if there is none.

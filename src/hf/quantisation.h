@@ -1,5 +1,5 @@
-// Quantisation: the formats with fewer bits in which a model's files may hold its matrices, as
-// config.json declares them. Pure functions, any thread.
+// Quantisation: the quantised formats of a model's matrices, as config.json declares them. Pure
+// functions, any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// ReadSums: sums of the bytes that were read of each tensor of a weight file, whoever read them and
-// in whatever pieces (place_sum of base/hash.h). A byte counts once: reads of what is summed
-// already cost a look-up. Thereby the values that a run uses are identified while they are read
-// anyway. The SafetensorsFile owns it; any thread calls it.
+// ReadSums: sums of the bytes that were read of each tensor of a weight file, by any thread and in
+// any pieces (place_sum of base/hash.h). A byte counts once: for bytes that are summed already a
+// read costs only a look-up. So the values that a run uses are identified without a second pass
+// over the files. The SafetensorsFile owns it; any thread calls it.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class ReadSums {
   void take(size_t tensor, Bytes begin, std::span<const std::byte> bytes);
   // Returns what was read of a tensor, in order; adjoining reads are one range.
   std::vector<SummedRange> ranges(size_t tensor) const;
-  // Forgets all sums: what is read from now on counts again, as after a change of the file.
+  // Forgets all sums, for example after a change of the file; later reads count again.
   void restart();
 
  private:

@@ -5,8 +5,8 @@
 //   header           JSON: {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets"}}
 //   data             the tensors end to end, no holes
 //
-// Plain values and pure functions. The parser builds no JSON tree, which would need a gigabyte for
-// a header of 64 MiB; it only allocates the table.
+// Plain values and pure functions. The parser allocates the table alone: a JSON tree would need a
+// gigabyte for a header of 64 MiB.
 #pragma once
 
 #include <cstdint>

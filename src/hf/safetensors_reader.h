@@ -23,7 +23,7 @@ class SafetensorsFile {
  public:
   // Follows links. Throws IoError if the file is unreadable, DataError if it is invalid.
   static SafetensorsFile open(const std::string& path);
-  // Takes an open descriptor of a regular file.
+  // Takes over an open descriptor of a regular file.
   explicit SafetensorsFile(UniqueFd fd);
 
   const std::string& path() const { return fd_.path(); }
@@ -51,11 +51,11 @@ class SafetensorsFile {
   DirectReader past_cache() const { return DirectReader(fd_); }
   // Returns whether the file has the size and the time of change that it had when it was opened.
   bool unchanged() const { return identity_of(fd_) == identity_; }
-  // From now on every read adds what it reads for the first time to read_sums().
+  // Makes every later read add the bytes that it reads for the first time to read_sums().
   void sum_reads();
   // Returns null unless reads are summed. The tensors have the indices of tensors().
   ReadSums* read_sums() const { return sums_.get(); }
-  // Gives the tensor's bytes in pieces of at most a MiB.
+  // Passes the tensor's bytes to `use` in pieces of at most 1 MiB.
   void read_in_pieces(const TensorInfo& tensor,
                       const std::function<void(std::span<const std::byte>)>& use) const;
   // Returns the xxh3 of the tensor's bytes.

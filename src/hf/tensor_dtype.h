@@ -42,7 +42,7 @@ std::optional<TensorDType> parse_tensor_dtype(std::string_view name);
 std::optional<DType> model_dtype(TensorDType dtype);
 TensorDType tensor_dtype(DType dtype);
 
-// ConfigDtype: the type that a config.json names ("torch_dtype", newer "dtype"). Pure functions.
+// The type that a config.json names ("torch_dtype", newer "dtype"). Pure functions.
 
 // Returns "float32", "bfloat16" or "float16".
 std::string_view config_name_of(DType dtype);

@@ -36,16 +36,16 @@ std::string with_total_size(std::string_view text, Bytes total_size);
 // Returns an index's text without these tensors, in the same order.
 std::string without_tensors(std::string_view text, const std::vector<std::string>& names);
 
-// ForeignWeights: weight files in unsupported formats: their names, and the error text for a
-// directory that has no others. Pure functions.
+// Weight files in unsupported formats: their names, and the error text for a directory that has no
+// others. Pure functions.
 
 // Returns true for weights, checkpoints and weight indexes of any format, including safetensors,
 // and for files that describe them: backups of an index, statistics and settings of quantisers, the
 // state of a trainer. An export never copies them, because they would contradict the new weights.
 bool is_weight_file_name(std::string_view name);
 
-// Returns true for files of weights, and for an adapter's configuration, that a program which loads
-// a model directory may take in place of model.safetensors or beside it.
+// Returns true for files of weights, and for an adapter's configuration, that a program may load
+// from a model directory in place of model.safetensors or in addition to it.
 bool is_loaded_as_weights(std::string_view name);
 
 // Returns one line: why a directory with these entries has no readable weights, and the remedy.

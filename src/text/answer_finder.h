@@ -1,9 +1,9 @@
 // AnswerFinder: splits a conversation into samples and finds the answers in their texts. Internal
-// to src/text; one owner thread. An answer is located in one of two ways, never by comparing
-// letters of messages: the text that ends with the answer starts, byte for byte, with the prompt
-// that asks for it; or marks show where the parts of the messages are (chat_marks.h). Every sample
-// is checked before it is returned: it trains each answer's own rendering, whole and once, and
-// nothing of any other message. Otherwise ChatProblem is thrown.
+// to src/text; one owner thread. An answer is located in one of two ways, never by searching for a
+// message's text: the text that ends with the answer starts, byte for byte, with the prompt that
+// asks for it; or marks show where the parts of the messages are (chat_marks.h). Every sample is
+// checked before it is returned: it trains each answer's own rendering, whole and once, and nothing
+// of any other message. Otherwise ChatProblem is thrown.
 #pragma once
 
 #include <map>
@@ -50,7 +50,8 @@ class AnswerFinder {
   ChatSample generated(std::vector<AnswerSpan> spans);
   // Returns the whole conversation as one sample with one span.
   ChatSample undivided();
-  // Counts the parts that the template writes in no sample. `answers` are the trained messages.
+  // Counts the message parts that the template writes into no sample. `answers` are the trained
+  // messages.
   ChatNotes notes(const std::vector<size_t>& answers) const;
 
  private:
@@ -62,7 +63,7 @@ class AnswerFinder {
     size_t span = 0;                    // index of the span in which the part begins
   };
   using Parts = std::map<PartName, Seen>;
-  // Located: marks of a text, of all messages or of the assistant's alone.
+  // Located: the marks found in a text, of all messages or only of the assistant's.
   struct Located {
     std::vector<PartMark> marks;
     MarkedRoles roles;
@@ -70,7 +71,7 @@ class AnswerFinder {
   // Question: the prompt, that is the text that asks for an answer.
   struct Question {
     std::string_view text;
-    std::string_view tail;         // the text behind the last message part
+    std::string_view tail;         // the text after the last message part
     std::optional<PartMark> last;  // the end of that part
   };
   // Place: where an answer begins in the text that ends with it.
@@ -112,7 +113,7 @@ class AnswerFinder {
   std::vector<PartName> parts_;  // every part of the conversation
   size_t rendered_ = 0;          // bytes rendered so far; limits the time
   std::set<PartName> written_;   // parts found in some sample
-  // These say whether marks were found in every sample: of the assistant's messages, of all others.
+  // Whether marks were found in every sample: of the assistant's messages, and of all others.
   bool answers_known_ = true, all_known_ = true;
 };
 

@@ -23,7 +23,8 @@ struct EncodedChat {
   std::string text;
   std::vector<TokenId> ids;
   std::vector<bool> trained;  // one for each id
-  // One for each id: of the message that a trained one belongs to. Empty if all weights are 0 or 1.
+  // One for each id: the weight of the message that a trained id belongs to. Empty if all weights
+  // are 0 or 1.
   std::vector<float> weights;
 };
 
@@ -55,7 +56,7 @@ class ChatEncoder {
 
   // Returns one sample, or several if the template changes an answer when more messages follow. In
   // that case consecutive answers that are rendered alike share a sample, which ends with the last
-  // of them. Every answer that `mask` selects is trained once, whole, behind the prompt that the
+  // of them. Every answer that `mask` selects is trained once, whole, after the prompt that the
   // template writes for it (answer_finder.h). Each text is tokenized as a whole; a token is trained
   // if it overlaps a trained part. The parts are the template's {% generation %} blocks; without
   // such blocks they are found by rendering prefixes of the conversation. `notes` may be null.

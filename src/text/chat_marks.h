@@ -54,7 +54,8 @@ std::optional<std::vector<PartMark>> find_parts(const ChatTemplate& chat, const 
 // Returns the thought before the answer, from its own member or from the content; empty if none.
 std::string_view thought_of(const Json& message);
 
-// Returns the content without its thought, else the name of the first call; may be empty.
+// Returns the content without its thought; if that is empty, the name of the first call, which may
+// be empty too.
 std::string words_of(const Json& message);
 
 // Removes the blanks directly before a part in its own text and returns them. `name` must not name

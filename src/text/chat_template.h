@@ -61,7 +61,7 @@ class ChatTemplate {
 
   // Throws ChatProblem if the template refuses the conversation.
   RenderedChat render(const Json& messages, const ChatVariables& variables) const;
-  // Returns true if the template writes a content that is a list of parts as its texts. Many
+  // Returns true if the template writes the texts of a content that is a list of parts. Many
   // templates print the list as Python does, omit it, or fail; they need the joined text.
   bool reads_parts(bool with_tools) const { return with_tools ? tool_parts_ : parts_; }
   // Returns the opening of an answer that the template appends to every text, even without a prompt
@@ -74,7 +74,7 @@ class ChatTemplate {
   bool names(std::string_view member) const;
   // Returns the name of the published template that was replaced; empty if none was.
   const std::string& replaced() const { return replaced_; }
-  // Changes with the template's text; with the date too if the template reads it.
+  // Returns a hash of the template's text, and of the date if the template reads it.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:

@@ -93,9 +93,10 @@ class Tokenizer {
   // Returns the tokens that end generation, ascending: eos and those of generation_config.json.
   const std::vector<TokenId>& stop_ids() const { return stop_ids_; }
   // Returns the factor by which replacements may lengthen a text before it is split into tokens; 1
-  // for usual tokenizers. Users hold that much less text at once.
+  // for usual tokenizers. Callers divide the size of the texts that they hold in memory by it.
   size_t growth() const { return growth_; }
-  // Changes whenever the same text could get other ids. It is part of the key of prepared files.
+  // Returns a hash that changes whenever the same text could get other ids. It is part of the key
+  // of prepared files.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -125,7 +126,7 @@ class Tokenizer {
   uint64_t fingerprint_ = 0;
 };
 
-// Spelled tokens: special tokens that the texts of a user's rows spell, such as "<|im_end|>" typed
+// Spelled tokens: special tokens that occur as text in a user's rows, such as "<|im_end|>" typed
 // into a message. To be read as text, a token is broken up: a noncharacter of Unicode follows its
 // first letter while a template writes it, and is removed before the result is encoded. Plain
 // functions, any thread.
@@ -137,7 +138,7 @@ std::vector<TextSpan> special_tokens_of(const Tokenizer& tokenizer, std::string_
 // Breaks up the special tokens of a text.
 std::string with_breaks(const Tokenizer& tokenizer, std::string_view text);
 
-// Calls `use` for each text in a value; names of members are none.
+// Calls `use` for each string in a value, but not for names of members.
 void for_each_text(Json& value, const std::function<void(std::string&)>& use);
 
 // TextWithoutBreaks: a text whose breaks were removed.

@@ -1,6 +1,6 @@
 // Transport: moves bytes between the ranks of one group. Messages match by pair of ranks and tag,
 // and use the caller's memory directly. One thread starts and finishes transfers; any thread may
-// abort. Real runs use GlooTransport; tests have other transports.
+// abort. Real runs use connect_gloo; tests have other transports.
 #pragma once
 
 #include <chrono>
@@ -53,9 +53,9 @@ class Transport {
   virtual void abort() noexcept = 0;
 };
 
-// GlooTransport: messages over TCP through LibTorch's Gloo. LibTorch ships Gloo's code without
-// headers, so the declarations come from the distribution's package. Only transport.cpp includes
-// them; no type of theirs crosses this interface.
+// A Transport over TCP through LibTorch's Gloo. LibTorch ships Gloo's code without headers, so the
+// declarations come from the distribution's package. Only transport.cpp includes them; no type of
+// theirs crosses this interface.
 
 struct GlooOptions {
   std::string prefix;   // prefix of this group's keys in the store

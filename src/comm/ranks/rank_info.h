@@ -54,7 +54,7 @@ std::map<std::string, std::string> launcher_variables();
 RankInfo discover_ranks(const std::map<std::string, std::string>& variables);
 RankInfo discover_ranks();
 
-// SlurmNodelist: parses SLURM's compressed host lists. Pure function.
+// Parsing of SLURM's compressed host lists. Pure function.
 
 // Returns the first host of "node[003-005,007],other" ("node003"); "" for invalid text.
 std::string first_slurm_host(std::string_view list);

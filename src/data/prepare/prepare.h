@@ -43,13 +43,13 @@ struct PreparedData {
   std::vector<std::unique_ptr<TokenFile>> files;  // one for each of the options' files
   std::vector<std::string> paths;                 // of the token files
   DataReport report;
-  int64_t made = 0;  // files that the cache did not have
+  int64_t made = 0;  // number of files that the cache lacked
 };
 
 // A DataError names file and line of the bad rows (at most ten), or says that no document is left.
 PreparedData prepare_or_open(const PrepareOptions& options);
 
-// Returns the report if the cache has every file; else nullopt. Reads no rows.
+// Returns the report if the cache has all files, otherwise nullopt. Reads no rows.
 std::optional<DataReport> report_of_prepared(const PrepareOptions& options);
 
 // Returns the options for reading rows of these files.

@@ -1,4 +1,4 @@
-// ByteSource: reads a data file's bytes in order. The first bytes of the file tell whether it is
+// ByteSource: reads a data file's bytes in order. The first bytes of the file show whether it is
 // plain or compressed with gzip or zstd. One owner thread, bounded memory.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace longshore {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills `into` and returns the number of bytes; less than its size only at the end, then 0.
-  // Throws DataError if compressed data are damaged, cut off, or expand more than text can.
+  // Fills `into` and returns the number of bytes; fewer than its size only at the end of the data,
+  // then 0. Throws DataError if compressed data are damaged, cut off, or expand more than text can.
   virtual size_t read(std::span<char> into) = 0;
   // Returns the number of uncompressed bytes if it is known.
   virtual std::optional<Bytes> plain_bytes() const { return std::nullopt; }

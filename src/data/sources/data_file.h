@@ -1,6 +1,6 @@
 // DataFile: one open data file whose bytes must stay the same from the first read to the last. Its
-// identity is the hash of its bytes. A note in the cache, which is named after the file's status,
-// spares reading an unchanged file again. One owner thread.
+// identity is the hash of its bytes. A note in the cache, named after the file's status, saves
+// reading an unchanged file again. One owner thread.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,26 @@ class DataFile {
   DataFile(UniqueFd fd, std::string cache);
 
   Bytes bytes() const { return status_.bytes; }
-  // Returns another descriptor of the open file, at its beginning. The offset is shared, so that a
-  // reader must have ended before the next one begins.
+  // Returns a duplicate of the file's descriptor, at the file's beginning. Duplicates share the
+  // offset, so a reader must have ended before the next one begins.
   UniqueFd from_begin() const;
 
-  // Returns the hash that a note has for a file of this status, unless that is missing or unusable.
+  // Returns the hash in the cache's note for a file of this status; nullopt if the note is missing
+  // or unusable.
   std::optional<uint64_t> noted() const;
-  // Returns the hash of the bytes: the noted one, or that of the bytes, which are read then, with
-  // regular calls of `report_progress`. Throws DataError if the file changes meanwhile.
+  // Returns the hash of the bytes: the noted one, or else one computed from the bytes, with regular
+  // calls of `report_progress`. Throws DataError if the file changes meanwhile.
   uint64_t content(const std::function<void()>& report_progress);
-  // Throws DataError if the file is known to have changed since content(): cheap, for use between.
+  // Throws DataError if the status shows that the file has changed since content(). Cheap: for
+  // calls between content() and refuse_changes().
   void refuse_changed_status() const;
   // Throws DataError unless the bytes are those of content(). Files that had changed shortly before
   // that call are read once more.
   void refuse_changes(const std::function<void()>& report_progress) const;
 
  private:
-  // Status: what a change of a file's bytes changes as well, unless that happens within the
-  // granularity of its file system's clock.
+  // Status: properties of a file that change with its bytes, unless that happens within the
+  // granularity of the file system's clock.
   struct Status {
     int64_t device = 0, inode = 0, bytes = 0;
     int64_t modified[2] = {}, changed[2] = {};  // seconds and nanoseconds

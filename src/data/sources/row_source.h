@@ -14,12 +14,12 @@
 
 namespace longshore {
 
-// The first bytes of the file tell its kind. Line n is element or row n. Null members of table rows
-// are left out, since a table has every member in every row. Throws DataError (also while reading)
-// if an array or table is damaged or cut off.
+// The first bytes of the file decide its kind. Line n is element or row n. Null members of table
+// rows are left out, since a table has every member in every row. Throws DataError (also while
+// reading) if an array or table is damaged or cut off.
 std::unique_ptr<ByteSource> open_row_source(UniqueFd file);
 
-// ArrayRows: the elements of a JSON array as lines. Internal to src/data.
+// The elements of a JSON array as lines. Internal to src/data.
 
 // `front` is the start of the text, already read from `source`; its first non-blank byte is the
 // array's bracket. The reader of the lines reports errors inside an element.

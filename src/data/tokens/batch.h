@@ -40,7 +40,8 @@ struct PackingOptions {
   // sequence do not attend to each other.
   std::optional<uint64_t> shuffle_seed{};
   bool whole_rows = false;  // documents of one row stay in one sequence, in order
-  // A set whose documents of the same numbers fit into the sequences as well; null: none.
+  // Another data set: its documents with the same numbers must fit into the sequences too; null:
+  // none.
   const Dataset* beside = nullptr;
 };
 
@@ -78,9 +79,9 @@ struct StepSamples {
   int64_t first_sample = 0;  // global number, from 0
   int64_t sequences = 0;     // sequences_per_step
   int64_t micro_batch = 1;   // sequences in a micro-batch; the last one may hold fewer
-  // Makes dropout_keys of this seed, the sample's epoch, the document and the position in it. An
-  // epoch has each document once, so no two tokens of a run have the same key, and the keys depend
-  // on neither packing, micro_batch nor the steps' cuts.
+  // Derives dropout_keys from this seed, the sample's epoch, the document and the position in it.
+  // An epoch has each document once, so no two tokens of a run have the same key, and the keys
+  // depend on neither packing, micro_batch nor the steps' cuts.
   std::optional<uint64_t> dropout_seed = {};
 };
 
@@ -88,9 +89,9 @@ struct StepSamples {
 Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                        std::span<const int64_t> sequences);
 
-// Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on. Tokens are
-// read for the share's micro-batches alone; the counts come from the documents' lengths, and with
-// weights from those of all documents.
+// Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on. Only the
+// tokens of the share's micro-batches are read; the counts over all ranks come from the documents'
+// lengths and, if rows have weights, from the weights of all documents.
 StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table,
                               const Sampler& sampler, const StepSamples& samples,
                               const RankShare& share = {});

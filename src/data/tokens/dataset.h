@@ -1,5 +1,5 @@
-// Data sets: documents as token ids with targets, in memory or in prepared files, of one file
-// or of several. Immutable once built; any thread may read.
+// Data sets: documents as token ids with targets, in memory or in prepared files, from one file or
+// several. Immutable once built; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ class Dataset {
   virtual bool has_column(ColumnId) const { return false; }
   virtual size_t width_of(ColumnId) const { return 1; }
   virtual std::vector<float> column_of(int64_t /*document*/, ColumnId) const { return {}; }
-  // Equal for equal documents in equal order. Resuming compares it to detect changed data.
+  // Returns a hash that is equal for equal documents in equal order. Resuming compares it to detect
+  // changed data.
   virtual uint64_t fingerprint() const = 0;
 };
 
@@ -65,8 +66,9 @@ std::vector<int64_t> rows_of_part(int64_t count, const HoldOut& hold_out, int64_
 
 class CombinedDataset : public Dataset {
  public:
-  // `weights` has one value per file, or is empty. A weight of 2.5 takes every row twice, and half
-  // of the rows, selected by `hold_out.seed`, once more. Throws DataError if no document is left.
+  // `weights` has one value per file, or is empty. With a weight of 2.5 every row occurs twice, and
+  // half of the rows, selected by `hold_out.seed`, once more. Throws DataError if no document is
+  // left.
   CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
                   const std::vector<double>& weights, const HoldOut& hold_out);
 
@@ -105,9 +107,10 @@ class CombinedDataset : public Dataset {
 // MismatchedDataset: the prompt of each document of another set with the answer of a document
 // before it ([Note: preference losses]). Immutable; any thread may read.
 //
-// Who gets whose answer depends on the order of the data alone: groups of whole rows, of at least
-// `group` documents and two rows, hand the answers on to the next row, the last row to the first. A
-// pair hands on both of its answers. An answer begins at the first trained position.
+// The pairing depends only on the order of the data. Rows form groups of at least `group` documents
+// and two rows; within a group each row's prompt gets the answer of the row before it, the first
+// row's that of the last. A pair passes on both of its answers. An answer begins at the first
+// trained position.
 
 class MismatchedDataset : public Dataset {
  public:

@@ -36,9 +36,9 @@ class Sampler {
 
   // Returns the epochs in `samples` samples, as a real number.
   double epochs_in(int64_t samples) const;
-  // Returns the least number of steps, after `seen` samples, until `epochs` epochs are seen from
-  // the first sample on. The last step is filled from the next epoch. Returns 0 if they are seen
-  // already; at least 1 if `seen` is 0.
+  // Returns the least number of further steps, after `seen` samples, until `epochs` epochs have
+  // been seen since the first sample. The last step is filled from the next epoch. Returns 0 if
+  // they are seen already; at least 1 if `seen` is 0.
   int64_t steps_for(double epochs, int64_t sequences_per_step, int64_t seen = 0) const;
 
  private:

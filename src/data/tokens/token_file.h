@@ -2,10 +2,10 @@
 // target is learned, numbers of the targets (columns), and the ends of documents. Immutable; any
 // thread may read.
 //
-// Integers are little-endian. Checksums of 64 KiB pieces cover all but the header. A piece is read
-// into memory and checked there, each time it is read: a file that is cut or written to while a run
-// uses it is a DataError, never a signal or other tokens, as a mapping would give. Offsets are from
-// the start of the file:
+// Integers are little-endian. Checksums of 64 KiB pieces cover all but the header. Each time a
+// piece is read, it is checked in memory: a file that is cut or written to while a run uses it
+// leads to a DataError, never to a signal or other tokens, as with a mapping. Offsets are from the
+// start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
 //     8  u32 version (3 - 5), u32 0    80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
@@ -15,7 +15,7 @@
 //    48  trained tokens               120  bytes of the file
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
-// A file with columns has version 4, and its header goes on:
+// A file with columns has version 4, and its header continues:
 //   136  columns: bit c is set for the column with the id c of base/columns.h
 //   144  offset of the columns, one behind the other: a float32 for each token, of its target
 //   152  checksum of the header up to here
@@ -24,8 +24,8 @@
 //   160  checksum of the header up to here
 // The header has 4096 bytes; sections are aligned to 64. A target is the next token unless the
 // other targets list it (labels of token rows may be any tokens). The highest bit of a document's
-// end is set if the document comes from the same row as the one before, the next one if it is an
-// answer that people rejected.
+// end is set if the document comes from the same row as the one before, the second highest bit if
+// it is an answer that people rejected.
 #pragma once
 
 #include <cstddef>
@@ -125,9 +125,9 @@ class TokenFile : public Dataset {
   void verify() const;
 
  private:
-  // Shared: a reader uses a piece that another thread no longer keeps.
+  // Shared, because a reader may still use a piece that another thread has dropped from the cache.
   using Piece = std::shared_ptr<const std::vector<std::byte>>;
-  // A piece that was read lately.
+  // A recently read piece.
   struct Kept {
     uint64_t number = 0;
     uint64_t used = 0;  // grows with every use of a piece

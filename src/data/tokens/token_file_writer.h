@@ -29,15 +29,15 @@ struct TokenBlock {
 
 class TokenFileWriter {
  public:
-  // Resumes from the last `save` if there was one; the bytes of that time are read and compared,
-  // with regular calls of `report_progress`. A directory in any other state is removed and begun
-  // anew.
+  // Resumes from the last `save` if there was one; the bytes written until then are read and
+  // compared, with regular calls of `report_progress`. Otherwise the directory is removed and made
+  // again.
   TokenFileWriter(std::string directory, const std::function<void()>& report_progress);
 
   // Returns the argument of the last `save`; null if there was none.
   const Json& saved_state() const { return state_; }
   void append(const TokenBlock& block);
-  // After this call everything appended so far, and `state`, survive a kill.
+  // On return everything appended so far, and `state`, survive a kill.
   void save(const Json& state);
   // Writes the whole file durably, renames it to `path` atomically, and removes the directory.
   // `header` needs only vocabulary_size, tokenizer_fingerprint and key.
@@ -65,7 +65,7 @@ class TokenFileWriter {
     kParts = kColumns + kTokenColumns
   };
 
-  // Returns why the directory cannot be used; "" if the writer goes on from it.
+  // Returns why the directory cannot be used; "" if the writer resumes from it.
   std::string resume(const std::function<void()>& report_progress);
   void resume_parts(const Json& progress, const std::function<void()>& report_progress);
   void begin_anew();
