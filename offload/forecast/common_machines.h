@@ -1,6 +1,6 @@
-// common_machines: machines that are known by name: GPUs, processors and a drive by their data
-// sheets, and the function that estimates a machine's rates from them. None was measured. A new GPU
-// is one row of a table. Pure functions, any thread.
+// common_machines: machines that are known by name, from the data sheets of GPUs, processors and a
+// drive, and the estimate of a machine's rates from them. No rate was measured. A new GPU is one
+// row of a table. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// The parts of a machine that are not those of its description.
+// Changes of a known or described machine.
 struct MachineChanges {
   int32_t gpus = 0;            // 0: as described
   Bytes memory = 0;            // of the host, installed; 0: as described
@@ -25,8 +25,8 @@ struct MachineChanges {
 };
 
 // Returns the machine of a name as people write it: "rtx-4090", "RTX 4090", "4090", "NVIDIA GeForce
-// RTX 4070 Ti SUPER", "a100-80gb", "2x-rtx-3090", "4x 4090". Empty: no known machine. Throws
-// ConfigError if several GPUs have the name, or if the changes cannot be made.
+// RTX 4070 Ti SUPER", "a100-80gb", "2x-rtx-3090", "4x 4090". Returns nullopt for an unknown
+// machine. Throws ConfigError if several GPUs have the name, or if the changes are impossible.
 std::optional<DescribedMachine> common_machine(std::string_view written,
                                                const MachineChanges& changes = {});
 
@@ -35,8 +35,9 @@ std::vector<std::string> common_machine_names();
 // Returns the known machine that the name resembles most; empty if none does.
 std::string nearest_machine(std::string_view written);
 
-// Changes a machine that a file describes. Its rates stay, so that a number of GPUs without rates
-// of its collectives has no forecast. Throws ConfigError if it has no GPU of which to take more.
+// Changes a machine that a file describes. Its rates stay, so there is no forecast for a number of
+// GPUs for which the file has no collective rates. Throws ConfigError if GPUs are added to a
+// machine without a GPU.
 void change_machine(DescribedMachine& described, const MachineChanges& changes);
 
 // Parses the rates of a drive: "7GB/s", or "7GB/s,6GB/s" as read and written. Throws ConfigError.

@@ -15,7 +15,7 @@
 
 namespace longshore {
 
-// The contents of the screen beside the plan.
+// The contents of the screen in addition to the plan.
 struct PlanScreen {
   RunForecast forecast = {};
   std::string source = {};             // where the rates come from; empty: no rates are known
@@ -26,16 +26,17 @@ struct PlanScreen {
 // Returns the screen as text, in lines.
 std::string format_screen(const TierPlan& plan, const Machine& machine, const PlanScreen& screen);
 
-// Returns the screen's first line, and its line about a step if the rates are known.
+// Returns the screen's first line, and the line about a step if the rates are known.
 std::string format_brief(const TierPlan& plan, const PlanScreen& screen);
 
 // Formats a duration such as "3 h 24 min", "3 min 29 s", "12.3 s" or "81 ms".
 std::string rounded_seconds(double seconds);
 // Formats changes such as "fsdp.prefetch = 2, train.micro_batch = 4".
 std::string change_text(const std::vector<KeyChange>& changes);
-// Lists points of a search by speed, with their numbers, costs and changed keys: of many only the
-// fastest that differ by more than a forecast errs, and those that take least of each memory. Says
-// how long drives with this rating last under plans that write much; empty: a usual rating.
+// Lists points of a search by speed, with their numbers, costs and changed keys. Of many points it
+// lists the fastest that differ by more than the error of a forecast, and those that take least of
+// each memory. For plans that write much it states how long drives with this endurance rating last;
+// empty: a usual rating.
 std::string format_points(const std::vector<PlanPoint>& points,
                           std::optional<Bytes> rated_writes = std::nullopt);
 

@@ -25,7 +25,7 @@ struct LinkRates {
 };
 
 // Bytes that the update reads and writes: on all cores with copies running, and by one thread. N
-// threads reach N times the latter, up to the former.
+// threads reach N times the rate of one thread, at most the rate of all cores.
 struct UpdateRate {
   StateFormat format = StateFormat::kFp32;
   double bytes = 0.0;
@@ -80,8 +80,8 @@ struct ComputeRates {
 struct MachineRates {
   std::string source;  // "measured by longshore", "estimated from data sheets"; empty: no rates
   LinkRates link;
-  double dram = 0.0;                             // read and written by a pass that only moves bytes
-  double copy = 0.0;                             // by one thread in memory: the CPU device's link
+  double dram = 0.0;                             // bytes of a pass that only moves them
+  double copy = 0.0;                             // of one thread: the CPU device's link
   double pin = 0.0;                              // bytes of memory that are pinned per second
   double files_read = 0.0, files_written = 0.0;  // models and checkpoints
   std::vector<UpdateRate> updates;

@@ -26,7 +26,7 @@ struct KeyChange {
 using SearchAxis = std::vector<KeyChange>;
 
 struct SearchScope {
-  bool formats = false;  // also narrower state formats: they change results
+  bool formats = false;  // also narrower state formats, which change results
   // A directory on the machine's drive, for runs that name none in offload.nvme; empty: none.
   std::string drive = {};
   std::set<std::string> kept = {};  // keys that stay as they are
@@ -43,7 +43,7 @@ struct PlanPoint {
   Bytes read = 0;                          // from drives and from the model's files by a step
 };
 
-// A plan that was drafted: its point, or why it is none.
+// A drafted plan: its point, or the reason why it has none.
 struct PlanDraft {
   std::optional<PlanPoint> point = {};
   Bytes missing = 0;                      // over the limits of all tiers; 0: it fits
@@ -70,8 +70,9 @@ class PlanSearch {
   const PlanPoint* at(const std::vector<size_t>& choice);
   // Returns the run's plan and all plans that differ in one key, the fastest first.
   std::vector<PlanPoint> one_change();
-  // Changes one or two keys at a time while less is missing or a memory shrinks, then, from several
-  // plans, while a step gets faster. Returns the points that no other one beats, the fastest first.
+  // A greedy search: changes one or two keys at a time while less memory is missing or a memory
+  // shrinks; then, from several plans, while a step gets faster. Returns the points that no other
+  // point beats (the Pareto frontier), the fastest first.
   std::vector<PlanPoint> frontier();
   size_t plans_drafted() const { return known_.size(); }
   // Call it after frontier() if that is empty.

@@ -18,7 +18,7 @@ namespace longshore {
 // unit_seconds: a unit's compute time, from measurements at one or two micro-batch sizes. Two show
 // how much less larger ones take per position. Pure functions.
 
-// Seconds per position; backward includes the recomputed forward.
+// Seconds per position. Backward includes the recomputed forward.
 struct UnitSeconds {
   double forward = 0.0, backward = 0.0;
   bool operator==(const UnitSeconds&) const = default;
@@ -51,10 +51,11 @@ struct UnitFlops {
   std::vector<UnitPoint> measured = {};
 };
 
-// Returns the elements of rows that products with adapters read and write for one position, without
-// the few of the products with A. Forward reads x for A, and reads and writes the output to add B's
-// product. Backward reads the output's gradient twice (for A's and B's gradients), x twice (the
-// product with A again, and A's gradient), and reads and writes the gradient of x.
+// Returns the elements that products with adapters read and write for one position; the few
+// elements of the products with A are left out. Forward reads x for A, and reads and writes the
+// output to add B's product. Backward reads the output's gradient twice (for A's and B's
+// gradients), x twice (the product with A again, and A's gradient), and reads and writes the
+// gradient of x.
 double adapter_elements(const UnitFlops& unit, bool backward);
 
 using LaneFactors = std::array<double, kLaneCount>;
@@ -63,7 +64,7 @@ inline constexpr LaneFactors kNoCorrection = {1, 1, 1, 1, 1, 1, 1, 1};
 struct ForecastInputs {
   std::vector<UnitFlops> units;  // of the model
   int64_t tokens_per_step = 0;   // over all ranks, at most
-  bool preference = false;       // over answers, or of a policy: the head makes its logits twice
+  bool preference = false;       // preference or policy loss: the head computes its logits twice
   int32_t ranks_per_node = 1;
   double cores = 1.0;  // of one rank
   DType compute = DType::kF32;
@@ -98,7 +99,7 @@ StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
 
 // RunForecast: time and energy of a run, from the forecast of its step. Pure functions.
 
-// The run file's settings of the run beside its steps.
+// The lengths and intervals of a run, from its run file.
 struct RunLength {
   int64_t steps = 0;             // 0: unknown until the data is prepared
   int64_t checkpoint_steps = 0;  // between checkpoints; 0: only at the end
@@ -142,7 +143,8 @@ class PlanCheck {
   double measured_seconds() const;
   // Returns the lane whose busy time differs most from the plan.
   Lane blamed() const;
-  // Returns corrections by lane: measured time over the time by rate. Idle lanes keep theirs.
+  // Returns corrections by lane: measured time over the time that follows from the rates. Idle
+  // lanes keep their correction.
   LaneFactors factors() const;
   // Returns "planned 12.4 s a step, measured 13.1 s (6 % more); largest error: the compute lane,
   // ...".

@@ -1,6 +1,6 @@
-// Access: memory that an operation reads or writes. An operation declares all of its accesses; its
-// waits follow from them (schedule_builder.cpp), and the validator compares them with its own
-// rules. Plain values, any thread.
+// Access: a piece of memory that an operation reads or writes. An operation declares all of its
+// accesses; its waits follow from them (schedule_builder.cpp), and the validator compares them with
+// its own rules. Plain values, any thread.
 #pragma once
 
 #include <compare>

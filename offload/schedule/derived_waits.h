@@ -1,7 +1,7 @@
 // DerivedWaits: what an operation waits for, from what it and earlier operations access: a reader
-// waits for the last writer, a writer also for the readers since. Waits that tracks or other waits
-// imply are left out. The builder owns it; the validator has rules and an order of its own
-// (HappensBefore). One thread.
+// waits for the last writer, a writer also for the readers since that write. Waits that tracks or
+// other waits imply are left out. The builder owns it; the validator has rules and an order of its
+// own (HappensBefore). One thread.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class DerivedWaits {
     int32_t writer = kNone;
     std::vector<int32_t> readers = {};
   };
-  // By track: the last operation that is done; all before it are too.
+  // By track: the last operation that is done; all earlier ones of the track are done too.
   using Done = std::array<int32_t, kTrackCount>;
 
   Use& use_of(const Resource& resource) {

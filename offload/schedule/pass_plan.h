@@ -25,7 +25,7 @@ struct Placed {
 // One execution of a unit's compute.
 struct UnitExecution {
   UnitId unit;
-  // The unit itself, then the owners of its tied parameters. Empty where it reads no parameters.
+  // The unit itself, then the owners of its tied parameters. Empty if it reads no parameters.
   std::vector<Placed> leases;
   std::vector<Placed> fetches;  // issued before it computes, also for later executions
 };

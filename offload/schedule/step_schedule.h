@@ -2,11 +2,11 @@
 // `build_schedule` makes it from the pass plan before the first step, `validate_schedule` proves
 // it, `StepExecutor` runs it, `print_schedule` shows it. Pure data, no device, any thread.
 //
-// Lanes run side by side, and each of them consists of tracks. A track is a FIFO in schedule order.
-// Drive lanes have two tracks for each kind of operation, used in rotation, so a drive's queue
-// never runs dry between two operations, and a read that compute waits for is never behind a read
-// of bulk state that has no slot yet. Commits have their own track; every other lane is one track.
-// All other waits are listed in `after`.
+// Lanes run concurrently. Each lane consists of tracks. A track is a FIFO in schedule order. Drive
+// lanes have two tracks for each kind of operation, used in rotation, so that a drive's queue is
+// not empty between two operations, and a read that compute waits for never queues after a read of
+// bulk state that has no slot yet. Commits have their own track; every other lane is one track. All
+// other waits are listed in `after`.
 #pragma once
 
 #include <algorithm>
@@ -71,12 +71,13 @@ struct Op {
   OpKind kind = OpKind::kForward;
   UnitId unit = {};
   // All memory that it reads or writes. Slots come first, in the order of Memory. Compute names its
-  // unit's device slot before those of the owners of tied parameters. A slot of inputs holds the
-  // activation checkpoints of a run of units (SharedInputGroups); operations that move it name the
-  // run's first unit. kForward names the slot of its own input before that of the next unit's.
+  // unit's device slot before those of the owners of tied parameters. An input slot holds the
+  // activation checkpoints of consecutive units (SharedInputGroup); operations that move it name
+  // the first of these units. kForward names the slot of its own input before that of the next
+  // unit's.
   std::vector<Access> accesses = {};
-  // Indices of earlier operations that must end before this one begins, beside its track's. The
-  // builder leaves out what the track and the other waits imply.
+  // Indices of earlier operations, other than those of its own track, that must end before this one
+  // begins. The builder leaves out what the track and the other waits imply.
   std::vector<int32_t> after = {};
   Bytes bytes = 0;  // moved over the lane's link; 0 for compute
 
@@ -87,7 +88,7 @@ struct Op {
         accesses, kMemoryOf<Slot>, [](const Access& access) { return access.resource.memory; });
     return named == accesses.end() ? std::nullopt : std::optional(Slot(named->resource.number));
   }
-  // As find(), for a slot that the operation must name.
+  // Returns the slot that find() finds; CheckFailure if there is none.
   template <typename Slot>
   Slot slot() const {
     const std::optional<Slot> found = find<Slot>();
@@ -189,7 +190,7 @@ StepSchedule build_schedule(const ScheduleInputs& inputs);
 
 class HappensBefore {
  public:
-  // Entries of `after` that name no earlier operation are ignored.
+  // Ignores entries of `after` that are no earlier operation.
   explicit HappensBefore(const StepSchedule& schedule);
 
   // Returns whether `first` ends before `second` begins in every execution.

@@ -118,7 +118,7 @@ inline bool adds_to(const ModelSpec& model, const UnitSpec& unit, UnitId owner) 
       unit.tied, [&](ParamRef ref) { return ref.unit == owner && !model.parameter(ref).frozen; });
 }
 
-// The progress of one unit so far.
+// The progress of one unit.
 struct UnitState {
   bool trainable = false;  // some of its parameters are
   bool in_files = false;   // fetches read a part of it from files

@@ -41,7 +41,8 @@ class GradientSums {
   virtual ~GradientSums() = default;
   // Writes bf16(values) to `bf16` (empty: no cast) and adds the squares of the result to the sum.
   // Both spans are device memory. Later work on the calling thread's stream finds `bf16` written.
-  // `buffer` is the staging buffer of `bf16`; add() waits for its copy that copied() announced.
+  // `buffer` is the number of the staging buffer that holds `bf16`; add() first waits for the copy
+  // of that buffer that copied() announced.
   virtual void add(std::span<const float> values, std::span<uint16_t> bf16, int32_t buffer) = 0;
   // Announces that the copy of the buffer is queued on the calling thread's stream.
   virtual void copied(int32_t buffer) = 0;
@@ -52,7 +53,7 @@ class GradientSums {
   virtual double take() = 0;
 };
 
-// Both sum as kernels/gradient.h defines; the CPU in parallel.
+// Both sum in the order that kernels/gradient.h defines; the CPU's in parallel.
 std::unique_ptr<GradientSums> make_cpu_gradient_sums(WorkerPool* pool);
 // Throws ConfigError without CUDA.
 std::unique_ptr<GradientSums> make_cuda_gradient_sums(int device);
@@ -71,11 +72,11 @@ struct HostGradientsOptions {
 
 class HostGradients {
  public:
-  // Allocates zeros. `pool` touches the pages and is not kept.
+  // Allocates zeros. Uses `pool` to touch the pages and does not keep it.
   HostGradients(const std::vector<FlatLayout>& layouts, const HostGradientsOptions& options,
                 bool register_with_gpus, WorkerPool& pool);
 
-  // Returns the value of host_bytes() before anything is allocated.
+  // Returns the value that host_bytes() will have.
   static Bytes planned_bytes(const std::vector<FlatLayout>& layouts,
                              const HostGradientsOptions& options);
 

@@ -1,7 +1,7 @@
 // Prefetcher: brings a unit from its tier to a slot of the stage ring. It copies the rank's shard
 // to its offsets in the slot and gathers the others in place; where the group shares a machine, it
 // copies every rank's shard from that rank's memory. Owned by the engine; the H2D lane calls
-// fetch() and the gather lane gather(), concurrently. Nothing else fills slots; the schedule
+// fetch() and the gather lane gather(), concurrently. Only the prefetcher fills slots; the schedule
 // decides the order.
 #pragma once
 
@@ -66,8 +66,8 @@ class StageRing {
   // Returns the bytes of a slot being filled with (unit, version); else throws CheckFailure.
   std::span<std::byte> filling(const Placed& placed, StateVersion version);
   void end_fill(const Placed& placed, StateVersion version);
-  // Leases a slot, perhaps several times. Throws CheckFailure unless it holds all of (unit,
-  // version).
+  // Leases a slot, which may be leased several times at once. Throws CheckFailure unless it holds
+  // all of (unit, version).
   UnitLease lease(const Placed& placed, StateVersion version);
 
  private:

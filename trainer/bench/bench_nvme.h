@@ -10,7 +10,7 @@
 
 namespace longshore {
 
-// BenchNvme: `longshore bench nvme` measures drives with the I/O code of runs. Main thread.
+// `longshore bench nvme` measures drives with the I/O code of runs. Main thread.
 
 struct BenchNvmeOptions {
   std::vector<std::string> directories;  // one per drive
@@ -22,12 +22,12 @@ struct BenchNvmeOptions {
 // Prints block size, depth, speed and CPU cost for each directory's drive, with fio as baseline.
 int run_bench_nvme(const BenchNvmeOptions& options);
 
-// BenchFiles: `longshore bench files` reads every tensor of a model once, as a pass of a run with
+// `longshore bench files` reads every tensor of a model once, as a pass of a run with
 // offload.parameters = "files" does, without computing. Main thread.
 
 struct BenchFilesOptions {
   std::string model;     // a directory or a hub id
-  int rounds = 3;        // passes over the model, each beside fio on its largest file
+  int rounds = 3;        // passes over the model, each in turn with fio on its largest file
   double seconds = 2.0;  // of each round of fio
   bool json = false;
 };
@@ -35,8 +35,8 @@ struct BenchFilesOptions {
 // Prints the median speed of a pass, with fio as baseline.
 int run_bench_files(const BenchFilesOptions& options);
 
-// BenchCopies: `longshore bench copies` copies the host's arena to a GPU and back and compares with
-// the fastest cudaMemcpyAsync. Main thread.
+// `longshore bench copies` copies the host's arena to a GPU and back and compares with the fastest
+// cudaMemcpyAsync. Main thread.
 
 struct BenchCopiesOptions {
   int gpu = 0;

@@ -21,7 +21,7 @@ struct BenchOptimizerOptions {
   bool json = false;
 };
 
-// OptimizerFigures are medians over the rounds.
+// OptimizerFigures: medians over the rounds.
 struct OptimizerFigures {
   StateFormat format = StateFormat::kFp32;
   int threads = 1;

@@ -30,7 +30,7 @@ Bytes stored_bytes(MomentFormat format, int64_t elements);
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to);
 
-// StoredMoments gives access to a range of a file's moments that starts at a block boundary.
+// StoredMoments: a view of a range of a file's moments that starts at a block boundary.
 class StoredMoments {
  public:
   StoredMoments(MomentFormat format, int64_t elements, std::span<const std::byte> bytes);

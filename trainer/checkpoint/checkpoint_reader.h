@@ -34,8 +34,8 @@ class Checkpoint {
   std::vector<std::string> mismatches(const ModelSpec& spec) const;
 
   // Fills the rank's state: masters, their derived copies, and moments. Gradients and padding
-  // become zero; frozen segments stay unchanged. It checks `mismatches` first. `verify` must run
-  // before, because damage found here leaves the store partly filled.
+  // become zero; frozen segments stay unchanged. It checks `mismatches` first. Call `verify` first,
+  // because damage that is found here leaves the store partly filled.
   void restore(const ShardedModel& model, const StateSweep& sweep) const;
 
   // Reads a parameter's masters, or its part of the region `kind`, from element `begin` on, for

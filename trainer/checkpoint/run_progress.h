@@ -21,7 +21,7 @@ inline constexpr int64_t kMostSteps = int64_t{1} << 53;
 // DataState is the position in the training data.
 struct DataState {
   DataCursor cursor;
-  int64_t sequences = 0;     // per epoch; 0 if written by a version without it
+  int64_t sequences = 0;     // per epoch; 0 if written by a version that did not store it
   uint64_t fingerprint = 0;  // hash of the tokens
   bool operator==(const DataState&) const = default;
 };
@@ -35,8 +35,8 @@ struct RunProgress {
   DataState data;
   std::string model_fingerprint;  // identifies the base model
   std::string config_text;        // the resolved run file; not in commit payloads
-  // The corrections of routers' choices, if the run moves them (model/router_load.h). A
-  // commit payload has the hash of their text, which lies in the run's directory.
+  // The router corrections, if the run trains them (model/units/router_load.h). A commit payload
+  // has the hash of their text, which is in the run's directory.
   std::vector<float> router_corrections = {};
   // The identity of the values that the run began with. Commit payloads lack it: a run whose state
   // is on drives has it in its directory.

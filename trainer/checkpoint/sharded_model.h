@@ -18,8 +18,8 @@ struct ShardedModel {
   const FlatLayout& layout(UnitId unit) const {
     return layouts.at(static_cast<size_t>(unit.value));
   }
-  // Returns the bytes of the rank's part of a unit as fp32 values; of packed ones, as tiers hold
-  // them.
+  // Returns the bytes of the rank's part of a unit: 4 for each value, but for packed parameters
+  // their packed bytes.
   Bytes fp32_bytes(UnitId unit, bool frozen_too) const {
     Bytes bytes = 0;
     for (const ShardPiece& piece : layout(unit).trained_pieces(rank)) {

@@ -1,5 +1,5 @@
-// StartIdentity: identifies the values that a run began with, so that no later start trains,
-// evaluates or exports over others without a word. A run keeps it in <run.dir>/start.json and in
+// StartIdentity: identifies the values that a run began with, so that no later start silently
+// trains, evaluates or exports with other values. A run keeps it in <run.dir>/start.json and in
 // every checkpoint; trainer/model/frozen_check.h makes and compares it. Plain value.
 #pragma once
 
@@ -11,10 +11,10 @@
 namespace longshore {
 
 struct StartIdentity {
-  // The fingerprint of the model (ModelSource::fingerprint), which has no values in it.
+  // The fingerprint of the model (ModelSource::fingerprint), which does not cover values.
   std::string model = {};
   // By the tensor's name in the files: type, shape and place_sum of the values of a frozen tensor
-  // as the files store them, so of codes and of scales where these are packed. A tensor that was
+  // as the files store them, so of codes and of scales if the tensor is packed. A tensor that was
   // not read whole is missing.
   std::map<std::string, std::string> frozen = {};
   // The hash of all tensors that the run began with, trained ones and those of adapter.path
@@ -26,7 +26,7 @@ struct StartIdentity {
 };
 
 Json to_json(const StartIdentity& identity);
-// Throws CheckpointError, which begins with `where`, if the object has another form.
+// Throws CheckpointError, whose text begins with `where`, if the object does not have this form.
 StartIdentity parse_start_identity(const Json& object, const std::string& where);
 
 // Reads <run.dir>/start.json; empty if there is none. Throws CheckpointError if it is damaged.

@@ -1,8 +1,8 @@
 // Command: one entry of the command line, in a file of trainer/commands: its options, their parser
 // and its action. The build lists every `*_command.cpp` (trainer/CMakeLists.txt) for
 // command_line.cpp, so a new command is only its own file and a test. `foo_command.cpp` defines
-// kFooCommand. A command returns the exit code and throws Error for what the user must know. Data
-// goes to standard output, messages to standard error. Main thread.
+// kFooCommand. A command returns the exit code and throws Error for failures that the user must
+// see. Data goes to standard output, messages to standard error. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class CommandRanks : uint8_t { kFirst, kFirstOfNode, kAll };
 // CommandLine holds the arguments and the chosen action. It outlives every command's options.
 struct CommandLine {
   std::vector<std::string> arguments;         // in their original form
-  std::vector<std::string> rank_command;      // `launch` only: the arguments behind "--"
+  std::vector<std::string> rank_command;      // `launch` only: the arguments after "--"
   std::vector<Override> overrides;            // --section.key=value
   std::function<int()> action;                // the named command's action
   bool takes_keys = false;                    // the named command uses `overrides`
@@ -44,7 +44,7 @@ struct Command {
 // An upper bound for option values, above every model's length and vocabulary.
 inline constexpr int64_t kMostTokens = int64_t{1} << 24;
 
-// The options of a command that uses keys of the run file have them.
+// Whether a command's options include keys of the run file.
 template <typename Options>
 constexpr bool kTakesKeys = requires(Options& options) { options.run.overrides; } ||
                             requires(Options& options) { options.overrides; };
@@ -68,7 +68,7 @@ void add_run_files(CommandArguments command, const CommandLine& line, RunArgumen
 // Adds `--from`, which selects the weights.
 void add_source(CommandArguments command, std::string& source);
 
-// Print the result of `--json` on standard output: a value over several lines, or on a line.
+// Print the result of `--json` on standard output, over several lines or on one.
 void print_json(const Json& value);
 void print_json_line(const Json& value);
 

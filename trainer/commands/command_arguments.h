@@ -1,6 +1,6 @@
 // CommandArguments: declares a command's options and arguments with their help text; CLI11 parses
-// them. Only the parsing files include CLI11, because it adds 8 s of compilation to each. The
-// values must outlive the parsing. Main thread.
+// them. Only the files that parse include CLI11, because it adds 8 s to the compilation of each.
+// The values must outlive the parsing. Main thread.
 #pragma once
 
 #include <functional>

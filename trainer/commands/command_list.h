@@ -13,13 +13,13 @@ namespace longshore {
 // Returns the commands ordered by name.
 std::vector<const Command*> all_commands();
 
-// OldCommand is an earlier name of a command. It still works and is in no list of commands.
+// OldCommand: an earlier name of a command. It still works, but help does not list it.
 struct OldCommand {
   std::string_view name;   // "inspect data"
   std::string_view words;  // the words that replace it: "check data"
 };
 
-// The first entry that matches is used, so a longer name stands before its beginning.
+// The first entry that matches is used, so a longer name comes before a name that it begins with.
 inline constexpr std::array<OldCommand, 9> kOldCommands = {{
     {"validate", "check run"},
     {"verify", "check model"},
@@ -32,7 +32,7 @@ inline constexpr std::array<OldCommand, 9> kOldCommands = {{
     {"completion", "config completion"},
 }};
 
-// The commands of other programs for what a command does here; suggested, never run.
+// Names that other programs use for commands of ours. They are suggested in errors, but do not run.
 inline constexpr std::array<OldCommand, 16> kOtherPrograms = {{
     {"finetune", "train"},
     {"fine-tune", "train"},

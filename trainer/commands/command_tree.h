@@ -9,7 +9,7 @@
 
 namespace longshore {
 
-// Options that every command accepts, before or behind its name.
+// Options that every command accepts, before or after its name.
 struct LogOptions {
   bool quiet = false, verbose = false;
   std::string log_level = "info", colour = "auto";
@@ -21,7 +21,7 @@ void add_program(CLI::App& app, CommandLine& line, LogOptions& log);
 struct OptionWords {
   std::vector<std::string> names;  // "-q", "--quiet"; a positional argument has no dashes: "files"
   std::string description;
-  std::vector<std::string> values;  // what completion proposes; not all that is allowed
+  std::vector<std::string> values;  // proposed by completion; others may be allowed
   bool takes_value = false;
   bool positional = false;
 };

@@ -28,7 +28,7 @@ namespace longshore {
 // Called periodically while files are read; throws to stop after a signal.
 using StopCheck = std::function<void()>;
 
-// DataPart describes the part of the files that eval.split held out, or the remaining part.
+// DataPart: the part of the files that eval.split held out, or the remaining part.
 struct DataPart {
   bool held_out = false;
   double fraction = 0.0;  // eval.split
@@ -39,13 +39,13 @@ struct DataPart {
 // SequenceData contains the files of data.train or data.eval as sequences.
 struct SequenceData {
   std::unique_ptr<Dataset> dataset;
-  std::unique_ptr<Dataset> mismatched;  // the same rows with other answers; null but for KTO
+  std::unique_ptr<Dataset> mismatched;  // rows with others' answers; null but for KTO
   SequenceTable table;
   DataReport report;                 // covers whole files
   std::optional<DataPart> part;      // empty: all of the files
   TextEnds ends;                     // ends of training documents; needs a tokenizer
   std::string chat_template;         // exported after training on conversations; empty: none
-  uint64_t tokenizer = 0, chat = 0;  // fingerprints of what wrote the tokens; 0: there is none
+  uint64_t tokenizer = 0, chat = 0;  // fingerprints of tokenizer and template; 0: none
   bool conversations = false;
   bool dropout = false;  // the steps' batches have keys of dropout
 };
@@ -54,32 +54,35 @@ struct SequenceData {
 // part of the files in use.
 Json to_json(const SequenceData& data);
 
-// InputChanges: what a start reads that an earlier start of the run read otherwise, though it may
-// go on. Plain value.
+// InputChanges: inputs that differ from those of an earlier start of the run in ways that do not
+// prevent resuming. Plain value.
 struct InputChanges {
   std::vector<std::string> warnings;
-  bool evaluation = false;  // the losses of before are those of other data
+  bool evaluation = false;  // earlier evaluation losses are of other data
 };
 // Compares two contents of data.json; a member that one of them lacks is not compared.
 InputChanges changed_inputs(const Json& before, const Json& now);
 
-// Returns how many rows a step has where packing puts more than one into a sequence; else empty.
+// Returns a text with the number of rows in a step if packing puts several into a sequence;
+// otherwise "".
 std::string packed_rows_text(const RunConfig& config, const SequenceData& data);
 
-// Training packs documents in the order of the seed, evaluation in the order of the files.
+// Training packs documents in an order that depends on the seed, evaluation in file order.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
-// The lines about the files that are logged: all, one with their sum and all warnings, or none.
+// What is logged about the files: a line for each, one line with their sum and all warnings, or
+// nothing.
 enum class Say : uint8_t { kAll, kSum, kNone };
 
-// Objective: the run's loss of one data set. Plain value.
+// Objective: the run's loss for one data set. Plain value.
 struct Objective {
   std::shared_ptr<const Loss> loss;
-  // By document, then with KTO by mismatched document; empty for a loss without a reference.
+  // The reference log-probabilities by document, with KTO followed by those of mismatched
+  // documents; empty for a loss without a reference.
   std::vector<double> references = {};
 };
 
-// EvaluationSet: data that an evaluation gives one loss for.
+// EvaluationSet: data for which an evaluation computes one loss.
 struct EvaluationSet {
   std::string name;  // "" for data.eval or the part that eval.split holds out
   SequenceData data;
@@ -90,7 +93,8 @@ struct EvaluationSet {
 bool has_evaluation_data(const RunConfig& config);
 
 // Returns a run file's section for each evaluation set, by name: `data.eval` has its files. The
-// unnamed set comes first. Throws ConfigError for files of eval.sets that are no paths.
+// unnamed set comes first. Throws ConfigError if a value of eval.sets is neither a file nor a list
+// of files.
 std::vector<std::pair<std::string, RunConfig>> evaluation_sets(const RunConfig& config);
 
 // Loads the documents for this use from the cache of prepared data, after preparing missing ones.
@@ -109,7 +113,7 @@ class TrainingData {
 
   // Returns the steps of the whole run: train.steps, or the number that train.epochs results in.
   int64_t total_steps() const { return total_steps_; }
-  // Returns the steps of the run if these keys give its length, from the present position on.
+  // Returns the number of steps of the run if `train` set its length from the present position on.
   int64_t steps_of(const TrainSection& train) const;
   // Continues after `step` at the data position `saved`, independent of the earlier
   // sequences_per_step, and recomputes total_steps from the rest of train.epochs. If an epoch now
@@ -142,7 +146,8 @@ class TrainingData {
   int64_t total_steps_;
 };
 
-// Returns whether rows of this format are trained as conversations, which a template ends.
+// Returns whether rows of this format are trained as conversations, whose ends a chat template
+// writes.
 bool holds_conversations(std::string_view format, const DataSection& data);
 
 // Returns the loss that the run file asks for.
@@ -152,7 +157,8 @@ std::shared_ptr<const Loss> loss_of(const RunConfig& config);
 // the weight of their trained tokens.
 double loss_terms(const StepBatches& batches, const Loss& loss);
 
-// Gives batches the objective's references of their documents, which begin at `first_reference`.
+// Sets the reference log-probabilities of the batches' documents, which begin at `first_reference`
+// of the objective's.
 void set_references(std::vector<Batch>& batches, const Objective& objective,
                     size_t first_reference = 0);
 // Sets KTO's kl of the step or the evaluation.

@@ -46,8 +46,8 @@ std::string cache_directory(const RunConfig& config);
 // Removes unused files from the cache until at most `limit` bytes are left, and logs it.
 void clean_run_cache(const RunConfig& config, Bytes limit);
 
-// DataFiles: resolves the entries of data.train and data.eval: paths, or hub ids of data sets in
-// the local Hugging Face cache. Plain functions.
+// Resolves the entries of data.train and data.eval: paths, or hub ids of data sets in the local
+// Hugging Face cache. Plain functions.
 
 // Returns `data` with each hub id replaced by its files, which all get the id's weight. Existing
 // paths stay unchanged. DataError if the cache lacks the data set.

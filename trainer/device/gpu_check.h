@@ -14,7 +14,7 @@ namespace longshore {
 // Returns one line per difference. Throws CudaError and similar errors if the GPU fails.
 std::vector<std::string> check_gpu(int gpu);
 
-// SelfCheck: a check before the first step on a new combination of GPU model, driver and build. A
+// SelfCheck: the check before the first step on a new combination of GPU model, driver and build. A
 // child process compares the GPU with the CPU (`longshore check gpu`, gpu_check.h), so a driver
 // that hangs or crashes also gives a message. Only success is recorded in the cache. Main thread.
 

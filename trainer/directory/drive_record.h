@@ -13,12 +13,11 @@
 
 namespace longshore {
 
-// StateKey: <run.dir>/state_key identifies the run on its drives: 128 random bits as 32 hexadecimal
-// digits, written before the first state file. A second line, "committed", is added after the first
-// commit.
+// <run.dir>/state_key identifies the run on its drives: 128 random bits as 32 hexadecimal digits,
+// written before the first state file. A second line, "committed", is added after the first commit.
 
 std::string state_key_path(const std::string& run_directory);
-// Returns 32 hexadecimal digits.
+// Returns the key as 32 hexadecimal digits.
 std::string text_of(const RunKey& key);
 std::optional<RunKey> parse_key(std::string_view text);
 

@@ -28,10 +28,10 @@ struct MetricsLine {
 void read_metrics(const std::string& path, const std::vector<std::string_view>& kinds,
                   const std::function<bool(const MetricsLine&)>& use);
 
-// Returns the greatest step of all step lines, or 0.
+// Returns the greatest step of all step lines; 0 if there are none.
 int64_t last_step_of_metrics(const std::string& path);
 
-// StepSeconds: the duration of a run's steps, from its metrics file. Free function; any thread.
+// The duration of a run's steps, from its metrics file. Free function; any thread.
 
 // Returns the median in seconds over the file's last 100 steps; empty if the file is missing or has
 // no step.

@@ -26,22 +26,23 @@ namespace longshore {
 // Returns the rate of `step` (from 1) in a run of `total_steps` (>= 1).
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps);
 
-// Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Warns
-// of a warm-up that is longer than the run, which is shortened: a short run is how a file is tried.
+// Throws if the schedule's fall does not fit into the run; a length in epochs needs the data. Only
+// warns of a warm-up that is longer than the run, and shortens it, because users try a run file
+// with few steps.
 void check_schedule(const ScheduleSection& schedule, int64_t total_steps, bool first);
 
 // Returns the keys of a resolved run file that the learning rate depends on; nullopt if another
 // version wrote them in a way that this one cannot read, or if they give no length.
 std::optional<RunConfig> rates_of(const std::string& run_file);
 
-// RunRates: a run file and the steps of its run.
+// RunRates: a run file and the number of steps of its run.
 struct RunRates {
   const RunConfig& config;
   int64_t total_steps;
 };
 
-// Returns a sentence about the learning rates of step `last` and the next one, if the latter has
-// another rate now than it had before; else "". There is no next step at the end of a run.
+// Returns a sentence about the learning rates of step `last` and the next step, if the next step's
+// rate differs from its rate before the resume; "" otherwise, and at the end of a run.
 std::string rate_change(const RunRates& before, const RunRates& now, Step last);
 
 }  // namespace longshore

@@ -21,7 +21,8 @@ class RunLoop {
 
   // Runs the loop and returns the exit code.
   int run();
-  // Returns the failure that stopped a run which is saved; it was printed. Empty: none did.
+  // Returns the failure, already printed, after which the run saved and stopped; empty if there was
+  // none.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -56,7 +57,7 @@ class RunLoop {
   int64_t steps_run_ = 0;   // by this process
   double last_loss_ = 0.0;  // of the newest step
   bool passed_ = false;     // this process has run a train pass
-  bool stop_seen_ = false;  // a stop signal has come
+  bool stop_seen_ = false;  // a stop signal was received
   bool zero_gradient_seen_ = false;
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
   std::string stop_cause_;  // the first failure of the record or the drives that stops the run
@@ -65,9 +66,9 @@ class RunLoop {
 };
 
 // Checks a plan whose workspace was not measured at the run's own shape; `usage` is the memory of a
-// pass over `batches`. Throws OutOfMemoryError, with the key to change, if by its measure a pass
-// over full micro-batches will not fit; warns if it only takes more than planned. Runs with updates
-// in backward have measured plans (setup/measured_run.cpp).
+// pass over `batches`. Throws OutOfMemoryError, with the key to change, if according to `usage` a
+// pass over full micro-batches will not fit; warns if the pass only takes more than planned. Runs
+// with updates in backward have measured plans (setup/measured_run.cpp).
 void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
                       const DeviceMemory::Usage& usage, std::span<const Batch> batches);
 

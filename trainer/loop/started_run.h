@@ -37,8 +37,8 @@ class Stopped : public std::runtime_error {
   int exit_code_;
 };
 
-// Returns whether a start continues what an earlier one began: with the same run file, if that left
-// a checkpoint, or with another one from a saved step.
+// Returns whether a start continues an earlier one: with the same run file if a checkpoint exists,
+// or with another run file from a saved step.
 bool is_resuming(const RunConfig& config, const RunDirectory& directory);
 
 // Returns a check that throws Stopped after a stop signal. `signals` must outlive it.
@@ -77,13 +77,13 @@ class RunLedger {
   std::chrono::steady_clock::time_point status_noted_;
 };
 
-// A start fills this with what it finds of the model that preference.reference names.
+// What a start knows of the model that preference.reference names.
 struct OtherReference {
   struct File {
     std::string path, key;
   };
   std::string model = {};            // StartIdentity::values of it; empty: not known
-  std::vector<File> unwritten = {};  // of the values that this start computed
+  std::vector<File> unwritten = {};  // with values that this start computed
 };
 
 struct StartedRun {
@@ -97,8 +97,8 @@ struct StartedRun {
 
   const RunRanks& ranks() const { return *setup.ranks; }
   DataState data_after_step() const;
-  // Returns what the tier commits with a step of this progress: the position in the data, and the
-  // routers' corrections of now, which rank 0 first makes durable.
+  // Returns the record that the tier commits with a step: the progress, with the present router
+  // corrections, which rank 0 makes durable first.
   DurableStep durable_step(RunProgress progress) const;
   // Records the step that the last pass committed, if any. Call it after every pass.
   void note_commit();
@@ -119,8 +119,8 @@ struct StartedRun {
   GenerateRequest samples;              // of eval.prompts
   EvalTracker evaluations;
   OtherReference other_reference;
-  // Checks each later read of the frozen model where tiers read it from its files; else null. The
-  // engine reads from it.
+  // If frozen parameters stay in their files, the engine reads them through this, which checks each
+  // later read; otherwise null.
   std::unique_ptr<FrozenSums> frozen;
   StartCheck start_check;
   Engine engine;

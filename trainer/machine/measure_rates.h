@@ -35,18 +35,18 @@ struct RateOptions {
 
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 
-// CopiesBeside copies to and from a GPU in turn, on its own thread, from the constructor until
-// finish() or the destructor, as a step does beside the update. All memory is allocated, touched
-// and registered once, before the constructor returns, so that nothing but copies runs meanwhile.
+// CopiesBeside: a thread that copies to and from a GPU in turn, from the constructor until finish()
+// or the destructor, as a step does during the update. All memory is allocated, touched and
+// registered before the constructor returns, so that the thread only copies.
 class CopiesBeside {
  public:
-  // `bytes` of the host are copied over and over. Throws as arenas and registrations do.
+  // Copies `bytes` of host memory again and again. Throws as arenas and registrations do.
   CopiesBeside(int gpu, Bytes bytes);
   ~CopiesBeside();
   CopiesBeside(const CopiesBeside&) = delete;
   CopiesBeside& operator=(const CopiesBeside&) = delete;
 
-  // Ends the copies. Throws Error if a copy failed: a measurement beside it does not count.
+  // Ends the copies. Throws Error if a copy failed; measurements made meanwhile are then invalid.
   void finish();
   // Returns the bytes copied so far; any thread.
   CopyEngine::Counts counts() const { return copies_->counts(); }
@@ -58,9 +58,9 @@ class CopiesBeside {
   int gpu_;
   std::unique_ptr<DeviceArena> on_gpu_;
   HostMapping host_;
-  HostRegistration registered_;  // ends before the mapping does
+  HostRegistration registered_;  // destroyed before the mapping
   std::unique_ptr<CopyEngine> copies_;
-  std::unique_ptr<Error> failure_;  // of the thread; read after it ended
+  std::unique_ptr<Error> failure_;  // of the thread; read only after the thread has ended
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -72,8 +72,8 @@ double share_of_others(const std::string& before, const std::string& after, doub
                        double ticks_per_second);
 
 // Other programs distort measurements. If they used more than a tenth of the processor, `take` runs
-// again and the less disturbed result is returned. If it was disturbed too, its source states the
-// share and the difference of both tries.
+// again and the less disturbed result is returned. If both were disturbed, the source of the rates
+// states the share and the difference between the two.
 struct TakenRates {
   MachineRates rates;
   double others = 0.0;  // share_of_others during the measurement
@@ -95,7 +95,7 @@ struct TimedBytes {
 // positive. A core share above 1 counts as 1.
 CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much);
 
-// These measure parts of the rates. measure_group runs `ranks` threads over the CPU backend.
+// Measure parts of the rates. measure_group runs `ranks` threads over the CPU backend.
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds);
 ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds);
 

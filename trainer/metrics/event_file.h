@@ -30,7 +30,7 @@ std::string scalar_event(double time, Step step, const std::vector<Scalar>& scal
 
 class EventFile {
  public:
-  // Creates a file whose name sorts behind all others in `directory`, independent of the clock,
+  // Creates a file whose name sorts after all others in `directory`, independent of the clock,
   // because readers follow that order. IoError if the file cannot be created.
   EventFile(const std::string& directory, double time, Step first);
 

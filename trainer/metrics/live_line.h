@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// LiveRun holds what a display shows beside the record of a step.
+// LiveRun: what a display shows in addition to the record of a step.
 struct LiveRun {
   int64_t total_steps = 0;
   std::optional<double> mean_loss = {};  // exponential mean of the last steps
@@ -60,8 +60,8 @@ class LiveLine {
   void clear();
   // Leaves the last display on the terminal and moves the cursor to a new line.
   void finish();
-  // Removes the display, and prints `text` anew that something else printed below it: an end of
-  // line and lines of its own. `show` draws the display below it.
+  // Removes the display together with `text` that other code printed below it (a line end and whole
+  // lines), and prints `text` again. `show` then draws the display below it.
   void make_room_for(std::string_view text);
 
  private:
@@ -71,7 +71,7 @@ class LiveLine {
   void write(const std::string& text);
 
   LiveLineOptions options_;
-  size_t drawn_ = 0;  // display lines on the terminal; the cursor is behind the last one
+  size_t drawn_ = 0;  // display lines on the terminal; the cursor is after the last one
 };
 
 }  // namespace longshore

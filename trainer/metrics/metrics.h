@@ -109,12 +109,12 @@ struct EndRecord {
   int64_t steps = 0;
 };
 
-// The object of a line of the record's kind (trainer/metrics/metric_table.h); `time` is in seconds
+// Returns the object of a record's line (trainer/metrics/metric_table.h); `time` is in seconds
 // since 1970.
 template <typename Record>
 Json to_json(const Record& record, double time);
 
-// The numbers of a step or an evaluation, under the tags of the table of metrics.
+// Returns the numbers of a step or an evaluation with their tags of the table of metrics.
 template <typename Record>
 std::vector<Scalar> scalars_of(const Record& record);
 
@@ -130,8 +130,8 @@ class MetricsFile {
   // "<path>.abandoned" (or "<path>.abandoned-<n>") and returns that path. Otherwise returns "".
   static std::string set_aside(const std::string& path, Step step);
 
-  // From here on scalars are also written to a new TensorBoard event file in `directory`. The next
-  // step is `first`.
+  // From now on also writes scalars to a new TensorBoard event file in `directory`. The next step
+  // is `first`.
   void copy_to_events(const std::string& directory, Step first) {
     events_.emplace(directory, unix_seconds(), first);
   }
@@ -146,8 +146,8 @@ class MetricsFile {
       if (events_) events_->add(time, record.step, scalars_of(record));
     }
   }
-  // Makes everything written so far durable, or `failure` gives the reason. Called before a
-  // checkpoint is made.
+  // Makes everything written so far durable; on failure `failure` gives the reason. Call it before
+  // a checkpoint is made.
   void sync();
   // The reason why lines are still in memory; empty if none are.
   const std::string& failure() const { return failure_; }
@@ -167,7 +167,7 @@ class MetricsFile {
   std::optional<EventFile> events_;
 };
 
-// Returns the byte offset behind the last line of `step` or an earlier step that precedes the first
+// Returns the byte offset after the last line of `step` or an earlier step that precedes the first
 // line of a later step; 0 if there is none.
 Bytes metrics_cut_offset(const std::string& path, Step step);
 

@@ -15,25 +15,25 @@
 
 namespace longshore {
 
-// InspectedRow is a row before packing, or one of its samples.
+// InspectedRow: a row before packing, or one of its samples.
 struct InspectedRow {
   int64_t row = 0;                  // counts from 0 over all files; blank lines do not count
   int64_t sample = 0, samples = 1;  // one conversation may give several samples
   bool pair = false;                // sample 0 is the chosen answer's, sample 1 the rejected one's
-  std::optional<bool> label = {};   // of a row with one judged answer: whether it is desirable
+  std::optional<bool> label = {};   // of a row with one judged answer: true if it is desirable
   bool chat_prompt = false;         // "auto" wrote its instruction by the chat template
   std::string place;
   std::string text{};
   std::vector<TokenId> ids{};
   std::vector<TokenId> labels{};
   std::vector<float> weights{};  // of the labels' losses; empty: all are 1
-  // By label the sum of the teacher's probabilities that the row has; empty without a teacher.
+  // By label: the sum of the teacher's probabilities in the row; empty without a teacher.
   std::vector<double> teacher{};
-  // pieces[i] is what token i shows of `text`, or the token's name. It is empty where an earlier
-  // token already shows the character.
+  // pieces[i] is the part of `text` that token i writes, or the token's name. It is empty if an
+  // earlier token already shows the character.
   std::vector<std::string> pieces{};
   std::string problem{};  // empty: the row can be used
-  bool left_out = false;  // its weight is 0, so that it is no mistake
+  bool left_out = false;  // skipped because its weight is 0, which is no mistake
 };
 
 // Reads rows [first, last) of the files again and returns them.
@@ -44,7 +44,7 @@ std::vector<InspectedRow> inspect_part(const PrepareOptions& options, const Hold
 
 struct DataStatistics {
   DataReport report;      // of whole files
-  double held_out = 0.0;  // eval.split, if the rest is of the rows that it holds out
+  double held_out = 0.0;  // eval.split, if all else is about the rows that it holds out
   int64_t documents = 0, tokens = 0, trained_tokens = 0;
   int64_t duplicates = 0;  // documents whose tokens equal those of an earlier document
   int64_t sequences = 0;
@@ -61,7 +61,7 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
 // Formats a row, or one answer of a pair, for a terminal. `colour` marks trained tokens by colour
 // instead of brackets.
 std::string describe_row(const InspectedRow& row, bool colour);
-// Formats the counts, then the lengths, then remarks; what is 0 is left out.
+// Formats the counts, then the lengths, then remarks; counts of 0 are left out.
 std::string describe_statistics(const DataStatistics& statistics);
 // Returns {"row", "text", "input_ids", "labels"}, of a pair with "answer", of a judged answer with
 // "label", with "weights" and "teacher" if there are any, or {"row", "problem"}.

@@ -1,6 +1,6 @@
-// The README.md of an exported model: base model, data, recipe and results.
-// CheckpointCard makes it from the run's directory, and adds the chat template and end tokens that
-// were trained with the weights. Free functions; any thread.
+// The README.md of an exported model: base model, data, recipe and results. texts_of_checkpoint
+// makes it from the run's directory, and adds the chat template and end tokens that were trained
+// with the weights. Free functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace longshore {
 
-// CardBase is the model that the run started from.
+// CardBase: the model that the run started from.
 struct CardBase {
   std::string name = {};    // a hub id, or the name of its directory; empty: random weights
   bool on_hub = false;      // `name` is a hub id
@@ -23,18 +23,17 @@ struct CardBase {
   std::string family = {};  // the architecture, such as "llama"
   int64_t parameters = 0;   // number of elements
   bool adapter = false;     // the export is an adapter for the base model
-  bool dora = false;        // of DoRA
+  bool dora = false;        // it is a DoRA adapter
   std::vector<std::string> use = {};  // notes for the user of the model, a sentence each
 };
 
 // Returns the text of the card. `step` is the step whose weights were exported.
 std::string model_card(const RunRecord& run, const CardBase& base, Step step);
 
-// CheckpointCard: the texts that an export of a checkpoint contains beside its weights: the model
-// card, the trained chat template and end tokens. They come from the run's directory and the base
-// model.
+// The texts that an export of a checkpoint contains in addition to its weights: the model card, the
+// trained chat template and end tokens. They come from the run's directory and the base model.
 
-// Returns the texts for an export of the checkpoint, of the adapters alone or of a whole model;
+// Returns the texts for an export of the checkpoint, as an adapter (`adapter`) or as a whole model;
 // empty if its run left no record.
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
                                 const std::string& checkpoint, Step step, bool adapter);

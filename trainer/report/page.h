@@ -19,7 +19,7 @@ inline constexpr std::string_view kPageEnd = "</html>\n";
 struct Fact {
   std::string name, value;
 };
-// Returns names above values, in boxes side by side.
+// Returns the facts in boxes side by side, each name above its value.
 std::string fact_boxes(const std::vector<Fact>& facts);
 
 // Returns a table that scrolls by itself if it is wider than the page. Cells are HTML; the first
@@ -29,7 +29,7 @@ std::string table_of(const std::vector<std::string>& head,
 
 // Formats a share between 0 and 1: "12.5 %".
 std::string percent(double share);
-// Formats about three digits, or as many as asked for: "1.5k", "0.25", "3e-05".
+// Formats a number with about `digits` digits: "1.5k", "0.25", "3e-05".
 std::string short_number(double number, int digits = 3);
 
 }  // namespace longshore

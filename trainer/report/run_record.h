@@ -1,6 +1,6 @@
 // RunRecord: the contents of a run's directory. The run may still be active, may have been killed
-// in the middle of a line, or may be of an older version, and its files may have been edited, so
-// only values of the expected form are read. Plain value; one thread reads.
+// in the middle of a line, or may have been written by an older version, and its files may have
+// been edited. So only values of the expected form are read. Plain value; one thread reads.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// FrozenSums: checks the values of a frozen model that stays in its files
-// (offload.parameters = "files") in each step. The first read of each part, which is what the store
-// reads at once, notes its checksum, and every later read of this process compares it. That the
-// first reads are of the values that the run began with is what StartCheck finds. The run owns it;
-// the tiers read through it, from any thread.
+// FrozenSums: checks the values of a frozen model that stays in its files (offload.parameters =
+// "files") in each step. The first read of a part (the range that the store reads in one call)
+// notes its checksum, and every later read of this process compares it. StartCheck checks that the
+// first reads have the values that the run began with. The run owns it; the tiers read through it,
+// from any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class FrozenSums final : public FrozenSource {
   std::string place_of(const std::string& name) const override { return files_->place_of(name); }
 
  private:
-  // Parameter and its storage type, first byte, bytes.
+  // Parameter, storage type, first byte, number of bytes.
   using Part = std::tuple<std::string, StorageType, Bytes, Bytes>;
 
   const FrozenSource* files_;

@@ -33,8 +33,8 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source);
 
-// Loads the model's values before the first step, and refuses ranks of `world` that read different
-// ones. Returns a sentence that names tensors with values that are not finite, or "". `world` is
+// Loads the model's values before the first step, and throws if ranks of `world` read different
+// values. Returns a sentence that names tensors with values that are not finite, or "". `world` is
 // null for a single process that does not train. Collective.
 std::string load_initial_weights(Engine& engine, const ModelSource& source, World* world);
 // Loads the state of a checkpoint of the engine's model.

@@ -75,9 +75,9 @@ class SignalFlag {
   std::vector<Former> former_;
 };
 
-// Ends the process from its own thread if work does not stop soon after a stop signal. It is for
-// work that may be interrupted at any moment, such as preparing data: most of it checks for stop
-// signals, but libraries do not in the middle of a long text.
+// A thread that ends the process if work does not stop soon after a stop signal. It is for work
+// that may be interrupted at any moment, such as preparing data, most of which checks for stop
+// signals, but not libraries in the middle of a long text.
 class HurriedStop {
  public:
   explicit HurriedStop(const SignalFlag& signals);

@@ -1,7 +1,7 @@
 // StartCheck: compares the frozen values that a run reads with those that it began with, and keeps
-// their identity in <run.dir>/start.json. What stays in files is read by the first pass; so the
-// check comes before that pass changes anything that outlives the process. StartedRun owns it; main
-// thread.
+// their identity in <run.dir>/start.json. Frozen parameters that stay in files are read by the
+// first pass; so the check precedes any change of that pass that outlives the process. StartedRun
+// owns it; main thread.
 #pragma once
 
 #include <string>
@@ -15,24 +15,26 @@ namespace longshore {
 
 class StartCheck {
  public:
-  // A start goes on from one of these.
+  // What a start resumes from.
   enum class From : uint8_t { kNothing, kCheckpoint, kDrives };
 
-  // All must outlive this.
+  // All arguments must outlive this.
   StartCheck(const ModelSource* source, const RunDirectory* directory, World* world)
       : source_(*source), directory_(*directory), world_(*world) {}
 
-  // Returns the identity that an earlier start in this directory kept; on rank 0 alone, and empty
-  // if it was of another model. Throws CheckpointError if the file is damaged. Collective.
+  // Returns on rank 0 the identity that an earlier start in this directory kept; empty on other
+  // ranks, without an earlier start, and if that had another model. Throws CheckpointError if the
+  // file is damaged. Collective.
   StartIdentity recorded() const;
-  // Compares all that was read so far with `start`, and adds what `start` lacks. Throws
-  // CheckpointError, with the file and the tensor, if a frozen value is another one. Says what was
-  // not compared, once `complete` says that the run reads no more for the first time. Collective.
+  // Compares all values that were read so far with `start`, and adds those that `start` lacks.
+  // Throws CheckpointError, with the file and the tensor, if a frozen value differs. `complete`
+  // says that all values have been read; values that could not be compared are then logged.
+  // Collective.
   void check(StartIdentity& start, bool complete);
-  // Says what this start goes on from; at first from nothing.
+  // Sets what this start resumes from; kNothing until it is called.
   void goes_on_from(From from) { from_ = from; }
   bool is_resuming() const { return from_ != From::kNothing; }
-  // Writes the record, and from now on whenever `check` finds more. Rank 0 calls it, when no check
+  // Writes the record now, and later whenever `check` adds values. Rank 0 calls it when no check
   // can fail any more. Throws IoError.
   void begin_record(const StartIdentity& start);
 

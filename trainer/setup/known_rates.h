@@ -22,7 +22,7 @@ class KnownRates {
   std::string path() const;  // file of the machine's rates
   // Returns the machine's rates, if known. Warns of a file that this version cannot parse.
   std::optional<DescribedMachine> find() const;
-  // Throws IoError if the file cannot be written.
+  // Stores the rates. Throws IoError if the file cannot be written.
   void keep(const DescribedMachine& machine) const;
 
   // Returns the measured times of a unit with this text, by positions; empty if it was not
@@ -33,7 +33,7 @@ class KnownRates {
   // Returns a hash that changes when the machine is measured again.
   std::string mark() const;
 
-  // Return and update the ratios of measured to planned time of runs with this text, by lane. The
+  // Return and update the ratios, by lane, of measured to planned time of runs with this text. The
   // text includes the rates that the plan used, because the factors correct only those rates. A
   // first run sets the factors; a later run replaces them with the geometric mean of old and new.
   LaneFactors find_factors(const std::string& run) const;

@@ -1,5 +1,5 @@
-// MeasuredRun: resolves and measures a run's units and its micro-batch, and the stripes of its
-// state over drives.
+// Makes MeasuredRun (run_setup.h): chooses and measures a run's units, chooses its micro-batch, and
+// the stripes of its state over drives.
 #include <algorithm>
 #include <array>
 #include <filesystem>

@@ -1,9 +1,9 @@
-// OtherFindings: what the parts of a file of Axolotl, LLaMA-Factory or TRL become in the run file:
-// data sets, the loss over preferences, adapters, and the settings of DeepSpeed. Internal to the
-// conversion of such files; any thread.
+// OtherFindings: the conversion of the parts of a configuration of Axolotl, LLaMA-Factory or TRL to
+// keys of the run file: data sets, preference losses, adapters, and the settings of DeepSpeed.
+// Internal to the conversion of such files; any thread.
 //
-// Each key of such a file is converted or named, also below the top level. Whether a key asks for
-// anything depends on the key: `false` is the default of most switches, but not of all.
+// Every key of such a file, also below the top level, is converted or reported. Which value of a
+// key has no effect depends on the key: `false` is the default of most switches, but not of all.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace longshore {
 
 struct OtherFinding {
   std::string key, why;
-  std::string ours{};  // a key of the run file that answers it, if it is on the command line
+  std::string ours{};  // a key of the run file; if it is on the command line, nothing is missing
 };
 
 // A key of the run file with its value as TOML.
@@ -26,21 +26,21 @@ struct OtherValue {
 };
 
 struct OtherFindings {
-  std::vector<std::string> read;  // the file's keys that were looked at
+  std::vector<std::string> read;  // the keys of the file that were read
   std::vector<OtherValue> values;
-  // These may change what is trained, these do not, and these cannot be converted.
+  // Keys that may change what is trained, that do not, and that cannot be converted.
   std::vector<OtherFinding> left, needless, refused;
 };
 
-// OtherReader reads the members of a file, or of a table in it, and adds to findings. Plain
-// references, which outlive it.
+// OtherReader: reads the members of a file, or of a table in it, and adds to findings. Its
+// arguments must outlive it.
 class OtherReader {
  public:
   OtherReader(const Json& file, OtherFindings& found) : file_(file), found_(found) {}
 
   const Json& file() const { return file_; }
   bool has(const char* name) const { return file_.contains(name) && !file_.at(name).is_null(); }
-  // Returns the key's value and notes that it was read; null if it is missing or null.
+  // Returns the key's value and records that it was read; nullptr if it is missing or null.
   const Json* take(const char* name);
   bool flag(const char* name);    // true
   bool denied(const char* name);  // false, and not missing
@@ -86,8 +86,8 @@ struct OtherPreference : OtherFindings {
 // Reads `file` of `trainer`: "Axolotl", "LLaMA-Factory" or "TRL".
 OtherPreference read_other_preference(const Json& file, std::string_view trainer);
 
-// The values that the trainer's adapters have where its file leaves a key out, and what they
-// depend on.
+// The trainer's defaults for adapter keys that its file leaves out, and the values that they depend
+// on.
 struct OtherAdapterDefaults {
   std::string_view trainer;
   int64_t r = 8;
@@ -104,7 +104,8 @@ struct OtherAdapter : OtherFindings {
 
 OtherAdapter read_other_adapter(const Json& file, const OtherAdapterDefaults& defaults);
 
-// The values that a schedule has where the file leaves a key out, and what they depend on.
+// The trainer's defaults for schedule keys that its file leaves out, and the values that they
+// depend on.
 struct OtherScheduleDefaults {
   std::string_view trainer, name;
   double lr = 0.0;
@@ -113,16 +114,18 @@ struct OtherScheduleDefaults {
 
 OtherFindings read_other_schedule(const Json& file, const OtherScheduleDefaults& defaults);
 
-// Reads the file's `deepspeed`: a table, or the name of a JSON file. `path` is the file of the
-// trainer, which the JSON file may lie beside. With a packed base nothing goes to drives.
+// Reads the file's `deepspeed`: a table, or the name of a JSON file. `path` is the trainer's
+// configuration; the JSON file may be in its directory. With a packed base nothing is offloaded to
+// drives.
 OtherFindings read_other_deepspeed(const Json& file, const std::string& path, bool packed);
 
-// Takes a chat template: the name of a Jinja file becomes data.chat_template.
+// Converts a chat template: the name of a Jinja file becomes data.chat_template.
 void read_jinja(const std::string& key, const std::string& jinja, OtherReader& in);
 
 // Returns the texts of a list, or of a string with commas.
 std::vector<std::string> texts_of(const Json& value);
-// YAML 1.1 reads 1e-4 as a string, which the other trainers take for a number.
+// Returns the number, also from a string: YAML 1.1 reads 1e-4 as a string, which the other trainers
+// take for a number.
 std::optional<double> number_of(const Json& value);
 // Returns the number as a TOML real.
 std::string toml_real(double value);

@@ -9,8 +9,8 @@
 
 namespace longshore {
 
-// These take the place of the file's own, if not empty. A key that is given answers what could not
-// be converted to it.
+// Values that replace those of the file, if not empty. A key that is given also settles what could
+// not be converted to that key.
 struct ConversionGiven {
   std::string model{};
   std::vector<std::string> data{};
@@ -26,16 +26,16 @@ struct NotConverted {
 struct ConvertedRun {
   std::string trainer;                 // "Axolotl", "LLaMA-Factory", "TRL"
   RunFileDraft draft;                  // a complete run file
-  std::vector<NotConverted> left;      // these may change what is trained
-  std::vector<NotConverted> needless;  // these do not
-  std::string reminder;                // what to look at in any case; may be empty
+  std::vector<NotConverted> left;      // keys that may change what is trained
+  std::vector<NotConverted> needless;  // keys that do not
+  std::string reminder;                // what users should check in any case; may be empty
 };
 
 // Reads the file, LLaMA-Factory's dataset_info.json if it names data sets, and the settings of
-// DeepSpeed that it names. Neither the model nor the data has to exist. ConfigError with every
-// feature that Longshore lacks and without which the run would be another, and with every value
-// that the run file refuses; it names what else was not converted. DataError if the file is not
-// YAML.
+// DeepSpeed that it names. Neither the model nor the data has to exist. Throws ConfigError with
+// every feature that Longshore lacks and whose absence would change the run, and with every value
+// that the run file refuses; the error also names what else was not converted. DataError if the
+// file is not YAML.
 ConvertedRun convert_run_file(const std::string& path, const ConversionGiven& given);
 
 }  // namespace longshore

@@ -26,8 +26,8 @@ class PlanForecast {
 
   // Returns whether the machine's rates are known.
   bool known() const { return machine_.has_value(); }
-  // Returns whether forecasts differ by micro-batch as steps do: where the run's units were timed
-  // on this machine with micro-batches of two sizes.
+  // Returns whether forecasts can tell micro-batch sizes apart: the run's units were timed on this
+  // machine with two sizes.
   bool tells_micro_batches_apart();
   StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
   // Returns the seconds of each operation of the train pass; empty if a rate is missing.
@@ -42,7 +42,7 @@ class PlanForecast {
   void learn(const PlanCheck& check) const;
 
  private:
-  // Returns the forecast inputs of the run's model, cut into units of this name.
+  // Returns the forecast inputs of the run's model, cut as this value of fsdp.units says.
   const ForecastInputs& of_cut(const std::string& units);
   ForecastInputs inputs_of(const PlanInputs& inputs);
 

@@ -41,8 +41,8 @@ struct DraftFacts {
   int64_t parameters = 0;
   int64_t max_positions = 0;  // the model's limit; 0: unknown
   int64_t longest_row = 0;    // tokens, among the rows that were read: all if they were counted
-  // The rows of all files, and those that are left out with this length of sequences; 0 tokens:
-  // only the first rows of each file were read.
+  // The rows of all files, and those that are dropped at this sequence length; 0 tokens: only the
+  // first rows of each file were read.
   struct Counted {
     int64_t max_tokens = 0, rows = 0, left_out = 0;
   };
@@ -64,7 +64,7 @@ std::vector<DraftKey> keys_given(const std::vector<Override>& overrides);
 
 class RunFileDraft {
  public:
-  // The given keys keep their values, and keys that have no effect beside them are left out.
+  // The given keys keep their values, and keys that have no effect together with them are left out.
   explicit RunFileDraft(std::vector<DraftKey> given) : given_(std::move(given)) {}
   RunFileDraft() = default;
 

@@ -1,4 +1,4 @@
-// RunSpace: the free space of the file system of run.dir, and what a run will write there. Read
+// RunSpace: the free space of the file system of run.dir, and how much a run will write there. Read
 // once before the run starts; the texts are pure functions. Main thread.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace longshore {
 
 struct RunSpace {
   std::string directory;  // run.dir
-  Bytes free = 0;         // now, and what leftovers of a killed process hold
+  Bytes free = 0;         // free now, with what leftovers of a killed process take
   Bytes checkpoint = 0;   // one
   Bytes exported = 0;     // at the run's end; 0: none
   int64_t keep = 1;       // checkpoint.keep, or the checkpoints of the whole run if fewer
@@ -26,18 +26,19 @@ struct RunSpace {
   Bytes cache = 0;        // that data.cache may take there
   bool done = false;      // the run has ended, so that nothing more is saved
 
-  // Returns what the largest moment of the run adds to what is held now.
+  // Returns by how much the run's use of the file system grows at most.
   Bytes most() const;
 };
 
 // Reads the space of the run, whose export takes `exported` bytes (0: it has none). `drives` is the
 // plan's part on drives, with the ranks of a machine; null: not planned yet. Empty if the file
-// system cannot be asked.
+// system cannot be queried.
 std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec& model,
                                        Bytes exported, const DrivePlan* drives = nullptr,
                                        int32_t ranks_per_node = 1);
 
-// Returns why the run must not start: not one checkpoint fits. Empty if one does.
+// Returns the reason why the run must not start, that not even one checkpoint fits; empty if one
+// fits.
 std::string space_refusal(const RunSpace& space);
 // Returns a warning if checkpoint.keep and the export need more than is free; else empty.
 std::string space_warning(const RunSpace& space);

@@ -24,7 +24,7 @@ struct Evaluation {
   double terms = 0.0;  // the divisor of the loss
   double seconds = 0.0;
   LossSum sums = {};
-  std::shared_ptr<const Loss> summed_loss = {};  // that the sums are of
+  std::shared_ptr<const Loss> summed_loss = {};  // the loss whose sums these are
 };
 
 // Returns the share of trained tokens whose target has the highest score; empty without a loss over
@@ -34,8 +34,8 @@ std::optional<double> token_accuracy(const Evaluation& evaluation);
 // Returns the evaluation's record, without its step and its sets.
 EvalRecord record_of(const Evaluation& evaluation);
 
-// Returns "perplexity 12.34  accuracy 56.7 %", or what the loss shows in place of perplexity, as
-// "margin 0.1234  accuracy 75.0 %" of one over pairs.
+// Returns "perplexity 12.34  accuracy 56.7 %", or the figures that the loss has in place of
+// perplexity, such as "margin 0.1234  accuracy 75.0 %" for a loss over pairs.
 std::string describe_quality(const Evaluation& evaluation);
 
 // Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
@@ -43,8 +43,8 @@ std::string describe_quality(const Evaluation& evaluation);
 Evaluation evaluate(Engine& engine, const SequenceData& data, const Objective& objective,
                     int64_t max_sequences, int64_t micro_batch, const StopCheck& stop);
 
-// Returns KTO's kl of all ranks' mismatched rows ([Note: preference losses]), those of a step or of
-// an evaluation, of which each rank gives its share. Applies pending updates first. Calls `stop` as
+// Returns KTO's kl over all ranks' mismatched rows of a step or an evaluation ([Note: preference
+// losses]); `mismatched` is this rank's share. Applies pending updates first. Calls `stop` as
 // evaluate does.
 double compute_kl(Engine& engine, StepBatches mismatched, const Objective& objective,
                   const StopCheck& stop);
@@ -58,7 +58,7 @@ struct Evaluations {
 Evaluations evaluate_sets(Engine& engine, const std::vector<EvaluationSet>& sets,
                           int64_t max_sequences, int64_t micro_batch, const StopCheck& stop);
 
-// The code of the event that says that a run is evaluated on other data from there on.
+// The code of the event after which a run is evaluated on other data.
 inline constexpr const char* kOtherEvaluationData = "other_evaluation_data";
 
 // The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run

@@ -48,13 +48,13 @@ struct Generated {
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
                                 const GenerateRequest& request);
 
-// TextStream: the text of growing tokens in pieces, for output while they come. A character that
-// several tokens write comes whole.
+// TextStream: the text of a growing list of tokens in pieces, for output during generation. A
+// character that several tokens write is returned whole.
 class TextStream {
  public:
   // `tokenizer` must outlive it.
   explicit TextStream(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
-  // Returns the text that these tokens add to what was returned before. `added` are all of them.
+  // Returns the text that is new since the last call. `added` has all tokens generated so far.
   std::string take(std::span<const TokenId> added);
   // Returns what is left of the whole text.
   std::string rest(const std::string& text);

@@ -19,14 +19,15 @@ struct LoadedRun {
   std::unique_ptr<Engine> engine = nullptr;
   std::string origin = {};  // path of the loaded checkpoint or model
   Step step = {};           // the checkpoint's step; 0: the model itself
-  // The identity of what the checkpoint's run began with, and of what was read of the model now.
+  // The identity of the values that the checkpoint's run began with, with those that were read of
+  // the model now.
   StartIdentity start = {};
   StartIdentity found = {};
 };
 
 // Loads from "auto" (the run's newest valid checkpoint, else the model), "model", or the directory
 // of a checkpoint, of another run or of a model. `at_start` is called while the engine has the
-// weights that the run starts from, before those of a checkpoint; its second argument is false if
+// weights that the run starts from, before those of a checkpoint; its argument `own` is false if
 // --from replaces them.
 using AtStart = std::function<void(const LoadedRun& run, bool own)>;
 LoadedRun load_run(const RunArguments& arguments, const std::string& from,

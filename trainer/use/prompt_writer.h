@@ -1,5 +1,5 @@
-// PromptWriter: writes prompts as tokens, either a text as it is, or a conversation by the run's
-// chat template, up to where the assistant's answer begins. Owned by the caller; one thread.
+// PromptWriter: writes prompts as tokens: a text unchanged, or a conversation by the run's chat
+// template, up to where the assistant's answer begins. Owned by the caller; one thread.
 #pragma once
 
 #include <optional>

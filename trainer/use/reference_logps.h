@@ -1,7 +1,7 @@
-// The log-probability of every document under the weights that a run starts from,
-// for losses that compare with them ([Note: preference losses]). They are computed once, before the
-// first step, by evaluation passes of the run's own engine, and kept in the run's directory: later
-// the weights are no longer those of the start. Free functions; called by the engine's thread.
+// The log-probability of every document under the weights that a run starts from, for losses that
+// compare with them ([Note: preference losses]). They are computed once, before the first step, by
+// evaluation passes of the run's own engine, and kept in the run's directory, because later the run
+// no longer has these weights. Free functions; called by the engine's thread.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace longshore {
 // Returns the number of values: one for each document and each mismatched one.
 int64_t reference_count(const SequenceData& data);
 
-// Returns the values as Objective has them, with the engine's parameters; 0 for documents in no
+// Returns the values for Objective::references, with the engine's parameters; 0 for documents in no
 // sequence. Collective: each rank computes its share. Calls `stop` between passes.
 std::vector<double> compute_reference(Engine& engine, const SequenceData& data,
                                       const std::shared_ptr<const Loss>& loss, int64_t micro_batch,
@@ -32,9 +32,9 @@ struct References {
 
 // The file that keeps the values: a line of JSON, then the values. `key` names what they depend on.
 void write_reference(const std::string& path, const std::string& key, const References& references);
-// Returns what rank 0 reads, on every rank: only it need see the run's directory. Throws
-// CheckpointError if the file is missing, damaged, or has another key or number of values.
-// Collective.
+// Returns on every rank the values that rank 0 reads; only rank 0 needs access to the run's
+// directory. Throws CheckpointError if the file is missing, damaged, or has another key or number
+// of values. Collective.
 References read_reference(const std::string& path, const std::string& key, int64_t documents,
                           const RunRanks& ranks);
 
