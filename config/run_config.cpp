@@ -79,7 +79,7 @@ std::string unknown_key(const Section& section, const std::string& name) {
 // Loader collects the values of files and overrides, with all problems.
 class Loader {
  public:
-  // The directory of a run stands for the configuration that the run recorded.
+  // The directory of a run means the configuration that the run recorded.
   void read_file(const std::string& given) {
     const std::string file = run_file_at(given);
     const std::string origin = file == "-" ? "stdin" : file;

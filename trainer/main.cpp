@@ -16,7 +16,7 @@
 namespace {
 
 // A program that is started without standard streams would open a file of the run in their place,
-// and what is meant for the terminal would be written into it.
+// and messages for the terminal would be written into it.
 void fill_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
@@ -25,10 +25,11 @@ void fill_standard_streams() {
   }
 }
 
-// LibTorch's OpenMP threads spin at every barrier unless told otherwise. Whatever else wants a core
-// then stops the whole computation: beside one compiler, training on two cores ran at 120 tokens/s
-// spinning and 2700 waiting. OpenMP reads the policy when it is loaded, before main, so the program
-// starts itself again with it. Where that fails it goes on as it is.
+// LibTorch's OpenMP threads spin at every barrier unless told otherwise. Another program that needs
+// a core then stops the whole computation: while one compiler ran, training on two cores reached
+// 120 tokens/s with spinning threads and 2700 with waiting ones. OpenMP reads the policy when it is
+// loaded, before main, so the program starts itself again with it. If that fails it continues
+// without the setting.
 void wait_without_spinning(char** argv) {
   constexpr std::string_view kPolicy = "PASSIVE";
   const char* now = std::getenv("OMP_WAIT_POLICY");
@@ -36,28 +37,28 @@ void wait_without_spinning(char** argv) {
   if (setenv("OMP_WAIT_POLICY", kPolicy.data(), 1) == 0) execv("/proc/self/exe", argv);
 }
 
-// LibTorch's store, which torchrun's agent serves, looks up the names of its peers, for
-// its log. A name server that does not answer would stop the ranks for 5 s or more each time; what
-// is set already stays.
+// LibTorch's store, which torchrun's agent serves, looks up the names of its peers for its log. A
+// name server that does not answer would stop the ranks for 5 s or more each time. Options that are
+// already set stay.
 void ask_name_servers_briefly() {
   ::setenv("RES_OPTIONS", "timeout:1 attempts:2", 0);
 }
 
-// Ranks are nothing without the store that their launcher serves: they end with it, however it
-// ends.
+// Ranks cannot work without the store that their launcher serves, so they end when it ends in any
+// way.
 void end_with_the_launcher() {
   if (std::getenv("LONGSHORE_LAUNCH") != nullptr) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
 // CUDA gives a process's streams 8 queues of the hardware unless told otherwise before its first
-// call, and streams that share one wait for each other: a copy would stand behind a whole unit's
-// kernels. What is set already stays.
+// call, and streams that share one wait for each other: a copy would wait for a whole unit's
+// kernels. A variable that is already set stays.
 void give_streams_their_own_queues() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-// A write past the limit of ulimit -f then fails with an error, which is said, instead of ending
-// the program without a word.
+// A write past the limit of ulimit -f then fails with an error, which is reported, instead of
+// ending the program without a message.
 void outlive_file_limits() {
   ::signal(SIGXFSZ, SIG_IGN);
 }

@@ -252,7 +252,7 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
                                       const std::string& engine, const DriveSettings& settings,
                                       double seconds) {
   const std::string direction(name_of(kind));
-  // The file may lie on a file system that is only read.
+  // The file may be on a read-only file system.
   const std::string output = (std::filesystem::temp_directory_path() /
                               ("longshore_fio_" + std::to_string(getpid()) + ".json"))
                                  .string();

@@ -191,7 +191,7 @@ constexpr std::array kGpus = {
              450.0},
 };
 
-// Machines with names of their own.
+// Machines that have other names than their GPU.
 struct NamedMachine {
   const char* name;
   const char* gpu;  // "": none
@@ -463,7 +463,7 @@ std::optional<DescribedMachine> common_machine(std::string_view written,
   if (gpu == nullptr && !has_name) return std::nullopt;
   const int32_t described = std::max(1, spelling.count);
   const int32_t count = changes.gpus > 0 ? changes.gpus : described;
-  // A board of its own is what "2x" means, and what GPUs with NVLink need.
+  // "2x" means a board with several GPUs, which GPUs with NVLink need too.
   const bool board = described > 1 || (count > 1 && gpu != nullptr && gpu->nvlink_gbs > 0.0);
   const Place place = has_name ? named->place : board ? gpu->several : gpu->one;
   if (count > kMostGpus || (gpu != nullptr && count > place.host->lanes)) {

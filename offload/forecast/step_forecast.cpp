@@ -421,7 +421,8 @@ namespace {
 constexpr size_t kSteps = 4;
 // Lanes with a smaller share of a step are noise.
 constexpr double kLeastShare = 0.01;
-// Rates measured beside other programs are off by factors of ten; factors are clamped to this.
+// Rates that are measured while other programs run may be wrong by a factor of ten; corrections are
+// clamped to this.
 constexpr double kMostFactor = 1000.0;
 
 }  // namespace

@@ -127,8 +127,8 @@ class Builder {
     std::vector<Access> write = {reads(*state, unit), writes(kDriveState, unit)};
     if (!parameters_on_drives()) write.push_back(reads(kHostParameters, unit));
     add(kWriteState, unit, std::move(write));
-    // The commit follows the last unit's write. It runs beside all later operations, because
-    // nothing that is written changes before the next pass.
+    // The commit follows the last unit's write. It runs concurrently with all later operations,
+    // because nothing that is written changes before the next pass.
     if (to_commit_ > 0 && --to_commit_ == 0) add_commit();
   }
 

@@ -124,7 +124,7 @@ struct UnitState {
   bool in_files = false;   // fetches read a part of it from files
   bool owns_tied = false;
   int32_t adders = 0;                        // backward operations that still add to its gradient
-  std::array<bool, kOpKindCount> done = {};  // by kind; the first unit of a run stands for it
+  std::array<bool, kOpKindCount> done = {};  // by kind; units that share an input use the first's
 
   bool did(OpKind kind) const { return done.at(static_cast<size_t>(kind)); }
 };

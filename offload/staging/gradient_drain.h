@@ -176,7 +176,7 @@ class GradientReducer {
   GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
                   std::span<std::byte> scratch);
 
-  // Returns the device bytes that the largest unit's reduction needs beside its gradients.
+  // Returns the device bytes that the largest unit's reduction needs in addition to its gradients.
   static Bytes planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
                                      const ShardTopology& topology, DType wire);
 

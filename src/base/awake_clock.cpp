@@ -63,7 +63,7 @@ void AwakeTime::end(Duration steady) {
 }
 
 void AwakeTime::tick(Duration steady) {
-  // Both here and in `at` the clock stands still from kAwakeTick behind the last tick on.
+  // Both here and in `at` the clock stops kAwakeTick after the last tick.
   suspended_ += std::max(Duration(0), steady - last_tick_ - Duration(kAwakeTick));
   last_tick_ = steady;
 }

@@ -25,8 +25,8 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMostOutput = 8192;
 constexpr size_t kPipeBytes = size_t{64} << 10;  // capacity of a Linux pipe: one read empties it
-// The interval between checks for the program's exit. Its output does not tell: it may close its
-// output early, or leave it open in a child of its own.
+// The interval between checks for the program's exit. The end of its output does not show it: the
+// program may close its output early, or leave it open in a child.
 constexpr milliseconds kLook{20};
 
 // Reads once what the pipe holds, so that an endless writer cannot block the caller. Returns false

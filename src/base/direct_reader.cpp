@@ -126,8 +126,8 @@ Bytes DirectReader::read_blocks(Bytes begin, std::span<std::byte> blocks) const 
       if (errno == EINTR) continue;
       throw IoError("read", buffered_->path(), errno);
     }
-    // A read that ended inside a block goes on at the block's begin. Where that gives no whole
-    // block, the file ends.
+    // A read that ended inside a block continues at the block's beginning. Where that gives no
+    // whole block, the file ends.
     const Bytes whole = got / block_bytes_ * block_bytes_;
     if (whole == 0) return done + got;
     done += whole;

@@ -51,7 +51,7 @@ std::string parent_of(const std::string& path) {
 
 constexpr std::string_view kTemporaryMark = ".tmp.";
 
-// A new file beside the target. It is removed unless it was renamed to the target.
+// A new file in the target's directory. It is removed unless it was renamed to the target.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& target)

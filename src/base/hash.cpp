@@ -25,7 +25,7 @@ uint64_t key_of_word(uint64_t word) {
   return (key ^ (key >> 31)) | 1;
 }
 
-// Returns the sum of bytes that lie in one word, `inside` bytes after its first.
+// Returns the sum of bytes within one word that begin `inside` bytes after its first byte.
 uint64_t sum_in_word(uint64_t word, int64_t inside, std::span<const std::byte> bytes) {
   uint64_t value = 0;
   std::memcpy(reinterpret_cast<std::byte*>(&value) + inside, bytes.data(), bytes.size());

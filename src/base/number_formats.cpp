@@ -18,7 +18,7 @@ uint16_t float_to_fp16_nearest(float value) {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  // 65520 lies half-way between the largest fp16 and the next power of two, and rounds to infinity.
+  // 65520 is half-way between the largest fp16 and the next power of two, and rounds to infinity.
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (magnitude >= 0x38800000u) {
     const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);

@@ -34,8 +34,8 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, Philo
 // any element directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
 // 2011. Its authors default to 7 rounds; 5 already pass BigCrush. Pure function, any thread.
 //
-// It exists beside Philox because CPUs execute an AES round in hardware: 8 instructions yield 128
-// bits, or 512 bits with AES on wide vectors. This file is the portable form.
+// It exists in addition to Philox because CPUs execute an AES round in hardware: 8 instructions
+// yield 128 bits, or 512 bits with AES on wide vectors. This file is the portable form.
 
 struct ArsKey {
   uint64_t low = 0, high = 0;

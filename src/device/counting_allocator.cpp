@@ -16,7 +16,7 @@ constexpr size_t kAlignment = 64;
 // This is above the priority of LibTorch's own allocator (0).
 constexpr uint8_t kPriority = 10;
 
-// The header lies in front of each block. Blocks allocated without a budget have no meter.
+// The header is in front of each block. Blocks allocated without a budget have no meter.
 struct alignas(kAlignment) BlockHeader {
   std::shared_ptr<WorkspaceMeter> meter;
   WorkspaceMeter::Account* account = nullptr;

@@ -183,8 +183,8 @@ at::Device gpu_tensors(int gpu) {
 
 namespace {
 
-// The path of LibTorch's CUDA library, which lies beside its CPU library. A bare name would be
-// looked for in the run path of whatever calls dlopen, and under a sanitizer that is the
+// The path of LibTorch's CUDA library, which is in the directory of its CPU library. A bare name
+// would be looked for in the run path of whatever calls dlopen, and under a sanitizer that is the
 // sanitizer's own.
 std::string cuda_library() {
   constexpr const char* name = "libtorch_cuda.so";
@@ -197,7 +197,7 @@ std::string cuda_library() {
 
 }  // namespace
 
-// 1 GB of code, which registers itself. LibTorch looks for what is registered once, at the first
+// 1 GB of code, which registers itself. LibTorch looks for registered kernels once, at the first
 // use that could be a GPU's, and keeps what it found.
 void load_gpu_kernels() {
   if (dlopen(cuda_library().c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {

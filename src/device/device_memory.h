@@ -68,8 +68,8 @@ class WorkspaceMeter {
 
   // Makes use() report the gauge, which replaces take() and give_back().
   void follow(std::shared_ptr<Gauge> gauge);
-  // Throws the same OutOfMemoryError as take(), for an allocator behind the gauge that has no
-  // `bytes` more for `label`.
+  // Throws the same OutOfMemoryError as take(), for the gauge's allocator when it has no `bytes`
+  // more for `label`.
   [[noreturn]] void refuse(const std::string& label, Bytes bytes) const;
 
   // Sets the buffers that error texts name.
@@ -119,7 +119,7 @@ class GpuBytes {
  private:
   const std::byte* begin_ = nullptr;
 };
-// Returns whether all of `bytes` lie in one GPU arena; true for an empty span. Any thread.
+// Returns whether all of `bytes` are in one GPU arena; true for an empty span. Any thread.
 bool in_gpu_arena(std::span<const std::byte> bytes);
 
 // Makes host memory. Throws OutOfMemoryError if the system refuses.

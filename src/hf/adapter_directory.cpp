@@ -116,8 +116,8 @@ class SettingsReader {
     if (!problems_.empty()) throw ConfigError(std::move(problems_));
     return std::move(settings_);
   }
-  // Returns whether only the weights tell all targets; those of the settings are then a superset,
-  // or empty.
+  // Returns whether only the weights identify all targets; those of the settings are then a
+  // superset, or empty.
   bool targets_open() const { return targets_open_; }
   const AdapterSelection& selection() const { return *selection_; }
 

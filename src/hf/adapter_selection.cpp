@@ -143,7 +143,8 @@ void AdapterSelection::read_layers(const Json& config, const Refuse& refuse) {
   }
 }
 
-// The first number behind two parts is the layer's, or the first behind a name of layers_pattern.
+// The layer's number is the first number after two parts of the name, or the first after a name of
+// layers_pattern.
 std::optional<int64_t> AdapterSelection::layer_of(std::string_view module) const {
   const std::vector<std::string_view> parts = parts_of(module);
   for (size_t i = 1; i + 1 < parts.size(); ++i) {

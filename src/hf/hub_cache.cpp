@@ -123,7 +123,7 @@ bool matches(const std::string& pattern, const std::string& path) {
   return ::fnmatch(without.erase(any, 3).c_str(), path.c_str(), 0) == 0;
 }
 
-// Returns the usual split name that a word of the path stands for; "" without one.
+// Returns the usual split name that a word of the path means; "" without one.
 std::string usual_split(const std::string& path) {
   static const std::array<std::pair<const char*, std::regex>, 3> kUsual = {{
       {"train", std::regex("(^|[^a-z0-9])(train|training)([^a-z]|$)", std::regex::icase)},

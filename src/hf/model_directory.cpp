@@ -324,7 +324,8 @@ void ModelDirectory::list_companions() {
   const auto add = [this](const UniqueFd& directory, const std::string& prefix,
                           const std::string& name) {
     if (!is_plain_file_name(name) || is_weight_file_name(name)) return;
-    // An export lacks the weights of an adapter beside the model, so it must not name one.
+    // An export does not contain the weights of an adapter in the model's directory, so it must not
+    // name one.
     if (name == kAdapterConfigName) return;
     if (is_directory_entry(directory, name)) return;
     try {

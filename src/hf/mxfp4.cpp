@@ -79,7 +79,7 @@ class Mxfp4Tensor::Piece {
                                std::as_writable_bytes(std::span(scales_).first(groups)));
   }
 
-  // Decodes elements [begin, begin + out.size()) of the expert that lie in these rows.
+  // Decodes elements [begin, begin + out.size()) of the expert that are in these rows.
   void decode(int64_t begin, std::span<float> out) const {
     decode_mxfp4(
         tensor_.layout(),

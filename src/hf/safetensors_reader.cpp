@@ -44,7 +44,7 @@ Bytes checked_header_length(const UniqueFd& fd, Bytes file_bytes) {
   return static_cast<Bytes>(length);
 }
 
-// Returns the offset in the file of a tensor's byte `begin`; all of `out` must lie in the tensor.
+// Returns the offset in the file of a tensor's byte `begin`; all of `out` must be in the tensor.
 Bytes checked_offset(const TensorInfo& tensor, Bytes begin, std::span<const std::byte> out) {
   const auto wanted = static_cast<Bytes>(out.size());
   LONGSHORE_CHECK(begin >= 0 && wanted <= tensor.bytes && begin <= tensor.bytes - wanted)

@@ -41,7 +41,8 @@ class SafetensorsFile {
   // Throws DataError if there is no such tensor.
   const TensorInfo& tensor(std::string_view name) const;
 
-  // Reads out.size() bytes of the tensor from its byte `begin` on; the range must lie inside.
+  // Reads out.size() bytes of the tensor from its byte `begin` on; the range must be inside the
+  // tensor.
   void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
   // Reads in the same way with a reader that past_cache() returned.
   void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out,

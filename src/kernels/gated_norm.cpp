@@ -38,7 +38,7 @@ struct Segment {
     const Group value = load(gate + at, width - at);
     return value * sigmoid(value);
   }
-  // Returns what is normalised.
+  // Returns the values that are normalised.
   HWY_INLINE Group value(int64_t at) const {
     const Group value = load(x + at, width - at);
     return gate_first ? value * silu(at) : value;

@@ -63,7 +63,7 @@ struct Nf4Parts {
   float scale_levels[256];
 };
 
-// Writes `count` values from `first` on, which lie in one block of the format.
+// Writes `count` values from `first` on, which are in one block of the format.
 template <typename T>
 __device__ __forceinline__ void values_at(const Nf4Parts& packed, int64_t first, int count, T* y) {
   const int64_t block = first / kNf4Block;

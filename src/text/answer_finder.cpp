@@ -249,7 +249,7 @@ size_t AnswerFinder::begin_of_content(size_t answer, const PartMark& mark, std::
   return lost ? begin : mark.at;
 }
 
-// If both texts have the prompt's last message part, the text behind it is compared: the answer's
+// If both texts have the prompt's last message part, the text after it is compared: the answer's
 // text must contain the prompt's tail there, or its beginning up to the content.
 std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Question& question,
                                                           std::string_view after,
@@ -321,7 +321,7 @@ std::vector<ChatSample> AnswerFinder::find(const std::vector<size_t>& answers) {
     ChatSample next = answered(answer);
     if (samples.empty() || !extend(samples.back(), next)) samples.push_back(std::move(next));
   }
-  // The text behind the last answer is context and is not trained.
+  // The text after the last answer is context and is not trained.
   ChatSample whole{text_, {}, messages_.size()};
   if (samples.empty()) {
     samples.push_back(std::move(whole));
@@ -347,7 +347,7 @@ ChatSample AnswerFinder::undivided() {
   return sample;
 }
 
-// If `whole` is set, each part of an answer that the template writes must lie in the answer's span.
+// If `whole` is set, each part of an answer that the template writes must be in the answer's span.
 void AnswerFinder::check(const ChatSample& sample, bool whole) {
   const std::optional<Located> located =
       locate(sample.messages, variables_->add_generation_prompt, sample.text);

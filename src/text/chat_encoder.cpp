@@ -79,12 +79,12 @@ void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_sp
                        EncodedChat& chat) const {
   const auto begins_before = [](const TextSpan& token, size_t end) { return token.begin < end; };
   const auto ends_after = [](size_t begin, const TextSpan& token) { return begin < token.end; };
-  // Tokens lie in the order of the text.
+  // Tokens are in the order of the text.
   const auto first =
       std::upper_bound(encoded.spans.begin(), encoded.spans.end(), span.begin, ends_after);
   auto last = std::lower_bound(first, encoded.spans.end(), span.end, begins_before);
   if (end_at_special) {
-    // A line break behind the end of the turn comes from the template, not from the model.
+    // A line break after the end of the turn comes from the template, not from the model.
     for (auto token = last; token != first;) {
       --token;
       const auto index = static_cast<size_t>(token - encoded.spans.begin());

@@ -28,7 +28,7 @@ struct Sources {
 
 constexpr const char* kTemplatesFolder = "additional_chat_templates";
 
-// Returns true if `text` contains `word` with no letter, digit or underscore beside it.
+// Returns true if `text` contains `word` with no letter, digit or underscore next to it.
 bool has_word(std::string_view text, std::string_view word) {
   const auto is_letter = [](char letter) {
     return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';

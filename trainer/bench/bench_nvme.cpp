@@ -163,7 +163,7 @@ class ModelSweep {
   }
 
  private:
-  // Puts the chunk behind the last one, or begins a unit with it.
+  // Puts the chunk after the last one, or begins a unit with it.
   void add_chunk(FileChunk chunk) {
     if (!units_.empty()) {
       const FileChunk& last = units_.back().back();

@@ -73,7 +73,7 @@ std::vector<std::string> split_words(std::string_view text) {
 }
 
 // Returns the positions of the words that may name a command: neither options nor values of the log
-// options, which may stand before the command.
+// options, which may come before the command.
 std::vector<size_t> command_places(const std::vector<std::string>& words) {
   std::vector<size_t> places;
   bool value = false;  // `word` is the value of the option before it

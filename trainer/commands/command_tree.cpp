@@ -69,7 +69,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   if (name == "preset") {
     for (const InitPreset& preset : init_presets()) values.emplace_back(preset.name);
   }
-  // CLI11 describes a list of values as "{a,b}", behind the type.
+  // CLI11 describes a list of values as "{a,b}", after the type.
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{'), end = type.rfind('}');
   if (begin == std::string::npos || end == std::string::npos) return values;

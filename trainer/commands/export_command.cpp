@@ -22,7 +22,7 @@ struct ExportCommandOptions {
   bool json = false;
 };
 
-// Refuses to export the model as it was where a run was meant: its run.dir may be misspelt.
+// Refuses to export the untrained model if a run was meant, whose run.dir may be misspelt.
 void refuse_run_without_checkpoint(const RunArguments& run) {
   const RunConfig config = load_run_config(run.files, run.overrides, {.complete = false});
   if (!list_checkpoints(config.run.dir + "/checkpoints").empty()) return;

@@ -78,7 +78,7 @@ class Speaker {
     for (const Generated& result : results) require_finite(*run_, result);
   }
 
-  // Answers each prompt in a conversation of its own.
+  // Answers each prompt in its own conversation.
   void answer_prompts() const {
     log_info("weights of " + describe_origin(*run_, options_->source));
     for (const std::string& prompt : options_->prompts) answer(asking(opening(), prompt));

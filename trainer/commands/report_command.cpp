@@ -79,7 +79,7 @@ void draw_losses(const std::string& directory, const std::string& title) {
   print_out("%s", nonfinite_text(losses).c_str());
 }
 
-// A run file stands for the directory that it names.
+// A run file means the run.dir that it names.
 std::string run_directory_of(const std::string& given) {
   if (!std::filesystem::is_regular_file(given) && given != kUsualRunFile) return given;
   return load_run_config({given}, {}, {.complete = false}).run.dir;

@@ -77,7 +77,7 @@ void write_beginning(const RunDirectory& directory, const MeasuredRun& setup, co
   directory.write_status(status);
 }
 
-// A run that goes on has shown its whole plan before.
+// A resumed run has shown its whole plan before.
 void show_beginning(const MeasuredRun& setup, const TierPlan& plan, const PlanScreen& screen,
                     const RunDirectory& directory) {
   if (is_resuming(setup.config, directory)) {

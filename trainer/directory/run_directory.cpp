@@ -60,7 +60,7 @@ UniqueFd take_lock(const std::string& directory) {
 }
 
 // Refuses links below the directory, so that a run writes only inside it. hf/ is not checked,
-// because an export is written beside a link.
+// because an export is written in the directory of a link.
 void refuse_links(const std::string& directory) {
   std::vector<std::string> problems;
   for (const std::string_view name : kDirectories) {

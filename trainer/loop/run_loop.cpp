@@ -164,7 +164,7 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   warn_of_events();
   run_.ledger.note_status(run_.reporter, run_.signals);
   trim_heap();
-  // The last step stays on the terminal, above what is said of the run's end.
+  // The last step stays on the terminal, above the messages about the run's end.
   if (last || stopping_) run_.reporter.finish_display();
   const bool evaluates = !run_.eval_sets.empty() && (last || due(config_.eval.every_steps));
   if (evaluates && !stopping_) evaluate_now();
@@ -255,7 +255,7 @@ SavedCheckpoint RunLoop::write_checkpoint(const std::string& folder, int64_t kee
   progress.data = run_.data_after_step();
   progress.router_corrections = run_.engine.runner().router_corrections();
   run_.reporter.sync();
-  run_.reporter.clear_display();  // a long write shows a progress line of its own
+  run_.reporter.clear_display();  // a long write shows its own progress line
   Engine& engine = run_.engine;
   const RankGroups& groups = engine.groups();
   try {
@@ -304,7 +304,7 @@ int RunLoop::stop() {
     log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
              "; the same command resumes from here");
   }
-  // A rank without a signal of its own returns the exit code for SIGTERM.
+  // A rank that received no signal returns the exit code for SIGTERM.
   return run_.signals.stop_requested() ? run_.signals.stop_exit_code() : 128 + SIGTERM;
 }
 
@@ -356,9 +356,9 @@ void RunLoop::export_model() {
   log_info(next_commands(destination, source, choice, shell_quoted(config_.run.dir)));
 }
 
-// A record that cannot be written stops the run. The reason counts from the first time on, because
-// a later write may succeed before all ranks have agreed to stop. So does a file on drives that
-// lost its name: what is committed to it would be gone with the process.
+// A record that cannot be written stops the run. The first failure counts, because a later write
+// may succeed before all ranks have agreed to stop. A file on drives that lost its name also stops
+// the run: later commits to it would be lost when the process ends.
 bool RunLoop::record_failed() {
   if (stop_cause_.empty()) stop_cause_ = run_.reporter.failure();
   const std::string lost = stop_cause_.empty() ? run_.engine.commits().lost_file() : "";

@@ -29,7 +29,7 @@ namespace {
 
 constexpr Bytes kMostRecordBytes = 64 * kMiB;
 
-// Returns what one rank says of the data: less if the run goes on from an earlier start.
+// Returns what rank 0 logs about the data: less if the run resumes an earlier start.
 Say said_of_data(const MeasuredRun& setup, const RunDirectory& directory) {
   if (!setup.ranks->first()) return Say::kNone;
   return is_resuming(setup.config, directory) ? Say::kSum : Say::kAll;
@@ -302,7 +302,7 @@ bool resume_from_tier(StartedRun& run) {
   }
   RunProgress saved = read_commit_note(point->note, Step(point->step), run.directory.path());
   saved.start = run.start_check.recorded();
-  run.start_check.goes_on_from(StartCheck::From::kDrives);
+  run.start_check.resumes_from(StartCheck::From::kDrives);
   continue_from(run, saved, "the state on the drives");
   run.engine.advance_version();
   return true;
@@ -342,7 +342,7 @@ void resume_from_checkpoint(StartedRun& run) {
   const std::string rounding =
       describe_rounding(found.checkpoint->manifest(), run.engine.plan().state.format);
   if (!rounding.empty()) log_warning(path + ": " + rounding);
-  run.start_check.goes_on_from(StartCheck::From::kCheckpoint);
+  run.start_check.resumes_from(StartCheck::From::kCheckpoint);
   continue_from(run, found.checkpoint->manifest().progress, path);
   restore_checkpoint(*found.checkpoint, run.engine);
   run.ledger.note_saved(path);

@@ -92,7 +92,7 @@ double measure_pin(double seconds) {
          });
 }
 
-// A GPU's copies run beside every update of a run, so updates are measured beside copies.
+// A GPU's copies run during every update of a run, so updates are measured during copies.
 void measure_updates(const Machine& machine, const RateOptions& options, MachineRates& rates) {
   std::optional<CopiesBeside> copies;
   if (!machine.gpus.empty()) {
@@ -139,7 +139,7 @@ double core_seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// WorkBetween stands for computation between collectives and counts its CPU time.
+// WorkBetween: simulates the computation between collectives and counts its CPU time.
 class WorkBetween {
  public:
   void run() {

@@ -130,7 +130,7 @@ void MetricsFile::write_waiting() {
     failure_.clear();
   } catch (const IoError& error) {
     if (failure_.empty()) failure_ = error.what();
-    // A partly written line is cut off so that the next one starts on a line of its own.
+    // A partly written line is cut off so that the next line starts at the beginning of a line.
     if (::ftruncate(fd_.get(), bytes_) != 0) failure_ += "; an incomplete line remains";
   }
 }

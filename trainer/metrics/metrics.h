@@ -126,8 +126,8 @@ class MetricsFile {
   // durably cuts off all later lines and a torn last line, then appends. A missing file is created.
   static MetricsFile resume(const std::string& path, Step step);
 
-  // If the file holds more than the lines up to `step`, copies all of it beside itself to
-  // "<path>.abandoned" (or "<path>.abandoned-<n>") and returns that path. Otherwise returns "".
+  // If the file holds more than the lines up to `step`, copies all of it to "<path>.abandoned" (or
+  // "<path>.abandoned-<n>") and returns that path. Otherwise returns "".
   static std::string set_aside(const std::string& path, Step step);
 
   // From now on also writes scalars to a new TensorBoard event file in `directory`. The next step

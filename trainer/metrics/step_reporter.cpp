@@ -28,7 +28,7 @@ void StepReporter::add(StepRecord record, const StepOutcome& outcome, int64_t to
   write(record);
   seconds_per_step_ =
       seconds_per_step_ == 0.0 ? record.seconds : 0.9 * seconds_per_step_ + 0.1 * record.seconds;
-  // A single step's loss is noisy: the display has the mean of about ten beside it.
+  // A single step's loss is noisy, so the display also shows the mean of about ten.
   if (!outcome.skipped) mean_loss_ = 0.9 * mean_loss_.value_or(outcome.loss) + 0.1 * outcome.loss;
   if (first_) show(record, total_steps);
 }

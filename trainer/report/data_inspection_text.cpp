@@ -41,7 +41,7 @@ std::string escape_piece(const std::string& text) {
   return out;
 }
 
-// Returns the counts; of what is unusual only those that are not 0.
+// Returns the counts; counts of unusual rows only if they are not 0.
 std::vector<Fact> facts_of(const DataStatistics& statistics) {
   const FileReport total = statistics.report.sum();
   std::vector<Fact> facts = {

@@ -45,7 +45,7 @@ std::string escape_html(std::string_view text) {
         out += "&#39;";
         break;
       default:
-        // HTML allows no other control characters; their pictures stand for them.
+        // HTML allows no other control characters; their Unicode pictures replace them.
         if (letter == '\x7f') {
           out += "&#x2421;";
         } else if (letter >= 0 && letter < ' ' && letter != '\n' && letter != '\t') {

@@ -32,7 +32,7 @@ class StartCheck {
   // Collective.
   void check(StartIdentity& start, bool complete);
   // Sets what this start resumes from; kNothing until it is called.
-  void goes_on_from(From from) { from_ = from; }
+  void resumes_from(From from) { from_ = from; }
   bool is_resuming() const { return from_ != From::kNothing; }
   // Writes the record now, and later whenever `check` adds values. Rank 0 calls it when no check
   // can fail any more. Throws IoError.

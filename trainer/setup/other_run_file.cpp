@@ -508,7 +508,7 @@ class Converter {
     if (board) set("log", "tensorboard", "true");
   }
 
-  // The keys that need no code of their own, and those that nobody knows.
+  // The keys that need no code for their conversion, and unknown keys.
   void convert_rest() {
     read_.insert(found_.read.begin(), found_.read.end());
     for (const auto& [name, value] : file_.items()) {

@@ -219,7 +219,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   if (source->packs()) {
     inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
     inputs.keep_frozen = config.offload.parameters == OffloadSection::Parameters::kHost;
-    // Only what is packed as published could stay in the files instead.
+    // Only matrices that are packed as published could stay in the files instead.
     const bool movable = inputs.keep_frozen && !config.adapter.packs();
     inputs.model_files = movable ? inputs.frozen_files : nullptr;
   }

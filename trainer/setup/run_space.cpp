@@ -96,7 +96,7 @@ std::optional<RunSpace> read_run_space(const RunConfig& config, const ModelSpec&
     if (!shares(*room, drive)) continue;
     space.drives += std::max<Bytes>(0, drives->files[i] * ranks_per_node - drive->held);
   }
-  // A run that goes on has its tokens.
+  // A resumed run has its prepared tokens.
   const bool begun = status.has_value();
   if (!begun && shares(*room, read_drive_room(cache_directory(config)))) {
     space.cache = tokens_of(config);

@@ -56,7 +56,7 @@ class TextStream {
   explicit TextStream(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
   // Returns the text that is new since the last call. `added` has all tokens generated so far.
   std::string take(std::span<const TokenId> added);
-  // Returns what is left of the whole text.
+  // Returns the rest of the whole text.
   std::string rest(const std::string& text);
 
  private:

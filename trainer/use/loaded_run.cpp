@@ -67,7 +67,7 @@ void check_frozen_model(LoadedRun& run) {
   if (!note.empty()) log_info(note);
 }
 
-// Names an adapter over the same base. It replaces what the run says of its own.
+// Sets an adapter over the same base, which replaces the adapter of the run file.
 void take_adapter(std::vector<Override>& overrides, const std::string& path) {
   std::erase_if(overrides, [](const Override& said) {
     return said.key.starts_with("adapter.") && said.key != "adapter.base";

@@ -25,7 +25,7 @@ constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr uint64_t kSectionAlignment = 64;
 constexpr uint64_t kFilledAtOnce = uint64_t{1} << 16;
 
-// Body: writes a file in order and collects the checksums of the pieces behind the header.
+// Body: writes a file in order and collects the checksums of the pieces after the header.
 class Body {
  public:
   explicit Body(UniqueFd fd) : fd_(std::move(fd)) {
