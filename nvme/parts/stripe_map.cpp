@@ -16,7 +16,8 @@ Bytes align_area(Bytes offset, Bytes area_bytes) {
   return align_up(offset, area_bytes >= kLargeArea ? kLargeAlignment : kBlockBytes);
 }
 
-// Distributes chunks in proportion to the weights: each goes to the drive that is furthest behind.
+// Distributes chunks in proportion to the weights: each goes to the drive that is furthest below
+// its share.
 class Turns {
  public:
   Turns(const Geometry& geometry, int drives) {

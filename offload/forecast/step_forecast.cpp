@@ -196,8 +196,8 @@ class OperationTimes {
     return {.waits = seconds - core, .works = core};
   }
 
-  // All ranks of the node read the model's files from one drive. Reads keep no core busy, but for
-  // the copy to the slot, which counts as part of them.
+  // All ranks of the node read the model's files from one drive. Reads keep no core busy except for
+  // the copy to the slot, which is counted as part of the read.
   OpSeconds file_seconds(double bytes) {
     if (bytes == 0.0) return {};
     const double rate = known(rates_.files_read, "reading the model's files");

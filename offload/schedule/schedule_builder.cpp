@@ -1,6 +1,6 @@
 // build_schedule: goes through the pass plan once and writes every operation with its accesses.
-// Waits follow from these (derived_waits.h). Decided here are the operations, their order of issue,
-// the rotation of slots, what is read ahead, and what stays in its slot.
+// Waits follow from these (derived_waits.h). This file decides the operations, their order of
+// issue, the rotation of slots, what is read ahead, and what stays in its slot.
 //
 // The order of issue of one execution is: fetches of units, its compute, then the operations that
 // move its results. Fetches for later executions are issued before the execution computes, so they

@@ -98,8 +98,8 @@ class Validator {
     place.readers.clear();
   }
 
-  // ---- Declared accesses. Each function of an operation takes those that the operation must
-  // declare; the rules of races and contents apply to what is taken.
+  // ---- Declared accesses. The function of each kind of operation takes the accesses that the
+  // operation must declare; the rules about races and contents apply to the accesses taken.
 
   // Takes the next access to such memory, with data of `unit`; returns null where the operation
   // declares none or the plan has no such memory.
@@ -156,7 +156,7 @@ class Validator {
     return place;
   }
 
-  // Reports what is declared and was not taken. The link is left to check_collective.
+  // Reports declared accesses that were not taken. The link is left to check_collective.
   void check_surplus(const Op& op) {
     for (size_t i = 0; i < op.accesses.size(); ++i) {
       const Resource& resource = op.accesses[i].resource;

@@ -29,8 +29,8 @@ constexpr size_t kPipeBytes = size_t{64} << 10;  // capacity of a Linux pipe: on
 // program may close its output early, or leave it open in a child.
 constexpr milliseconds kLook{20};
 
-// Reads once what the pipe holds, so that an endless writer cannot block the caller. Returns false
-// when no more output can come.
+// Reads the bytes in the pipe once, so that an endless writer cannot block the caller. Returns
+// false when no more output can come.
 bool read_some(int fd, std::string& output) {
   std::array<char, kPipeBytes> part;
   ssize_t bytes = 0;

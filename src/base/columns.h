@@ -1,5 +1,5 @@
-// ColumnId, ColumnValues: what the tokens and documents of a micro-batch have, in one table that
-// rows, token files, batches and units share. Plain values; any thread.
+// ColumnId, ColumnValues: the columns of a micro-batch (numbers of its tokens and documents), in
+// one table that rows, token files, batches and units share. Plain values; any thread.
 #pragma once
 
 #include <array>

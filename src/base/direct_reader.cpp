@@ -159,14 +159,14 @@ std::shared_ptr<ReadingThreads::Reads> ReadingThreads::begin(int64_t count,
   MutexLock lock(mutex_);
   waiting_.push_back(reads);
   to_threads_.notify_all();
-  // HOST WAIT: what the caller begins next would only wait behind these parts.
+  // HOST WAIT: reads that the caller begins next would only queue after these parts.
   to_callers_.wait(lock, [&] { return reads->begun == reads->count; });
   return reads;
 }
 
 void ReadingThreads::finish(const Reads& reads) {
   MutexLock lock(mutex_);
-  // HOST WAIT: the caller uses what is read.
+  // HOST WAIT: the caller uses the bytes.
   to_callers_.wait(lock, [&] { return reads.begun == reads.count && reads.running == 0; });
   if (reads.failure != nullptr) std::rethrow_exception(reads.failure);
 }

@@ -1,6 +1,6 @@
-// The kinds of failure a user meets, each with its documented exit code. An error of the
-// user's input carries every problem found, one line each; a bug of Longshore ends in
-// LONGSHORE_CHECK. Plain values, any thread.
+// The kinds of failure that users see, each with its documented exit code. An error of the user's
+// input carries every problem found, one line each; a bug of Longshore ends in LONGSHORE_CHECK.
+// Plain values, any thread.
 #pragma once
 
 #include <sstream>

@@ -36,7 +36,7 @@ int open_retrying(const std::string& path, int flags, mode_t mode) {
 constexpr size_t kMaxTransfer = size_t{1} << 30;
 // A pipe that has no writer after this time is treated as abandoned.
 constexpr std::chrono::seconds kPipePatience{10};
-// A longer wait is said.
+// A longer wait is logged.
 constexpr std::chrono::milliseconds kSilentWait{1000};
 
 std::string at_offset(const char* operation, Bytes offset, size_t bytes) {

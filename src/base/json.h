@@ -26,9 +26,9 @@ struct JsonLimits {
 Json parse_json(std::string_view text, const JsonLimits& limits, const std::string& origin);
 
 // Parses a row of data as Python writes it. NaN, infinities and reals outside fp64 become null, as
-// in a table. An integer outside 64 bits becomes a binary value, which no reader takes for a number
-// or a text. All else is as in parse_json, except that a byte number in a message counts "null" in
-// place of such words.
+// in a table. An integer outside 64 bits becomes a binary value, which readers accept neither as a
+// number nor as a text. All else is as in parse_json, except that byte numbers in messages count
+// "null" in place of these words.
 Json parse_python_json(std::string_view text, const JsonLimits& limits, const std::string& origin);
 
 // Reads the file and parses it as parse_json does.

@@ -49,7 +49,7 @@ inline void log_debug(std::string_view text) {
 
 // Formats as printf does and escapes control characters in the result (texts.h).
 [[gnu::format(printf, 1, 2)]] void print_out(const char* format, ...);
-// Prints the text unchanged: for JSON, which escapes by itself, and for our own colours.
+// Prints the text unchanged: for JSON, which is escaped already, and for text with colours.
 void print_raw(std::string_view text);
 
 // Flushes standard output to its file or pipe. Throws IoError on failure.

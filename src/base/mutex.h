@@ -54,7 +54,7 @@ class Condition {
   void wait(MutexLock& lock, const Predicate& done) LONGSHORE_NO_THREAD_ANALYSIS {
     condition_.wait(lock.lock_, done);
   }
-  // Returns what the predicate says at the end.
+  // Returns the predicate's last result.
   template <typename Rep, typename Period, typename Predicate>
   bool wait_for(MutexLock& lock, const std::chrono::duration<Rep, Period>& longest,
                 const Predicate& done) LONGSHORE_NO_THREAD_ANALYSIS {

@@ -184,8 +184,8 @@ at::Device gpu_tensors(int gpu) {
 namespace {
 
 // The path of LibTorch's CUDA library, which is in the directory of its CPU library. A bare name
-// would be looked for in the run path of whatever calls dlopen, and under a sanitizer that is the
-// sanitizer's own.
+// would be searched in the run path of the library that calls dlopen, which under a sanitizer is
+// the sanitizer's.
 std::string cuda_library() {
   constexpr const char* name = "libtorch_cuda.so";
   Dl_info cpu_library{};

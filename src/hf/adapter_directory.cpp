@@ -27,7 +27,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
-// These are of an embedding. They are the transposes of what a matrix of its size would have.
+// Of an embedding, whose A and B are the transposes of those of a matrix of the same size.
 constexpr std::string_view kLookupA = ".lora_embedding_A";
 constexpr std::string_view kLookupB = ".lora_embedding_B";
 constexpr std::string_view kGateUpPattern = R"(.*\.gate_up_proj)";

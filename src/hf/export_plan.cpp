@@ -117,8 +117,8 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
-// Returns whether all packed tensors can stay, because config.json applies to all of them at once.
-// Those in fp8 never do: programs that train on from an export want bf16.
+// Returns whether all packed tensors can stay packed; config.json declares one format for all of
+// them. Tensors in fp8 never stay packed, because programs that train from an export need bf16.
 bool keeps_packed(const ModelDirectory& source, const ModelSpec& spec,
                   const ExportOptions& options) {
   if (!options.pretrained || options.dtype) return false;
@@ -212,7 +212,7 @@ bool is_of_tokenizer(std::string_view name) {
 }
 
 // The values are the fp32 masters, whatever the model's type: an adapter is small, and PEFT keeps
-// its own in fp32 too.
+// adapters in fp32 too.
 ExportPlan plan_adapter(const ModelDirectory& source, const ModelSpec& spec,
                         const ExportOptions& options) {
   ExportPlan plan;

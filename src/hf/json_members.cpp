@@ -72,7 +72,7 @@ std::string without_member(const std::string& text, std::string_view key) {
   const std::vector<MemberPlace> members = members_of(text);
   for (size_t i = 0; i < members.size(); ++i) {
     if (!is_named(text, members[i], key)) continue;
-    // The comma after the member goes with it, or the one before it if it is the last.
+    // Removes the comma after the member too, or the one before it if the member is the last.
     if (i + 1 < members.size())
       return text.substr(0, members[i].begin) + text.substr(members[i + 1].begin);
     return text.substr(0, i > 0 ? members[i - 1].end : members[i].begin) +

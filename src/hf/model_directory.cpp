@@ -98,7 +98,7 @@ void ModelDirectory::read_configs() {
   generation_config_ = parse_object(text, path_of(kGenerationName));
 }
 
-// The files decide: plain weights are trained whatever config.json says that they once were.
+// The files decide: plain weights are trained even if config.json still declares a quantisation.
 void ModelDirectory::resolve_quantisation() {
   const std::vector<std::string> keys = quantisation_keys(config_);
   if (keys.empty()) return;
@@ -162,8 +162,8 @@ void ModelDirectory::open_indexed_files() {
 }
 
 // Throws for tensors that are not where the index says, with one line for each pair of files, since
-// programs differ in which copy they take. A tensor that is nowhere is only noted: what the model
-// needs is checked later.
+// programs differ in which copy they take. A tensor that no file has is only noted, because tensors
+// that the model needs are checked later.
 void ModelDirectory::check_index(const WeightIndex& index) {
   std::map<std::string_view, std::string_view> file_of;  // as the index has it
   for (const auto& [file_name, listed] : index.tensors_of_file) {

@@ -6,8 +6,9 @@
 namespace longshore::kernels {
 namespace {
 
-// A thread has this many neighbouring channels if the operands allow it, so that a warp reads whole
-// cache lines, and goes down some rows. It keeps what the next rows read in registers.
+// A thread computes this many neighbouring channels if the alignment of the operands allows it, so
+// that a warp reads whole cache lines, and several rows one after the other. It keeps values that
+// the next rows need in registers.
 constexpr int kPair = 2;
 constexpr int kThreads = 64;
 constexpr int64_t kForwardRows = 32;

@@ -11,7 +11,8 @@ namespace {
 // segment of 128 values, as heads are.
 constexpr int kNeighbours = 4;
 
-// Holds what a thread reads of some neighbours, and what both directions make of it.
+// The values that a thread reads of neighbouring elements, and values that both directions derive
+// from them.
 template <typename X, typename T, int kCount>
 struct Values {
   float x[kCount], gate[kCount], s[kCount], silu[kCount];

@@ -452,7 +452,7 @@ ChatNotes AnswerFinder::notes(const std::vector<size_t>& answers) const {
   }
   for (const PartName& name : parts_) {
     if (written_.contains(name)) continue;
-    // No loss sees what follows the last trained answer, so no sample needs to have it.
+    // Text after the last trained answer affects no loss, so no sample needs it.
     const bool follows = !answers.empty() && name.message > answers.back();
     if (follows && name.part != ChatPart::kTool) continue;
     const bool assistant = name.part != ChatPart::kTool && is_assistant(name.message);

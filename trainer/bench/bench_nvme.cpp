@@ -123,8 +123,8 @@ struct FileChunk {
   Bytes place = 0;  // in the slot
 };
 
-// ModelSweep: reads all tensors of a model once, past the page cache, to slots, and makes checksums
-// of what it read.
+// ModelSweep: reads all tensors of a model once, past the page cache, to slots, and computes
+// checksums of the bytes.
 class ModelSweep {
  public:
   explicit ModelSweep(const std::string& model) : directory_(ModelDirectory::open(model)) {

@@ -1,4 +1,4 @@
-// The `check` command checks what a run depends on: its run file, model, data, GPU and machine.
+// The `check` command: checks the run file, model, data, GPU and machine that a run needs.
 #include <unistd.h>
 
 #include <optional>

@@ -28,7 +28,7 @@ struct GenerateOptions {
   bool json = false;
 };
 
-// A directory that --from names may hold any model, so nothing is said of its training.
+// A directory that --from names may hold any model, so the output does not mention its training.
 std::string describe_origin(const LoadedRun& run, const std::string& source) {
   if (run.step.value > 0) return run.origin + ", step " + std::to_string(run.step.value);
   const bool own = source == "auto" || source == "model";

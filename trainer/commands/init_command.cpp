@@ -34,7 +34,7 @@ constexpr int64_t kRows = 200;               // rows read per file
 constexpr Bytes kMostCounted = 512 * kMiB;   // larger data is not counted
 constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum length
 
-// InitOptions: what the command line says. Some options and keys are two names for one thing.
+// InitOptions: the options of the command line. Some options are other names of keys.
 struct InitOptions {
   std::string file = "run.toml";
   std::string model, goal = "balanced", recipe, run_directory, machine;
@@ -46,8 +46,8 @@ struct InitOptions {
   bool json = false;
 };
 
-// Asks on the terminal until `check`, which throws what is wrong, accepts the answer, and returns
-// it. ConfigError without a terminal.
+// Asks on the terminal until `check` accepts the answer, and returns the answer. `check` throws to
+// refuse one. ConfigError without a terminal.
 std::string ask(const std::string& option, const std::string& question,
                 const std::function<void(const std::string&)>& check) {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) {
@@ -238,7 +238,7 @@ MeasuredRun set_up(const RunFileDraft& draft, const InitPlace& place) {
   return MeasuredRun(OpenedRun(read_run({.files = {}, .overrides = draft.overrides()}, assumed)));
 }
 
-// Returns what the attempt is, and the micro-batch that the plan has.
+// Describes the attempt, with the plan's micro-batch.
 std::string words_of(const DraftStep& step, const MeasuredRun& setup) {
   const int64_t size = setup.inputs.micro_batch;
   return (step.words.empty() ? "" : step.words + ", ") + "micro-batches of " +

@@ -117,8 +117,8 @@ class TrainingData {
   int64_t steps_of(const TrainSection& train) const;
   // Continues after `step` at the data position `saved`, independent of the earlier
   // sequences_per_step, and recomputes total_steps from the rest of train.epochs. If an epoch now
-  // has another number of sequences, the same share of it counts as seen and the result is a
-  // line about it; otherwise it is "". CheckpointError with `path` for a position outside the data.
+  // has another number of sequences, the same share of it counts as seen, and a line about it is
+  // returned; otherwise "". CheckpointError with `path` for a position outside the data.
   std::string resume_at(Step step, const DataState& saved, const std::string& path);
   // Returns the batches of a rank.
   StepBatches step_batches(Step step, const RankShare& share) const;

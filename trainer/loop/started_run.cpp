@@ -358,8 +358,8 @@ Json recorded_data(const RunDirectory& directory) {
   }
 }
 
-// Updates the run's directory after all ranks have passed every check, and returns what this start
-// reads otherwise than the one before. Collective.
+// Updates the run's directory after all ranks have passed every check, and returns the inputs that
+// differ from those of the previous start. Collective.
 InputChanges begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   run.ranks().world().exchange("the start of the run", "");
   if (!run.ranks().first()) return {};

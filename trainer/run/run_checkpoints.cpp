@@ -76,8 +76,8 @@ std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
   return writer.commit(manifest);
 }
 
-// Loads the model's values and passes them to `check`. Where the ranks read different files, passes
-// to `comparison` what it compares; null: there are no other ranks.
+// Loads the model's values and passes them to `check`. If the ranks read different files, passes
+// the values to `comparison` too; null: there are no other ranks.
 void read_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check,
                           WeightComparison* comparison) {
   const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};

@@ -50,7 +50,7 @@ class SignalFlag {
   // Returns the exit code of a run that saved and stopped for the signal.
   int stop_exit_code() const { return 128 + stop_signal(); }
 
-  // Returns what a stop signal prints now.
+  // Returns the text that a stop signal would print now.
   static std::string_view announcement();
 
   // Returns the signal's name, such as "SIGTERM"; empty before any.

@@ -13,7 +13,7 @@
 namespace longshore {
 namespace {
 
-// Forecasts within this factor count as equal: plans are not more exact than that, and the larger
+// Forecasts within this factor count as equal: plans are no more exact than that, and a larger
 // micro-batch takes more memory.
 constexpr double kSameTime = 1.01;
 constexpr Bytes kMostConfigBytes = 16 * kMiB;

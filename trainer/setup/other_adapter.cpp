@@ -1,5 +1,5 @@
-// The adapters that a file of Axolotl, LLaMA-Factory or TRL asks for, the base below them, and what
-// is trained without them.
+// Converts the adapters that a configuration of Axolotl, LLaMA-Factory or TRL asks for, the format
+// of their base model, and, without adapters, the choice of trained parameters.
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -39,7 +39,7 @@ bool is_in_tens(std::string_view before) {
 
 // Returns the glob that matches the names that a pattern of Axolotl's does: a regular expression
 // for the beginning of a name, in which "." is itself, but ".+" is any text. Returns nullopt for
-// rows of a parameter ("weight$[:32000]") and for what a glob cannot say.
+// rows of a parameter ("weight$[:32000]") and for patterns that no glob can express.
 std::optional<std::string> glob_of_pattern(std::string_view pattern) {
   if (pattern.starts_with('^')) pattern.remove_prefix(1);
   const bool whole = pattern.ends_with('$');

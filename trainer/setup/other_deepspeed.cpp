@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr JsonLimits kLimits{.max_bytes = kMiB, .max_depth = 16, .max_values = 20'000};
 
-// Members that say how DeepSpeed runs, not what it trains.
+// Members that affect how DeepSpeed runs, but not what it trains.
 constexpr std::array<std::string_view, 24> kExecution = {"activation_checkpointing",
                                                          "aio",
                                                          "amp",

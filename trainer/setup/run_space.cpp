@@ -27,7 +27,8 @@ Bytes size_of(const fs::path& path) {
   return sum;
 }
 
-// Adds the checkpoints of the run, and what a killed process left, which the next start removes.
+// Adds the checkpoints of the run, and the leftovers of a killed process, which the next start
+// removes.
 void add_held(const std::string& run_directory, RunSpace& space) {
   std::error_code ignored;
   for (fs::directory_iterator it(run_directory + "/checkpoints", ignored), end;

@@ -47,7 +47,7 @@ Weights find_weights(const std::string& from) {
   return {.folder = inside, .checkpoint = "auto"};
 }
 
-// Sets the keys of [adapter] to their defaults, whatever the run file says.
+// Sets the keys of [adapter] to their defaults, independent of the run file.
 void forget_adapter(std::vector<Override>& overrides) {
   for (const Key& key : find_section("adapter")->keys) {
     overrides.push_back({key.full_name(), toml_text(key, key.default_value())});

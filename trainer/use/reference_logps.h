@@ -30,7 +30,8 @@ struct References {
   std::string model = {};
 };
 
-// The file that keeps the values: a line of JSON, then the values. `key` names what they depend on.
+// Writes the file of the values: a line of JSON, then the values. `key` identifies everything that
+// the values depend on.
 void write_reference(const std::string& path, const std::string& key, const References& references);
 // Returns on every rank the values that rank 0 reads; only rank 0 needs access to the run's
 // directory. Throws CheckpointError if the file is missing, damaged, or has another key or number

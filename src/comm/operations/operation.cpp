@@ -16,7 +16,7 @@ std::string Operation::text() const {
 }
 
 uint32_t Operation::tag() const {
-  // FNV-1a gives the same value on every rank, whatever its standard library.
+  // FNV-1a has the same value on every rank, independent of the standard library.
   uint32_t hash = 2166136261u;
   for (const char c : text()) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;

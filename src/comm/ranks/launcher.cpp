@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kOwnTime(12);
 constexpr std::chrono::seconds kTerminateTime(5);
 constexpr int kNotStarted = 127;  // the exit code of a program that cannot be executed
 constexpr const char* kLoopback = "127.0.0.1";
-// The shared memory that NCCL takes for each rank where GPUs cannot read each other's.
+// The shared memory that NCCL needs for each rank if GPUs cannot read each other's memory.
 constexpr Bytes kSharedMemory = 40 * kMiB;
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 

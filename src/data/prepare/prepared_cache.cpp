@@ -110,8 +110,8 @@ UniqueFd use_entry(const std::string& path) {
   try {
     fd = open_own_file(path, O_RDONLY);
   } catch (const IoError& error) {
-    // The call itself says that there is no file: a look afterwards may find one that another
-    // process has put there since.
+    // The result of this call decides that there is no file: a later check may find one that
+    // another process has made since.
     if (error.error_number() == ENOENT) return {};
     throw;
   }
