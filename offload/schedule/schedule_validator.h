@@ -12,9 +12,9 @@
 // 3. With ordered collectives ([Note: order of collectives] of step_schedule.h) each one ends
 //    before the next one of the schedule begins, so ranks with the same schedule run the same
 //    sequence.
-// 4. Operations declare exactly what they access. The rules of 1 and 2 state themselves what that
-// is,
-//    so a wrong declaration, from which the builder would derive wrong waits, hides no race.
+// 4. Operations declare exactly what they access. The rules of 1 and 2 know the accesses without
+//    the declarations, so a wrong declaration, from which the builder would derive wrong waits,
+//    hides no race.
 // By 1 every execution gives each operation the same operands as the order of issue, and by 2 those
 // are right. Slot and buffer numbers stay within the plan, so device bytes never exceed the plan.
 #pragma once

@@ -1,7 +1,8 @@
-// Depthwise causal convolution over a flat stream of documents, forward and backward. With p =
-// tokens before row t in its document, channel c of row t becomes
-//   s = round(bias[c] + sum over d = 0 .. min(p, count - 1) of taps[c][count - 1 - d] * x[t -
-//   d][c]) y = round(silu(s)),  or y = s without an activation
+// Depthwise causal convolution over a flat stream of documents, forward and backward. With p the
+// number of tokens before row t in its document, and d from 0 to min(p, count - 1), channel c of
+// row t becomes
+//   s = round(sum over d of taps[c][count - 1 - d] * x[t - d][c] + bias[c])
+//   y = round(silu(s)),  or y = s without an activation
 // so values before a document are 0. round() rounds to the dtype; the sum is in fp32, in the order
 // of d, with the bias last. Backward, in fp32, with i = round(grad * silu'(s)), or i = grad:
 //   grad_x[t][c] = sum over d of taps[c][count - 1 - d] * i[t + d][c],  t + d in t's document

@@ -13,7 +13,7 @@ namespace longshore {
 
 // Larger micro-batches than this many positions are not chosen. On an H200, one row of 4,096 tokens
 // computed at 520 to 802 TFLOP/s in the products and 207 in attention, four rows at 578 to 776 and
-// 320 (docs/measurements/gpu): larger ones were not measured, and products no longer gain.
+// 320 (docs/measurements/gpu): larger sizes were not measured, and products no longer gain.
 inline constexpr int64_t kMostPositions = 16384;
 
 // Returns the sizes among which "auto" chooses, ascending, with 1 as the first: powers of two, and
