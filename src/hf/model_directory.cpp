@@ -98,7 +98,7 @@ void ModelDirectory::read_configs() {
   generation_config_ = parse_object(text, path_of(kGenerationName));
 }
 
-// The files decide: plain weights are trained even if config.json still declares a quantisation.
+// The files decide: plain weights are trained whatever config.json says that they once were.
 void ModelDirectory::resolve_quantisation() {
   const std::vector<std::string> keys = quantisation_keys(config_);
   if (keys.empty()) return;
