@@ -27,7 +27,8 @@ constexpr std::string_view kAllLinear = "all-linear";
 constexpr std::string_view kA = ".lora_A.weight";
 constexpr std::string_view kB = ".lora_B.weight";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
-// Of an embedding, whose A and B are the transposes of those of a matrix of the same size.
+// The two matrices of an embedding's adapter, which are the transposes of those of a matrix of its
+// size.
 constexpr std::string_view kLookupA = ".lora_embedding_A";
 constexpr std::string_view kLookupB = ".lora_embedding_B";
 constexpr std::string_view kGateUpPattern = R"(.*\.gate_up_proj)";

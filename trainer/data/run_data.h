@@ -70,8 +70,8 @@ std::string packed_rows_text(const RunConfig& config, const SequenceData& data);
 // Training packs documents in an order that depends on the seed, evaluation in file order.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
-// What is logged about the files: a line for each, one line with their sum and all warnings, or
-// nothing.
+// The lines that are logged about the files: one for each, one for all of them and the warnings, or
+// none.
 enum class Say : uint8_t { kAll, kSum, kNone };
 
 // Objective: the run's loss for one data set. Plain value.

@@ -77,7 +77,7 @@ class RunLedger {
   std::chrono::steady_clock::time_point status_noted_;
 };
 
-// What a start knows of the model that preference.reference names.
+// OtherReference: the facts that a start has found about the model of preference.reference.
 struct OtherReference {
   struct File {
     std::string path, key;

@@ -15,7 +15,7 @@ namespace longshore {
 
 class StartCheck {
  public:
-  // What a start resumes from.
+  // The state from which a start resumes.
   enum class From : uint8_t { kNothing, kCheckpoint, kDrives };
 
   // All arguments must outlive this.
