@@ -486,15 +486,15 @@ TEST(AdapterTargets, HaveDropoutOfTheirOwn) {
   std::set<int64_t> streams;
   for (const int64_t layer : {0, 1}) {
     const std::vector<ModuleParameter> parameters = block_parameters(arch, {}, layer);
-    const ModuleIndex index(parameters);
+    const ModuleIndex index(parameters, arch);
     const std::vector<at::Tensor> values(parameters.size());
     for (const Module module : {Module::kQuery, Module::kKey, Module::kValue, Module::kOutput,
                                 Module::kGate, Module::kUp, Module::kDown}) {
-      const InputDropout dropout = index.linear(values, module, batch).lora_dropout;
+      const InputDropout dropout = index.linear(values, module, batch).lora.dropout;
       EXPECT_TRUE(dropout.drops());
       EXPECT_EQ(dropout.share, 0.25);
       streams.insert(dropout.stream);
-      EXPECT_FALSE(index.linear(values, module, {}).lora_dropout.drops());
+      EXPECT_FALSE(index.linear(values, module, {}).lora.dropout.drops());
     }
   }
   EXPECT_EQ(streams.size(), 14u);

@@ -26,30 +26,31 @@ at::Tensor leaf(at::IntArrayRef shape, bool trained = true) {
 }
 
 // Returns an adapted matrix whose base is frozen; with a magnitude it is DoRA's.
-LinearWeights adapted(int64_t in, int64_t out, bool transposed, bool dora = false) {
+Linear adapted(int64_t in, int64_t out, bool transposed, bool dora = false) {
   return {.weight = leaf(transposed ? at::IntArrayRef{in, out} : at::IntArrayRef{out, in}, false),
           .bias = leaf({out}, false),
-          .lora_a = leaf({kRank, in}),
-          .lora_b = leaf({out, kRank}),
-          .lora_magnitude = dora ? leaf({out}) : at::Tensor(),
-          .lora_scaling = kScaling};
+          .lora = {.a = leaf({kRank, in}),
+                   .b = leaf({out, kRank}),
+                   .magnitude = dora ? leaf({out}) : at::Tensor(),
+                   .scaling = kScaling},
+          .transposed = transposed};
 }
 
 // The formulas of LoRA and DoRA in operations of LibTorch alone. The norms have no gradient.
-at::Tensor plain(const at::Tensor& x, const LinearWeights& one, bool transposed) {
+at::Tensor plain(const at::Tensor& x, const Linear& one, bool transposed) {
   const at::Tensor weight = transposed ? one.weight.stored.t() : one.weight.stored;
   at::Tensor y = at::matmul(x, weight.t());
-  if (!one.lora_a.defined()) return y + one.bias;
-  y = y + kScaling * at::matmul(at::matmul(x, one.lora_a.t()), one.lora_b.t());
-  if (!one.lora_magnitude.defined()) return y + one.bias;
-  const at::Tensor sum = weight + kScaling * at::matmul(one.lora_b, one.lora_a);
-  return one.lora_magnitude / sum.square().sum(1).sqrt().detach() * y + one.bias;
+  if (!one.lora.a.defined()) return y + one.bias;
+  y = y + kScaling * at::matmul(at::matmul(x, one.lora.a.t()), one.lora.b.t());
+  if (!one.lora.magnitude.defined()) return y + one.bias;
+  const at::Tensor sum = weight + kScaling * at::matmul(one.lora.b, one.lora.a);
+  return one.lora.magnitude / sum.square().sum(1).sqrt().detach() * y + one.bias;
 }
 
 // Returns what is trained of a matrix's adapter.
-std::vector<at::Tensor> trained(const LinearWeights& one) {
-  if (!one.lora_magnitude.defined()) return {one.lora_a, one.lora_b};
-  return {one.lora_a, one.lora_b, one.lora_magnitude};
+std::vector<at::Tensor> trained(const Linear& one) {
+  if (!one.lora.magnitude.defined()) return {one.lora.a, one.lora.b};
+  return {one.lora.a, one.lora.b, one.lora.magnitude};
 }
 
 void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
@@ -69,7 +70,7 @@ void expect_group_follows_the_formula(const GroupCase& one) {
   std::array weights{adapted(kIn, kOut, one.transposed, one.dora),
                      adapted(kIn, 8, one.transposed, one.dora),
                      adapted(kIn, 4, one.transposed, one.dora)};
-  weights[1].lora_a = weights[1].lora_b = weights[1].lora_magnitude = at::Tensor();
+  weights[1].lora.a = weights[1].lora.b = weights[1].lora.magnitude = at::Tensor();
   NormWeights norm;
   if (one.normed) norm = {leaf({kIn}, one.x_trained), {}, NormKind::kRms, 1e-5};
   std::vector<at::Tensor> inputs = trained(weights[0]);
@@ -78,7 +79,7 @@ void expect_group_follows_the_formula(const GroupCase& one) {
   if (one.x_trained && one.normed) inputs.push_back(norm.weight);
   std::vector<at::Tensor> expected, grads;
   const at::Tensor in = one.normed ? x / at::sqrt((x * x).mean(-1, true) + 1e-5) * norm.weight : x;
-  for (const LinearWeights& weight : weights) {
+  for (const Linear& weight : weights) {
     expected.push_back(plain(in, weight, one.transposed));
     grads.push_back(at::randn(expected.back().sizes()));
   }
@@ -90,7 +91,7 @@ void expect_group_follows_the_formula(const GroupCase& one) {
     for (const size_t i : roots) chosen.push_back(out[i]), given.push_back(grads[i]);
     return torch::autograd::grad(chosen, inputs, given);
   };
-  const std::vector<at::Tensor> out = linear_group(x, norm, weights, one.transposed);
+  const std::vector<at::Tensor> out = linear_group(x, norm, weights);
   expect_close(out, expected);
   if (!one.x_trained && one.normed) return;  // autograd would leave out the frozen norm itself
   expect_close(gradients(out), gradients(expected));
@@ -154,12 +155,12 @@ TEST(AdaptedProducts, OfAGroupReadTheInputOnce) {
   const std::array weights{adapted(kIn, kOut, false), adapted(kIn, 8, false),
                            adapted(kIn, 4, false)};
   std::vector<at::Tensor> inputs = {x}, out, grads;
-  for (const LinearWeights& weight : weights) {
+  for (const Linear& weight : weights) {
     for (const at::Tensor& tensor : trained(weight)) inputs.push_back(tensor);
   }
   {
     const ProductsOf products(x);
-    out = linear_group(x, {}, weights, false);
+    out = linear_group(x, {}, weights);
     EXPECT_EQ(products.count(), 4);
   }
   for (const at::Tensor& one : out) grads.push_back(at::randn(one.sizes()));
@@ -178,7 +179,7 @@ TEST(AdaptedProducts, BelowAFrozenNormAreTrained) {
     const at::Tensor in = normalise(x, norm.weight, {}, norm.kind, norm.eps);
     const std::vector<at::Tensor> inputs = trained(weights[0]);
     const at::Tensor grad = at::randn({kRows, kOut});
-    expect_close(torch::autograd::grad({linear_group(x, norm, weights, false)[0]}, inputs, {grad}),
+    expect_close(torch::autograd::grad({linear_group(x, norm, weights)[0]}, inputs, {grad}),
                  torch::autograd::grad({plain(in, weights[0], false)}, inputs, {grad}));
   }
 }
@@ -187,7 +188,7 @@ void expect_projection_follows_the_formula(bool transposed, bool gated, bool dor
   at::manual_seed(5);
   const at::Tensor gate = gated ? leaf({kRows, kIn}) : at::Tensor();
   const at::Tensor up = leaf({kRows, kIn});
-  const LinearWeights down = adapted(kIn, kOut, transposed, dora);
+  const Linear down = adapted(kIn, kOut, transposed, dora);
   std::vector<at::Tensor> inputs = trained(down);
   inputs.push_back(up);
   if (gated) inputs.push_back(gate);
@@ -195,7 +196,7 @@ void expect_projection_follows_the_formula(bool transposed, bool gated, bool dor
   const at::Tensor grad = at::randn({kRows, kOut});
   const at::Tensor expected = plain(value, down, transposed);
   const auto wanted = torch::autograd::grad({expected}, inputs, {grad});
-  const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu, transposed);
+  const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu);
   expect_close({out}, {expected});
   expect_close(torch::autograd::grad({out}, inputs, {grad}), wanted);
 }
@@ -220,10 +221,9 @@ TEST(AdaptedProducts, WithoutValuesHaveTheSameGradients) {
     std::vector<at::Tensor> inputs = trained(weights[0]);
     inputs.push_back(x);
     const at::Tensor grad = at::randn({kRows, kOut});
-    const auto computed =
-        torch::autograd::grad({linear_group(x, {}, weights, false)[0]}, inputs, {grad});
-    const auto unread = torch::autograd::grad(
-        {linear_group(x, {}, weights, false, Values::kUnread)[0]}, inputs, {grad});
+    const auto computed = torch::autograd::grad({linear_group(x, {}, weights)[0]}, inputs, {grad});
+    const auto unread =
+        torch::autograd::grad({linear_group(x, {}, weights, Values::kUnread)[0]}, inputs, {grad});
     for (size_t i = 0; i < inputs.size(); ++i) EXPECT_TRUE(at::equal(computed[i], unread[i])) << i;
   }
 }
@@ -234,10 +234,10 @@ TEST(AdaptedProducts, OfManyPiecesFollowTheFormula) {
     at::manual_seed(7);
     const int64_t rows = 1100, in = 1100, out = 4200;  // a piece has 2^22 values
     const at::Tensor x = leaf({rows, in}, false);
-    const LinearWeights one = adapted(in, out, transposed, true);
+    const Linear one = adapted(in, out, transposed, true);
     const at::Tensor grad = at::randn({rows, out});
     const at::Tensor expected = plain(x, one, transposed);
-    const at::Tensor found = linear_group(x, {}, std::array{one}, transposed)[0];
+    const at::Tensor found = linear_group(x, {}, std::array{one})[0];
     const auto wanted = torch::autograd::grad({expected}, trained(one), {grad});
     const auto gradients = torch::autograd::grad({found}, trained(one), {grad});
     EXPECT_LE((found - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>());
@@ -253,12 +253,12 @@ TEST(AdaptedProducts, OfManyPiecesFollowTheFormula) {
 TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
   at::manual_seed(8);
   const at::Tensor x = at::randn({kRows, kIn}).to(at::kBFloat16).requires_grad_();
-  LinearWeights narrow = adapted(kIn, kOut, false, true), wide = narrow;
+  Linear narrow = adapted(kIn, kOut, false, true), wide = narrow;
   for (auto [own, other] : {std::pair{&narrow.weight.stored, &wide.weight.stored},
                             {&narrow.bias, &wide.bias},
-                            {&narrow.lora_a, &wide.lora_a},
-                            {&narrow.lora_b, &wide.lora_b},
-                            {&narrow.lora_magnitude, &wide.lora_magnitude}}) {
+                            {&narrow.lora.a, &wide.lora.a},
+                            {&narrow.lora.b, &wide.lora.b},
+                            {&narrow.lora.magnitude, &wide.lora.magnitude}}) {
     *own = own->detach().to(at::kBFloat16).requires_grad_(other->requires_grad());
     *other = own->detach().to(at::kFloat).requires_grad_(other->requires_grad());
   }
@@ -267,7 +267,7 @@ TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
   inputs.push_back(x), wide_inputs.push_back(wide_x);
   const at::Tensor grad = at::randn({kRows, kOut}).to(at::kBFloat16);
   const at::Tensor expected = plain(wide_x, wide, false);
-  const at::Tensor found = linear_group(x, {}, std::array{narrow}, false)[0];
+  const at::Tensor found = linear_group(x, {}, std::array{narrow})[0];
   const auto wanted = torch::autograd::grad({expected}, wide_inputs, {grad.to(at::kFloat)});
   const auto gradients = torch::autograd::grad({found}, inputs, {grad});
   EXPECT_LE((found - expected).norm().item<double>(), 0.01 * expected.norm().item<double>());
@@ -280,11 +280,11 @@ TEST(AdaptedProducts, InBf16AreCloseToTheFormula) {
 
 // An output whose weights are all zero begins with the magnitude 0 and stays zero.
 TEST(AdaptedProducts, OfZeroWeightsAreZero) {
-  LinearWeights one = adapted(kIn, kOut, false, true);
-  for (const at::Tensor& tensor : {one.weight.stored, one.lora_b, one.lora_magnitude, one.bias}) {
+  Linear one = adapted(kIn, kOut, false, true);
+  for (const at::Tensor& tensor : {one.weight.stored, one.lora.b, one.lora.magnitude, one.bias}) {
     tensor.detach()[3].zero_();
   }
-  const at::Tensor y = linear_group(at::randn({kRows, kIn}), {}, std::array{one}, false)[0];
+  const at::Tensor y = linear_group(at::randn({kRows, kIn}), {}, std::array{one})[0];
   for (const at::Tensor& gradient : torch::autograd::grad({y}, trained(one), {at::ones_like(y)})) {
     EXPECT_TRUE(at::isfinite(gradient).all().item<bool>());
   }
@@ -302,15 +302,15 @@ TEST(AdaptedMatrixValues, FollowTheFormula) {
   for (const bool transposed : {false, true}) {
     at::manual_seed(9);
     const int64_t in = 2200, out = 700;  // norms read pieces of 2^20 values
-    const LinearWeights one = adapted(in, out, transposed, true);
+    const Linear one = adapted(in, out, transposed, true);
     const std::vector<float> stored = values_of(one.weight.stored);
     const auto read = [&](int64_t begin, std::span<float> part) {
       std::copy_n(stored.begin() + begin, part.size(), part.begin());
     };
     AdaptedMatrix matrix(kScaling, transposed, one.weight.size(0), one.weight.size(1),
-                         values_of(one.lora_a), values_of(one.lora_b));
+                         values_of(one.lora.a), values_of(one.lora.b));
     const at::Tensor product =
-        kScaling * at::matmul(one.lora_b.to(at::kDouble), one.lora_a.to(at::kDouble));
+        kScaling * at::matmul(one.lora.b.to(at::kDouble), one.lora.a.to(at::kDouble));
     const at::Tensor weight =
         (transposed ? one.weight.stored.t() : one.weight.stored).to(at::kDouble);
     const at::Tensor sum = (weight + product).detach(), norms = sum.square().sum(1).sqrt();
@@ -321,9 +321,9 @@ TEST(AdaptedMatrixValues, FollowTheFormula) {
         EXPECT_NEAR(found[static_cast<size_t>(i)], norms[begin + i].item<double>(), 1e-9);
       }
     }
-    matrix.set_magnitudes(read, values_of(one.lora_magnitude));
+    matrix.set_magnitudes(read, values_of(one.lora.magnitude));
     const at::Tensor merged =
-        sum * (one.lora_magnitude.detach().to(at::kDouble) / norms).unsqueeze(1);
+        sum * (one.lora.magnitude.detach().to(at::kDouble) / norms).unsqueeze(1);
     const std::vector<float> expected =
         values_of((transposed ? merged.t() : merged).to(at::kFloat));
     std::vector<float> found = stored;

@@ -323,9 +323,9 @@ void DoraHead::compare_with_the_formula(const at::Tensor& keys) {
   const at::Tensor in = x.to(at::kDouble).requires_grad_(true);
   const at::Tensor normed =
       in * (in.square().mean(-1, true) + 1e-6).rsqrt() * exact.at("model.norm.weight");
-  const ModuleIndex index(head_parameters(arch_, {}, /*tied=*/false));
+  const ModuleIndex index(head_parameters(arch_, {}, /*tied=*/false), arch_);
   const InputDropout dropout =
-      index.linear(runner_->parameters(last), Module::kHead, many).lora_dropout;
+      index.linear(runner_->parameters(last), Module::kHead, many).lora.dropout;
   const at::Tensor ones = at::ones({2500, arch_.hidden});
   EXPECT_EQ(dropout.drops(), keys.defined());
   const at::Tensor kept = normed * (dropout.drops() ? dropout.applied(ones) : ones);

@@ -128,36 +128,37 @@ at::Tensor leaf(at::IntArrayRef shape) {
 }
 
 // Returns an adapted matrix of which everything is trained.
-LinearWeights adapted(int64_t out, bool transposed, bool dora, const InputDropout& dropout) {
+Linear adapted(int64_t out, bool transposed, bool dora, const InputDropout& dropout) {
   return {.weight = leaf(transposed ? at::IntArrayRef{kIn, out} : at::IntArrayRef{out, kIn}),
           .bias = leaf({out}),
-          .lora_a = leaf({kRank, kIn}),
-          .lora_b = leaf({out, kRank}),
-          .lora_magnitude = dora ? leaf({out}) : at::Tensor(),
-          .lora_scaling = kScaling,
-          .lora_dropout = dropout};
+          .lora = {.a = leaf({kRank, kIn}),
+                   .b = leaf({out, kRank}),
+                   .magnitude = dora ? leaf({out}) : at::Tensor(),
+                   .scaling = kScaling,
+                   .dropout = dropout},
+          .transposed = transposed};
 }
 
-void append_tensors(std::vector<at::Tensor>& list, const LinearWeights& one) {
+void append_tensors(std::vector<at::Tensor>& list, const Linear& one) {
   for (const at::Tensor& tensor :
-       {one.weight.stored, one.bias, one.lora_a, one.lora_b, one.lora_magnitude}) {
+       {one.weight.stored, one.bias, one.lora.a, one.lora.b, one.lora.magnitude}) {
     if (tensor.defined()) list.push_back(tensor);
   }
 }
 
 // The formula of PEFT with dropout in operations of LibTorch, in double. It reads the same leaves.
-at::Tensor plain(const at::Tensor& x, const LinearWeights& one, bool transposed) {
+at::Tensor plain(const at::Tensor& x, const Linear& one, bool transposed) {
   const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
   const at::Tensor weight = transposed ? wide(one.weight.stored).t() : wide(one.weight.stored);
   const at::Tensor base = at::matmul(x, weight.t()) + wide(one.bias);
-  if (!one.lora_a.defined()) return base;
-  const at::Tensor mask = kept_of(one.lora_dropout, x.size(1)).to(at::kDouble);
+  if (!one.lora.a.defined()) return base;
+  const at::Tensor mask = kept_of(one.lora.dropout, x.size(1)).to(at::kDouble);
   const at::Tensor kept = x * mask / (1.0 - kShare);
   const at::Tensor product =
-      kScaling * at::matmul(at::matmul(kept, wide(one.lora_a).t()), wide(one.lora_b).t());
-  if (!one.lora_magnitude.defined()) return base + product;
-  const at::Tensor sum = weight + kScaling * at::matmul(wide(one.lora_b), wide(one.lora_a));
-  const at::Tensor factor = wide(one.lora_magnitude) / sum.square().sum(1).sqrt().detach();
+      kScaling * at::matmul(at::matmul(kept, wide(one.lora.a).t()), wide(one.lora.b).t());
+  if (!one.lora.magnitude.defined()) return base + product;
+  const at::Tensor sum = weight + kScaling * at::matmul(wide(one.lora.b), wide(one.lora.a));
+  const at::Tensor factor = wide(one.lora.magnitude) / sum.square().sum(1).sqrt().detach();
   return base + (factor - 1.0) * at::matmul(kept, weight.t()) + factor * product;
 }
 
@@ -179,7 +180,7 @@ void expect_group_follows_the_formula(bool transposed, bool normed, bool dora) {
   std::array weights{adapted(kOut, transposed, dora, dropout_of(keys, kShare, "q")),
                      adapted(8, transposed, dora, {}),
                      adapted(4, transposed, dora, dropout_of(keys, kShare, "v"))};
-  weights[1].lora_a = weights[1].lora_b = weights[1].lora_magnitude = at::Tensor();
+  weights[1].lora.a = weights[1].lora.b = weights[1].lora.magnitude = at::Tensor();
   NormWeights norm;
   std::vector<at::Tensor> inputs{x};
   if (normed) {
@@ -191,13 +192,13 @@ void expect_group_follows_the_formula(bool transposed, bool normed, bool dora) {
     in = in / at::sqrt((in * in).mean(-1, true) + 1e-5) * norm.weight.to(at::kDouble);
   }
   std::vector<at::Tensor> expected, grads, wide_grads;
-  for (const LinearWeights& weight : weights) {
+  for (const Linear& weight : weights) {
     append_tensors(inputs, weight);
     expected.push_back(plain(in, weight, transposed));
     grads.push_back(at::randn(expected.back().sizes()));
     wide_grads.push_back(grads.back().to(at::kDouble));
   }
-  const std::vector<at::Tensor> out = linear_group(x, norm, weights, transposed);
+  const std::vector<at::Tensor> out = linear_group(x, norm, weights);
   expect_close(out, expected);
   expect_close(torch::autograd::grad(out, inputs, grads),
                torch::autograd::grad(expected, inputs, wide_grads));
@@ -221,8 +222,7 @@ TEST(ProductsWithDropout, BehindAnActivationFollowTheFormula) {
     const bool transposed = (variant & 1) != 0, gated = (variant & 2) != 0, dora = variant > 3;
     at::manual_seed(5);
     const at::Tensor gate = gated ? leaf({kRows, kIn}) : at::Tensor(), up = leaf({kRows, kIn});
-    const LinearWeights down =
-        adapted(kOut, transposed, dora, dropout_of(keys_of(kRows), kShare, "down"));
+    const Linear down = adapted(kOut, transposed, dora, dropout_of(keys_of(kRows), kShare, "down"));
     std::vector<at::Tensor> inputs{up};
     if (gated) inputs.push_back(gate);
     append_tensors(inputs, down);
@@ -231,7 +231,7 @@ TEST(ProductsWithDropout, BehindAnActivationFollowTheFormula) {
     const at::Tensor grad = at::randn({kRows, kOut});
     const at::Tensor expected = plain(value, down, transposed);
     const auto wanted = torch::autograd::grad({expected}, inputs, {grad.to(at::kDouble)});
-    const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu, transposed);
+    const at::Tensor out = activate_and_project(gate, up, down, Activation::kSilu);
     expect_close({out}, {expected});
     expect_close(torch::autograd::grad({out}, inputs, {grad}), wanted);
   }
@@ -245,9 +245,9 @@ TEST(ProductsWithDropout, InBf16AreCloseToTheFormula) {
       if (tensor.defined()) tensor = tensor.detach().to(at::kBFloat16).requires_grad_();
     };
     at::Tensor x = leaf({kRows, kIn});
-    LinearWeights one = adapted(kOut, false, dora, dropout_of(keys_of(kRows), kShare));
+    Linear one = adapted(kOut, false, dora, dropout_of(keys_of(kRows), kShare));
     for (at::Tensor* tensor :
-         {&x, &one.weight.stored, &one.bias, &one.lora_a, &one.lora_b, &one.lora_magnitude}) {
+         {&x, &one.weight.stored, &one.bias, &one.lora.a, &one.lora.b, &one.lora.magnitude}) {
       narrow(*tensor);
     }
     std::vector<at::Tensor> inputs{x};
@@ -255,17 +255,17 @@ TEST(ProductsWithDropout, InBf16AreCloseToTheFormula) {
     const at::Tensor grad = at::randn({kRows, kOut}).to(at::kBFloat16);
     const at::Tensor expected = plain(x.to(at::kDouble), one, false);
     const auto wanted = torch::autograd::grad({expected}, inputs, {grad.to(at::kDouble)});
-    const at::Tensor found = linear_group(x, {}, std::array{one}, false)[0];
+    const at::Tensor found = linear_group(x, {}, std::array{one})[0];
     expect_close({found}, {expected}, 0.02);
     expect_close(torch::autograd::grad({found}, inputs, {grad}), wanted, 0.03);
   }
 }
 
 // Returns the values and the gradients of a product.
-std::vector<at::Tensor> outcome_of(const at::Tensor& x, const LinearWeights& one, Values values) {
+std::vector<at::Tensor> outcome_of(const at::Tensor& x, const Linear& one, Values values) {
   std::vector<at::Tensor> inputs{x};
   append_tensors(inputs, one);
-  const at::Tensor out = linear_group(x, {}, std::array{one}, false, values)[0];
+  const at::Tensor out = linear_group(x, {}, std::array{one}, values)[0];
   std::vector<at::Tensor> list = torch::autograd::grad({out}, inputs, {at::ones({kRows, kOut})});
   if (values == Values::kComputed) list.push_back(out);
   return list;
@@ -277,15 +277,15 @@ TEST(ProductsWithDropout, HaveTheSameBits) {
   for (const bool dora : {false, true}) {
     at::manual_seed(6);
     const at::Tensor x = leaf({kRows, kIn}), keys = keys_of(kRows);
-    LinearWeights one = adapted(kOut, false, dora, dropout_of(keys, kShare));
+    Linear one = adapted(kOut, false, dora, dropout_of(keys, kShare));
     const std::vector<at::Tensor> computed = outcome_of(x, one, Values::kComputed);
     const std::vector<at::Tensor> unread = outcome_of(x, one, Values::kUnread);
     for (size_t i = 0; i < unread.size(); ++i) EXPECT_TRUE(at::equal(computed[i], unread[i])) << i;
-    one.lora_dropout = {};
+    one.lora.dropout = {};
     const std::vector<at::Tensor> without = outcome_of(x, one, Values::kComputed);
     EXPECT_FALSE(at::equal(without.back(), computed.back()));
     for (const InputDropout& off : {dropout_of(keys, 0.0), dropout_of({}, kShare)}) {
-      one.lora_dropout = off;
+      one.lora.dropout = off;
       const std::vector<at::Tensor> found = outcome_of(x, one, Values::kComputed);
       for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], without[i])) << i;
     }

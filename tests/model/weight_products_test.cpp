@@ -56,11 +56,13 @@ struct Layers {
     for (at::Tensor& parameter : parameters) parameter.requires_grad_(true);
   }
   at::Tensor forward(const at::Tensor& x, Values values = Values::kComputed) const {
-    const std::array weights{LinearWeights{{parameters[0]}, parameters[1]},
-                             LinearWeights{{parameters[2]}, parameters[3]}};
-    const std::vector<at::Tensor> inner = linear_group(x, {}, weights, transposed);
-    return activate_and_project(inner[0], inner[1], {parameters[4], {}}, Activation::kSilu,
-                                transposed, values);
+    const auto linear = [&](size_t weight, const at::Tensor& bias) {
+      return Linear{
+          .weight = {.stored = parameters[weight]}, .bias = bias, .transposed = transposed};
+    };
+    const std::array weights{linear(0, parameters[1]), linear(2, parameters[3])};
+    const std::vector<at::Tensor> inner = linear_group(x, {}, weights);
+    return activate_and_project(inner[0], inner[1], linear(4, {}), Activation::kSilu, values);
   }
   bool transposed;
   std::vector<at::Tensor> parameters;
@@ -154,19 +156,19 @@ TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
       const at::Tensor x = leaf({kRows, kHidden});
       NormWeights norm{leaf({kHidden}), {}, kind, 1e-5};
       if (kind == NormKind::kLayer) norm.bias = leaf({kHidden});
-      const std::array weights{LinearWeights{{leaf({8, kHidden})}, leaf({8})},
-                               LinearWeights{{leaf({16, kHidden})}, leaf({16})}};
+      const std::array weights{
+          Linear{.weight = {.stored = leaf({8, kHidden})}, .bias = leaf({8})},
+          Linear{.weight = {.stored = leaf({16, kHidden})}, .bias = leaf({16})}};
       std::vector<at::Tensor> inputs{x, norm.weight};
       if (norm.bias.defined()) inputs.push_back(norm.bias);
-      for (const LinearWeights& one : weights)
-        inputs.insert(inputs.end(), {one.weight.stored, one.bias});
+      for (const Linear& one : weights) inputs.insert(inputs.end(), {one.weight.stored, one.bias});
       const std::vector<at::Tensor> grads{at::randn({kRows, 8}, options),
                                           at::randn({kRows, 16}, options)};
       const auto apart =
-          linear_group(normalise(x, norm.weight, norm.bias, kind, norm.eps), {}, weights, false);
+          linear_group(normalise(x, norm.weight, norm.bias, kind, norm.eps), {}, weights);
       const auto expected = torch::autograd::grad(apart, inputs, grads);
       const AllocationMeter meter;
-      const auto together = linear_group(x, norm, weights, false);
+      const auto together = linear_group(x, norm, weights);
       EXPECT_LT(meter.live(), kRows * kHidden * x.element_size()) << "no normed input is kept";
       const auto found = torch::autograd::grad(together, inputs, grads);
       EXPECT_TRUE(at::equal(together[0], apart[0]) && at::equal(together[1], apart[1]));

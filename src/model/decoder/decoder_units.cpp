@@ -10,8 +10,7 @@
 namespace longshore {
 
 EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
-    : index_(embedding_parameters(arch, {})),
-      lora_scaling_(arch.adapter.scaling),
+    : index_(embedding_parameters(arch, {}), arch),
       scale_(arch.embedding_scale),
       scale_rounded_(arch.embedding_scale_rounded),
       norm_eps_(embedding_norm_eps(arch)) {}
@@ -26,26 +25,10 @@ UnitTraits EmbeddingUnit::traits(const UnitUse& use) const {
           .documents = {use.longest_document}};
 }
 
-Lora EmbeddingUnit::adapter(UnitParameters parameters) const {
-  Lora lora{.a = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraA),
-            .b = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraB),
-            .magnitude = index_.tensor(parameters, Module::kTokens, ParameterRole::kLoraMagnitude),
-            .scaling = lora_scaling_};
-  if (lora.a.defined()) lora.a = lora.a.t();
-  if (lora.magnitude.defined()) {
-    lora.norms = lora.norms_of(index_.weight(parameters, Module::kTokens), /*transposed=*/true);
-  }
-  return lora;
-}
-
-at::Tensor EmbeddingUnit::rows_of(UnitParameters parameters, const MicroBatch& batch,
-                                  const Lora& lora) const {
-  at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
-  if (lora.a.defined()) {
-    x.addmm_(at::index_select(lora.a.t(), 0, batch.tokens), lora.b.t(), /*beta=*/1.0,
-             /*alpha=*/lora.scaling);
-  }
-  return x;
+Linear EmbeddingUnit::table(UnitParameters parameters) const {
+  Linear table = index_.linear(parameters, Module::kTokens);
+  table.set_norms();
+  return table;
 }
 
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
@@ -69,9 +52,7 @@ at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
-  const Lora lora = adapter(parameters);
-  at::Tensor x = rows_of(parameters, batch, lora);
-  if (lora.magnitude.defined()) scale_columns(x, x, lora.factors());
+  at::Tensor x = table(parameters).rows(batch.tokens);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
@@ -84,25 +65,13 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   const at::NoGradGuard no_grad;
   const int32_t tokens = index_.weight_index(Module::kTokens);
   const int32_t positions = index_.weight_index(Module::kPositions);
-  const int32_t b = index_.index(Module::kTokens, ParameterRole::kLoraB);
-  if (sink.wants(tokens) || b >= 0) {
+  const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraB) >= 0;
+  if (sink.wants(tokens) || adapted) {
     at::Tensor grad = grad_out.at(0);
-    const Lora lora = adapter(parameters);
-    if (norm_eps_) grad = normed_rows_backward(grad, rows_of(parameters, batch, lora), *norm_eps_);
+    const Linear own = table(parameters);
+    if (norm_eps_) grad = normed_rows_backward(grad, own.rows(batch.tokens), *norm_eps_);
     if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
-    if (lora.magnitude.defined()) {
-      const at::Tensor inside = rows_of(parameters, batch, lora);
-      sink.add(index_.index(Module::kTokens, ParameterRole::kLoraMagnitude),
-               lora.magnitude_gradient(grad, inside));
-      scale_columns(inside, grad, lora.factors());
-      grad = inside;
-    }
-    if (sink.wants(tokens)) sink.add_rows(tokens, batch.tokens, grad);
-    if (b >= 0) {
-      sink.add_rows(index_.index(Module::kTokens, ParameterRole::kLoraA), batch.tokens,
-                    at::mm(grad, lora.b).mul_(lora.scaling));
-      sink.add_product(b, grad, at::index_select(lora.a.t(), 0, batch.tokens).mul_(lora.scaling));
-    }
+    own.add_row_gradients(sink, std::move(grad), batch.tokens);
   }
   if (positions >= 0 && sink.wants(positions)) {
     sink.add_rows(positions, batch.positions, grad_out.at(0));
@@ -126,7 +95,7 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       layer_(arch.layers.at(static_cast<size_t>(layer))),
       part_(part_of(layer_, part)),
       carry_out_(block_carry(arch, layer, part)),
-      index_(block_parameters(arch, {}, layer, part), arch.adapter.scaling) {
+      index_(block_parameters(arch, {}, layer, part), arch) {
   if (part_ == BlockPart::kMlp) return;
   mixer_ = make_mixer(arch_, layer_, index_);
   const bool reads = layer_.keys_of >= 0;
@@ -235,19 +204,19 @@ at::Tensor DecoderBlock::norm(UnitParameters parameters, Module module, const at
 
 at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
                              const MicroBatch& batch, Values values) const {
-  std::vector<LinearWeights> weights;
+  std::vector<Linear> linears;
   if (arch_.fused_gate_up) {
-    weights.push_back(index_.linear(parameters, Module::kGateUp, batch));
+    linears.push_back(index_.linear(parameters, Module::kGateUp, batch));
   } else {
-    if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate, batch));
-    weights.push_back(index_.linear(parameters, Module::kUp, batch));
+    if (arch_.gated) linears.push_back(index_.linear(parameters, Module::kGate, batch));
+    linears.push_back(index_.linear(parameters, Module::kUp, batch));
   }
-  std::vector<at::Tensor> inner = linear_group(x, norm_weights(parameters, Module::kMlpNorm),
-                                               weights, arch_.transposed_weights);
+  std::vector<at::Tensor> inner =
+      linear_group(x, norm_weights(parameters, Module::kMlpNorm), linears);
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,
-                              arch_.transposed_weights, values);
+                              values);
 }
 
 at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor& x,
@@ -256,9 +225,9 @@ at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor
   const std::array gate{index_.linear(parameters, Module::kInputGate, batch)};
   // The product's backward overwrites its factors, so it gets a copy.
   const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input).clone();
-  return activate_and_project(linear_group(x, {}, gate, arch_.transposed_weights)[0], own,
+  return activate_and_project(linear_group(x, {}, gate)[0], own,
                               index_.linear(parameters, Module::kInputOut, batch), arch_.activation,
-                              arch_.transposed_weights, values);
+                              values);
 }
 
 }  // namespace longshore

@@ -1,5 +1,6 @@
-// decoder_units: the embedding and the block of every decoder family. DecoderModel builds them;
-// they are immutable. Compute thread only.
+// decoder_units: the embedding and the block of every decoder family (EmbeddingUnit, DecoderBlock),
+// what pieces of the embedding share with the whole, and the functions that make the other units.
+// DecoderModel builds them; they are immutable. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,8 +17,8 @@
 #include "model/mixers/mixer.h"
 #include "model/parameters/model_spec.h"
 #include "model/parameters/unit_cut.h"
-#include "model/units/adapted_product.h"
 #include "model/units/differentiable_ops.h"
+#include "model/units/linear.h"
 #include "model/units/module_index.h"
 #include "model/units/unit.h"
 
@@ -56,14 +57,10 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradientSink& sink) const override;
 
  private:
-  // Returns the adapter, whose A has a column for each token; undefined without one. With DoRA it
-  // reads the whole table for its norms.
-  Lora adapter(UnitParameters parameters) const;
-  // Returns the rows of the batch's tokens with those of the adapter added, before DoRA's factors.
-  at::Tensor rows_of(UnitParameters parameters, const MicroBatch& batch, const Lora& lora) const;
+  // Returns the table with its adapter. With DoRA it reads all of it for its norms.
+  Linear table(UnitParameters parameters) const;
 
   ModuleIndex index_;
-  double lora_scaling_;
   double scale_;
   bool scale_rounded_;
   std::optional<double> norm_eps_;

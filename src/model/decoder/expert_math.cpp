@@ -8,16 +8,27 @@
 namespace longshore {
 namespace {
 
-// A matrix product has bits that do not depend on the number of threads.
-at::Tensor column_sums(const at::Tensor& x) {
-  const at::Tensor values = x.to(at::kFloat);
-  return at::mm(at::ones({1, values.size(0)}, values.options()), values);
+// Gives the gradients of A and B, and adds what flows to `in` through them to `in_grad` if it is
+// defined. LinearGradients would need one more tensor of the rank's width in the pass that decides
+// how much memory the experts need.
+void adapter_backward(const Linear& linear, const at::Tensor& out_grad, const at::Tensor& in,
+                      const at::Tensor& in_grad, GradientSink& sink) {
+  const Lora& lora = linear.lora;
+  if (!lora.a.defined()) return;
+  const at::Tensor inner_grad = lora.inner_gradient(out_grad).mul_(lora.scaling);
+  if (linear.wants(sink, ParameterRole::kLoraA)) {
+    linear.add_product(sink, ParameterRole::kLoraA, inner_grad, in);
+  }
+  if (linear.wants(sink, ParameterRole::kLoraB)) {
+    linear.add_product(sink, ParameterRole::kLoraB, out_grad, lora.inner_of(in).mul_(lora.scaling));
+  }
+  if (in_grad.defined()) in_grad.addmm_(inner_grad, lora.a);
 }
 
-void add_bias(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& grad) {
-  if (index < 0 || !sink.wants(index)) return;
-  const at::Tensor rows = at::full({1}, row, grad.options().dtype(at::kLong));
-  sink.add_rows(index, rows, column_sums(grad));
+// Adds the adapter and the bias, if there are any, to the matrix's product with x.
+at::Tensor completed(const at::Tensor& out, const Linear& linear, const at::Tensor& x) {
+  linear.add_adapter(out, x);
+  return linear.bias.defined() ? out.add_(linear.bias) : out;
 }
 
 // Returns [T, 1]. One thread sums a row, so bits do not depend on the number of threads.
@@ -48,18 +59,9 @@ ExpertMath::ExpertMath(const ArchSpec& arch, int64_t width)
     : width_(width),
       activation_(arch.activation),
       gated_(arch.gated),
-      transposed_(arch.moe.transposed),
       interleaved_(arch.moe.interleaved),
       clamp_(arch.moe.clamp),
-      gate_gain_(arch.moe.gate_gain),
-      gate_up_scaling_(arch.adapter.scaling_of(Module::kExpertsGateUp)),
-      down_scaling_(arch.adapter.scaling) {}
-
-at::Tensor ExpertMath::part(UnitParameters parameters, int32_t index, int64_t row) const {
-  if (index < 0) return {};
-  const StoredMatrix matrix = parameters.at(static_cast<size_t>(index));
-  return (row < 0 ? matrix.values() : matrix.values_of(row)).detach();
-}
+      gate_gain_(arch.moe.gate_gain) {}
 
 at::Tensor ExpertMath::gate_of(const at::Tensor& inner) const {
   if (!gated_) return {};
@@ -71,41 +73,17 @@ at::Tensor ExpertMath::up_of(const at::Tensor& inner) const {
   return interleaved_ ? inner.slice(1, 1, 2 * width_, 2) : inner.narrow(1, width_, width_);
 }
 
-void ExpertMath::add_adapted(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
-                             int64_t row, double scaling, const at::Tensor& in,
-                             const at::Tensor& out) const {
-  if (adapter.a < 0) return;
-  const at::Tensor inner = at::mm(in, part(parameters, adapter.a, row).t());
-  out.addmm_(inner, part(parameters, adapter.b, row).t(), /*beta=*/1.0, /*alpha=*/scaling);
-}
-
-void ExpertMath::adapter_backward(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
-                                  int64_t row, double scaling, const at::Tensor& out_grad,
-                                  const at::Tensor& in, const at::Tensor& in_grad,
-                                  GradientSink& sink) const {
-  if (adapter.a < 0) return;
-  const at::Tensor a = part(parameters, adapter.a, row);
-  const at::Tensor inner_grad = at::mm(out_grad, part(parameters, adapter.b, row)).mul_(scaling);
-  if (sink.wants(adapter.a)) sink.add_product_at(adapter.a, row, inner_grad, in);
-  if (sink.wants(adapter.b)) {
-    sink.add_product_at(adapter.b, row, out_grad, at::mm(in, a.t()).mul_(scaling));
-  }
-  if (in_grad.defined()) in_grad.addmm_(inner_grad, a);
-}
-
-at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& places,
-                             const at::Tensor& x, const at::Tensor& gate_up) const {
+at::Tensor ExpertMath::inner(const Expert& expert, const Linear& gate_up,
+                             const at::Tensor& x) const {
   at::Tensor out = at::empty({x.size(0), (gated_ ? 2 : 1) * width_}, x.options());
-  if (gate_up.defined()) {
-    at::mm_out(out, x, transposed_ ? gate_up : gate_up.t());
+  if (gate_up.weight.defined()) {
+    at::mm_out(out, x, gate_up.matrix_for(x));
   } else {
     at::Tensor gate = gate_of(out), up = up_of(out);
-    if (gated_) at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
-    at::mm_out(up, x, part(parameters, places.up, places.row).t());
+    if (gated_) at::mm_out(gate, x, expert.gate.matrix_for(x));
+    at::mm_out(up, x, expert.up.matrix_for(x));
   }
-  add_adapted(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_, x, out);
-  if (places.gate_up_bias >= 0) out.add_(part(parameters, places.gate_up_bias, places.row));
-  return out;
+  return completed(out, gate_up, x);
 }
 
 at::Tensor ExpertMath::value_of(const at::Tensor& inner) const {
@@ -141,80 +119,57 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
   });
 }
 
-at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& places,
-                               const ExpertRows& rows) const {
-  const at::Tensor value =
-      value_of(inner(parameters, places, rows.x, part(parameters, places.gate_up, places.row)));
-  const at::Tensor down = part(parameters, places.down, places.row);
-  at::Tensor out = at::mm(value, transposed_ ? down : down.t());
-  add_adapted(parameters, places.down_adapter, places.adapter_row, down_scaling_, value, out);
-  if (places.down_bias >= 0) out.add_(part(parameters, places.down_bias, places.row));
+at::Tensor ExpertMath::outputs(const Expert& expert, const ExpertRows& rows) const {
+  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpacked(), rows.x));
+  const Linear down = expert.down.unpacked();
+  const at::Tensor out = completed(at::mm(value, down.matrix_for(value)), down, value);
   return out.to(at::kFloat).mul_(rows.weights);
 }
 
-void ExpertMath::add_matrix(GradientSink& sink, int32_t index, int64_t row,
-                            const at::Tensor& out_grad, const at::Tensor& in) const {
-  if (index < 0 || !sink.wants(index)) return;
-  const at::Tensor& left = transposed_ ? in : out_grad;
-  const at::Tensor& right = transposed_ ? out_grad : in;
-  if (row < 0) {
-    sink.add_product(index, left, right);
-  } else {
-    sink.add_product_at(index, row, left, right);
-  }
-}
-
-at::Tensor ExpertMath::inner_backward(UnitParameters parameters, const ExpertPlaces& places,
-                                      const at::Tensor& grad, const at::Tensor& gate_up) const {
-  if (gate_up.defined()) return at::mm(grad, transposed_ ? gate_up.t() : gate_up);
-  const auto times = [&](const at::Tensor& left, int32_t index) {
-    return at::mm(left, part(parameters, index, places.row));
-  };
-  if (!gated_) return times(up_of(grad), places.up);
-  at::Tensor x = times(gate_of(grad), places.gate);
-  return x.addmm_(up_of(grad), part(parameters, places.up, places.row));
+at::Tensor ExpertMath::inner_backward(const Expert& expert, const Linear& gate_up,
+                                      const at::Tensor& grad) const {
+  if (gate_up.weight.defined()) return gate_up.input_gradient(grad);
+  if (!gated_) return expert.up.input_gradient(up_of(grad));
+  at::Tensor x = expert.gate.input_gradient(gate_of(grad));
+  return x.addmm_(up_of(grad), expert.up.matrix_for(x).t());
 }
 
 // The matrix of gate and up stays unpacked between its two products: one more time to unpack it
 // would take longer than the product of a few tokens.
-ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const ExpertPlaces& places,
-                                            const ExpertRows& rows, const at::Tensor& grad,
-                                            GradientSink& sink) const {
-  const at::Tensor gate_up = part(parameters, places.gate_up, places.row);
-  at::Tensor inner_values = inner(parameters, places, rows.x, gate_up);
+ExpertMath::Gradients ExpertMath::gradients(const Expert& expert, const ExpertRows& rows,
+                                            const at::Tensor& grad, GradientSink& sink) const {
+  const Linear gate_up = expert.gate_up.unpacked();
+  const Linear& down = expert.down;
+  at::Tensor inner_values = inner(expert, gate_up, rows.x);
   at::Tensor value = value_of(inner_values);
-  at::Tensor down = part(parameters, places.down, places.row);
   // The gradient of the value before the weight; its product with the value gives the weight's.
-  at::Tensor grad_value = at::mm(grad, transposed_ ? down.t() : down);
-  down.reset();
-  const ExpertPlaces::Adapter& of_down = places.down_adapter;
-  if (of_down.a >= 0) {
-    const at::Tensor inner_grad = at::mm(grad, part(parameters, of_down.b, places.adapter_row));
-    grad_value.addmm_(inner_grad, part(parameters, of_down.a, places.adapter_row), 1.0,
-                      down_scaling_);
+  at::Tensor grad_value = down.input_gradient(grad);
+  if (down.lora.a.defined()) {
+    grad_value.addmm_(down.lora.inner_gradient(grad), down.lora.a, 1.0, down.lora.scaling);
   }
   Gradients result;
   result.weights = (value.to(at::kFloat) * grad_value).sum(1);
-  if (places.down_bias >= 0) {
-    const at::Tensor bias = part(parameters, places.down_bias, places.row).to(at::kFloat);
+  if (down.bias.defined()) {
+    const at::Tensor bias = down.bias.to(at::kFloat);
     result.weights.add_((grad.to(at::kFloat) * bias).sum(1));
-    add_bias(sink, places.down_bias, places.row, grad.to(at::kFloat) * rows.weights);
+    down.add_bias_gradient(sink, grad.to(at::kFloat) * rows.weights);
   }
-  add_matrix(sink, places.down, places.row, grad, value.mul_(rows.weights));
-  adapter_backward(parameters, of_down, places.adapter_row, down_scaling_, grad, value, {}, sink);
+  down.add_weight_gradient(sink, grad, value.mul_(rows.weights));
+  adapter_backward(down, grad, value, {}, sink);
   value.reset();
   value_backward(grad_value.mul_(rows.weights), inner_values);
   grad_value.reset();
-  add_bias(sink, places.gate_up_bias, places.row, inner_values);
-  if (places.gate_up >= 0) {
-    add_matrix(sink, places.gate_up, places.row, inner_values, rows.x);
-  } else {
-    add_matrix(sink, places.gate, places.row, gate_of(inner_values), rows.x);
-    add_matrix(sink, places.up, places.row, up_of(inner_values), rows.x);
+  if (gate_up.wants(sink, ParameterRole::kBias)) {
+    gate_up.add_bias_gradient(sink, inner_values.to(at::kFloat));
   }
-  result.x = inner_backward(parameters, places, inner_values, gate_up);
-  adapter_backward(parameters, places.gate_up_adapter, places.adapter_row, gate_up_scaling_,
-                   inner_values, rows.x, result.x, sink);
+  if (gate_up.weight.defined()) {
+    gate_up.add_weight_gradient(sink, inner_values, rows.x);
+  } else {
+    expert.gate.add_weight_gradient(sink, gate_of(inner_values), rows.x);
+    expert.up.add_weight_gradient(sink, up_of(inner_values), rows.x);
+  }
+  result.x = inner_backward(expert, gate_up, inner_values);
+  adapter_backward(gate_up, inner_values, rows.x, result.x, sink);
   return result;
 }
 

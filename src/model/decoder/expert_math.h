@@ -1,6 +1,8 @@
-// expert_math: one expert's outputs for its tokens, and their gradients, added straight to the
-// sums. It saves nothing: backward recomputes gate and up but not the output, so an expert's
-// temporaries live only while it runs. Immutable; without autograd; compute thread only.
+// expert_math: the matrices of an expert (Expert), its outputs for its tokens and their gradients,
+// added straight to the sums (ExpertMath); then which experts a token takes (route), and the tokens
+// of each (dispatch). ExpertMath saves nothing: backward recomputes gate and up but not the output,
+// so an expert's temporaries live only while it runs. Immutable; without autograd; compute thread
+// only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "model/families/arch_spec.h"
+#include "model/units/linear.h"
 #include "model/units/unit.h"
 
 namespace longshore {
@@ -16,18 +19,10 @@ namespace longshore {
 // Tokens of one expert per piece; this bounds its temporaries for any routing.
 inline constexpr int64_t kExpertRows = 4096;
 
-// Indices of an expert's matrices in its unit's parameters; gate and up are fused or separate, or
-// there is no gate.
-struct ExpertPlaces {
-  int32_t gate = -1, up = -1, gate_up = -1, down = -1;
-  int32_t gate_up_bias = -1, down_bias = -1;
-  int64_t row = -1;  // row of this expert if the parameters hold many experts
-  // The adapters of gate and up and of down, and this expert's row in each; -1: none.
-  struct Adapter {
-    int32_t a = -1, b = -1;
-  };
-  Adapter gate_up_adapter = {}, down_adapter = {};
-  int64_t adapter_row = 0;
+// An expert's matrices; gate and up are fused or separate, or there is no gate. If they are
+// separate, `gate_up` has no matrix, but may have the adapter of both.
+struct Expert {
+  Linear gate = {}, up = {}, gate_up = {}, down = {};
 };
 
 // The rows of tokens that are routed to one expert.
@@ -41,55 +36,37 @@ class ExpertMath {
   ExpertMath(const ArchSpec& arch, int64_t width);
 
   // Returns the weighted outputs, fp32, of the shape of the rows.
-  at::Tensor outputs(UnitParameters parameters, const ExpertPlaces& places,
-                     const ExpertRows& rows) const;
+  at::Tensor outputs(const Expert& expert, const ExpertRows& rows) const;
   struct Gradients {
     at::Tensor x;        // of the shape of the rows
     at::Tensor weights;  // fp32 [n]
   };
   // `grad` is the gradient of the outputs.
-  Gradients gradients(UnitParameters parameters, const ExpertPlaces& places, const ExpertRows& rows,
-                      const at::Tensor& grad, GradientSink& sink) const;
+  Gradients gradients(const Expert& expert, const ExpertRows& rows, const at::Tensor& grad,
+                      GradientSink& sink) const;
 
  private:
-  at::Tensor part(UnitParameters parameters, int32_t index, int64_t row) const;
   // Returns gate and up, [n, 2 * width], in the family's order; without gates up, [n, width].
-  // `gate_up` is the matrix of both, undefined if the expert has two.
-  at::Tensor inner(UnitParameters parameters, const ExpertPlaces& places, const at::Tensor& x,
-                   const at::Tensor& gate_up) const;
+  // `gate_up` is the expert's, unpacked.
+  at::Tensor inner(const Expert& expert, const Linear& gate_up, const at::Tensor& x) const;
   at::Tensor gate_of(const at::Tensor& inner) const;  // undefined without gates
   at::Tensor up_of(const at::Tensor& inner) const;
   at::Tensor value_of(const at::Tensor& inner) const;
   // Overwrites `inner` with its gradient, given the gradient of its value.
   void value_backward(const at::Tensor& grad, const at::Tensor& inner) const;
-  void add_matrix(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
-                  const at::Tensor& in) const;
-
   // Returns the gradient of x that flows through the matrices of gate and up. `gate_up` is
   // inner()'s.
-  at::Tensor inner_backward(UnitParameters parameters, const ExpertPlaces& places,
-                            const at::Tensor& grad, const at::Tensor& gate_up) const;
-
-  // Adds scaling * (in A^T) B^T to `out` if there is an adapter.
-  void add_adapted(UnitParameters parameters, const ExpertPlaces::Adapter& adapter, int64_t row,
-                   double scaling, const at::Tensor& in, const at::Tensor& out) const;
-  // Adds the gradients of A and B, and what flows to `in` through them to `in_grad` if it is
-  // defined.
-  void adapter_backward(UnitParameters parameters, const ExpertPlaces::Adapter& adapter,
-                        int64_t row, double scaling, const at::Tensor& out_grad,
-                        const at::Tensor& in, const at::Tensor& in_grad, GradientSink& sink) const;
+  at::Tensor inner_backward(const Expert& expert, const Linear& gate_up,
+                            const at::Tensor& grad) const;
 
   int64_t width_;
   Activation activation_;
-  bool gated_, transposed_, interleaved_;
+  bool gated_, interleaved_;
   double clamp_, gate_gain_;
-  double gate_up_scaling_, down_scaling_;  // of adapters
 };
 
-// expert_routing: selects each token's experts and their weights, and computes the gradient.
-// Without autograd. The same input gives the same routing, so what backward recomputes from an
-// activation checkpoint equals forward's. Compute thread only.
-
+// The experts of each token and their weights. The same input gives the same routing, so what
+// backward recomputes from an activation checkpoint equals forward's.
 struct Routing {
   at::Tensor experts;  // int64 [T, top_k], the best first; of equal ones the lowest
   at::Tensor weights;  // fp32 [T, top_k]

@@ -24,9 +24,8 @@ void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained
 
 }  // namespace
 
-at::Tensor LogitRule::project(const at::Tensor& normed, const at::Tensor& table,
-                              const Lora& lora) const {
-  at::Tensor logits = adapted_product(normed, table, {}, lora, /*transposed=*/false);
+at::Tensor LogitRule::project(const at::Tensor& normed, const Linear& table) const {
+  at::Tensor logits = table.product(normed);
   return divides() ? logits.div_(divisor_) : logits;
 }
 
@@ -34,9 +33,8 @@ at::Tensor LogitRule::bend(const at::Tensor& logits) const {
   return logits.to(at::kFloat).div_(cap_).tanh_();
 }
 
-at::Tensor LogitRule::scores(const at::Tensor& normed, const at::Tensor& table,
-                             const Lora& lora) const {
-  const at::Tensor raw = project(normed, table, lora);
+at::Tensor LogitRule::scores(const at::Tensor& normed, const Linear& table) const {
+  const at::Tensor raw = project(normed, table);
   return caps() ? bend(raw).mul_(cap_) : raw.to(at::kFloat);
 }
 
@@ -64,7 +62,7 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
       rule_(arch),
       scores_(make_head_scores(arch)),
       vocabulary_(arch.vocabulary),
-      index_(head_parameters(arch, {}, tied), arch.adapter.scaling),
+      index_(head_parameters(arch, {}, tied), arch),
       drops_(arch.adapter.dropout > 0.0),
       head_index_(tied ? static_cast<int32_t>(head_parameters(arch, {}, tied).size())
                        : index_.weight_index(Module::kHead)) {}
@@ -87,16 +85,12 @@ UnitTraits HeadUnit::traits(const UnitUse& use) const {
           .gpu_bytes_of_position = vocabulary_ * of_logit};
 }
 
-at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
-  return parameters[static_cast<size_t>(head_index_)];
-}
-
-Lora HeadUnit::adapter(UnitParameters parameters, const MicroBatch& batch) const {
-  Lora lora = Lora::of(index_.linear(parameters, Module::kHead, batch));
-  if (lora.magnitude.defined()) {
-    lora.norms = lora.norms_of(head_weight(parameters), /*transposed=*/false);
-  }
-  return lora;
+Linear HeadUnit::head(UnitParameters parameters, const MicroBatch& batch) const {
+  Linear head = index_.linear(parameters, Module::kHead, batch);
+  head.weight = parameters.at(static_cast<size_t>(head_index_));
+  head.place(ParameterRole::kWeight).index = head_index_;
+  head.set_norms();
+  return head;
 }
 
 at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
@@ -106,32 +100,17 @@ at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const 
 
 // Turns the gradient by the product into those of head, adapter, norm and input.
 void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
-                               const at::Tensor& normed, at::Tensor grad_logits, const Lora& lora,
+                               const at::Tensor& normed, at::Tensor grad_logits, const Linear& head,
                                const at::Tensor& rows, Gradients& gradients) const {
   GradientSink& sink = *gradients.sink;
-  const at::Tensor weight = head_weight(parameters);
-  LoraGradients by_lora{.product = grad_logits, .inner = {}};
-  if (lora.a.defined()) {
-    const at::Tensor kept = lora.input(normed);
-    at::Tensor magnitude;
-    by_lora = LoraGradients::inside(grad_logits, kept, weight, lora, /*transposed=*/false,
-                                    lora.magnitude.defined() ? &magnitude : nullptr);
-    if (magnitude.defined()) gradients.magnitude_sum.add_(magnitude);
-    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraA), by_lora.inner, kept);
-    sink.add_product(index_.index(Module::kHead, ParameterRole::kLoraB), by_lora.product,
-                     lora.inner_of(kept).mul(lora.scaling));
-    by_lora.divide(grad_logits, lora);
-  }
+  auto own = LinearGradients::of(head, grad_logits, normed, sink, gradients.magnitude_sum);
   grad_logits.reset();
-  if (sink.wants(head_index_)) {
-    sink.add_product(head_index_, by_lora.product, normed);
-    if (by_lora.kept.defined()) sink.add_product(head_index_, by_lora.kept, lora.input(normed));
-  }
+  own.add_weight(head, normed, sink);
   const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
   if (!gradients.in.defined() && !norm_wanted) return;
-  const at::Tensor grad_normed = at::mm(by_lora.product, weight);
-  by_lora.add_to_input(grad_normed, weight, lora, /*transposed=*/false);
-  by_lora = {};
+  const at::Tensor grad_normed = head.input_gradient(own.product);
+  own.add_to_input(head, grad_normed);
+  own = {};
   const at::Tensor grad_x =
       fused::norm_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm),
                            norm_kind_, norm_eps_, gradients.weight_sum, gradients.bias_sum);
@@ -149,15 +128,15 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
   const int64_t count = trained.size(0);
   std::vector<at::Tensor> losses;
   if (count == 0) return losses;
-  const Lora whole = adapter(parameters, batch);
+  const Linear whole = head(parameters, batch);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t length = std::min(chunk, count - begin);
     const at::Tensor rows = trained.narrow(0, begin, length);
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    const Lora lora = whole.of_rows(rows);
-    at::Tensor logits = rule_.project(normed, head_weight(parameters), lora);
+    const Linear head = whole.of_rows(rows);
+    at::Tensor logits = rule_.project(normed, head);
     at::Tensor bent;  // saved for the cap's derivative
     if (rule_.caps()) {
       bent = rule_.bend(logits);
@@ -169,7 +148,7 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     if (!scored) losses.push_back(part.losses);
     if (!wanted) continue;
     chunk_gradients(parameters, x, normed,
-                    rule_.by_product(std::move(part.by_logits), std::move(bent), x), lora, rows,
+                    rule_.by_product(std::move(part.by_logits), std::move(bent), x), head, rows,
                     *gradients);
   }
   return losses;
@@ -228,7 +207,7 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::NoGradGuard no_grad;
   const at::Tensor rows = positions.to(in.at(0).device());
   const at::Tensor normed = norm(parameters, in.at(0).index_select(0, rows));
-  return rule_.scores(normed, head_weight(parameters), adapter(parameters, batch).of_rows(rows));
+  return rule_.scores(normed, head(parameters, batch).of_rows(rows));
 }
 
 }  // namespace longshore

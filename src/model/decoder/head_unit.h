@@ -1,6 +1,7 @@
-// HeadUnit: final norm, head and cross entropy. Forward and backward run together over chunks of
-// trained positions, so logits of all positions never exist. DecoderModel builds it; it is
-// immutable. Compute thread only.
+// HeadUnit: final norm, head and cross entropy; and LogitRule, how scores follow from products,
+// which the pieces of a head share. Forward and backward run together over chunks of trained
+// positions, so logits of all positions never exist. DecoderModel builds it; it is immutable.
+// Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +15,7 @@
 #include "model/decoder/decoder_units.h"
 #include "model/decoder/head_scores.h"
 #include "model/families/arch_spec.h"
-#include "model/units/adapted_product.h"
+#include "model/units/linear.h"
 #include "model/units/unit.h"
 
 namespace longshore {
@@ -26,13 +27,12 @@ class LogitRule {
   bool divides() const { return divisor_ != 1.0; }
   bool caps() const { return cap_ != 0.0; }
   double cap() const { return cap_; }
-  // Returns scores in the compute dtype, not yet capped. `table` is [rows, hidden].
-  at::Tensor project(const at::Tensor& normed, const at::Tensor& table,
-                     const Lora& lora = {}) const;
+  // Returns scores in the compute dtype, not yet capped. The table is [rows, hidden].
+  at::Tensor project(const at::Tensor& normed, const Linear& table) const;
   // Returns tanh(logits / cap) in fp32; overwrites the logits if they are fp32.
   at::Tensor bend(const at::Tensor& logits) const;
   // Returns capped scores in fp32.
-  at::Tensor scores(const at::Tensor& normed, const at::Tensor& table, const Lora& lora = {}) const;
+  at::Tensor scores(const at::Tensor& normed, const Linear& table) const;
   // Turns the gradient by the final scores into that by the product, in the dtype of `like`. `bent`
   // is the result of bend(), undefined without a cap.
   at::Tensor by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const;
@@ -54,12 +54,11 @@ class HeadUnit : public LossUnit {
 
  private:
   struct Gradients;
-  at::Tensor head_weight(UnitParameters parameters) const;
+  // Returns the head for all positions, owned or tied.
+  Linear head(UnitParameters parameters, const MicroBatch& batch) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
-  // Returns the adapter of the head for all positions; without tensors if it has none.
-  Lora adapter(UnitParameters parameters, const MicroBatch& batch) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
-                       at::Tensor grad_logits, const Lora& lora, const at::Tensor& rows,
+                       at::Tensor grad_logits, const Linear& head, const at::Tensor& rows,
                        Gradients& gradients) const;
   // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
   // the losses were computed before, nothing is returned. Adds the loss's own sums to `sums`.

@@ -65,11 +65,10 @@ class InputTableUnit : public Unit {
 class LayerInputsUnit : public Unit {
  public:
   explicit LayerInputsUnit(const ArchSpec& arch)
-      : index_(input_parameters(arch, {}), arch.adapter.scaling),
+      : index_(input_parameters(arch, {}), arch),
         norm_(arch.norm),
         eps_(arch.norm_eps),
         scale_(1.0 / std::sqrt(static_cast<double>(arch.hidden))),
-        transposed_(arch.transposed_weights),
         drops_(arch.adapter.dropout > 0.0) {}
   UnitTraits traits(const UnitUse& use) const override {
     const bool adapted = index_.index(Module::kInputProjection, ParameterRole::kLoraA) >= 0;
@@ -80,7 +79,7 @@ class LayerInputsUnit : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     const std::array projection{index_.linear(parameters, Module::kInputProjection, batch)};
-    const at::Tensor projected = linear_group(in.at(0), {}, projection, transposed_)[0] * scale_;
+    const at::Tensor projected = linear_group(in.at(0), {}, projection)[0] * scale_;
     const NormWeights norm = index_.norm(parameters, Module::kInputNorm, norm_, eps_);
     const at::Tensor part = normalise(projected, norm.weight, norm.bias, norm.kind, norm.eps);
     return {in.at(0), (part + in.at(kLayerInputs)) * (1.0 / std::numbers::sqrt2)};
@@ -91,7 +90,7 @@ class LayerInputsUnit : public Unit {
   NormKind norm_;
   double eps_;
   double scale_;  // of the projection
-  bool transposed_, drops_;
+  bool drops_;
 };
 
 }  // namespace

@@ -18,37 +18,6 @@ std::vector<ModuleParameter> parameters_of(const ArchSpec& arch, int64_t layer,
   return group_parameters(block_parameters(arch, {}, layer, BlockPart::kMlp), experts);
 }
 
-std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& parameters,
-                                    const ModuleIndex& index, const TableRows& experts) {
-  std::vector<ExpertPlaces> places(static_cast<size_t>(experts.count));
-  const auto adapter_of = [&index](Module module) {
-    return ExpertPlaces::Adapter{.a = index.index(module, ParameterRole::kLoraA),
-                                 .b = index.index(module, ParameterRole::kLoraB)};
-  };
-  for (int64_t i = 0; i < experts.count; ++i) {
-    ExpertPlaces& one = places[static_cast<size_t>(i)];
-    one.gate_up_adapter = adapter_of(Module::kExpertsGateUp);
-    one.down_adapter = adapter_of(Module::kExpertsDown);
-    one.adapter_row = i;
-    one.gate_up = index.weight_index(Module::kExpertsGateUp);
-    if (one.gate_up < 0) continue;
-    one.gate_up_bias = index.bias_index(Module::kExpertsGateUp);
-    one.down = index.weight_index(Module::kExpertsDown);
-    one.down_bias = index.bias_index(Module::kExpertsDown);
-    one.row = i;
-  }
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].expert < 0) continue;
-    ExpertPlaces& one = places.at(static_cast<size_t>(parameters[i].expert - experts.first));
-    const Module module = parameters[i].module;
-    const auto number = static_cast<int32_t>(i);
-    if (module == Module::kExpertGate) one.gate = number;
-    if (module == Module::kExpertUp) one.up = number;
-    if (module == Module::kExpertDown) one.down = number;
-  }
-  return places;
-}
-
 // Calls use(pairs, rows) for an expert's tokens, in pieces of bounded size; `rows` are tokens.
 template <typename Use>
 void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const Use& use) {
@@ -63,6 +32,19 @@ void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const 
 ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& pairs,
                    const at::Tensor& rows) {
   return {x.index_select(0, rows), weights.index_select(0, pairs).unsqueeze(1)};
+}
+
+// Gives the gradients of a router's or a switch's matrix and adapter, given that of the output, and
+// adds that of x to `sum`, fp32.
+void add_backward(const Linear& linear, const at::Tensor& grad, const at::Tensor& x,
+                  const at::Tensor& sum, GradientSink& sink) {
+  const at::ScalarType type = grad.scalar_type();
+  linear.add_weight_gradient(sink, grad, x.to(type));
+  sum.add_(linear.input_gradient(grad));
+  if (!linear.lora.a.defined()) return;
+  const at::Tensor in = x.to(type);
+  const auto own = LinearGradients::of(linear, grad, in, sink);
+  sum.add_(at::mm(own.inner, linear.lora.a.to(type)));
 }
 
 }  // namespace
@@ -89,12 +71,8 @@ ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& e
     : arch_(arch.of_layer(arch.layers.at(static_cast<size_t>(layer)))),
       layer_(layer),
       experts_(experts),
-      index_(parameters_of(arch, layer, experts), arch.adapter.scaling),
-      places_(places_of(parameters_of(arch, layer, experts), index_, experts)),
+      index_(parameters_of(arch, layer, experts), arch),
       math_(arch, arch.moe.width),
-      shared_places_{.gate = index_.weight_index(Module::kSharedGate),
-                     .up = index_.weight_index(Module::kSharedUp),
-                     .down = index_.weight_index(Module::kSharedDown)},
       shared_math_(arch, arch.moe.shared_width),
       root_(1.0 / std::sqrt(static_cast<double>(arch.hidden))) {
   const NormPlacement placed = arch.moe.beside ? NormPlacement::kBoth : NormPlacement::kBefore;
@@ -140,32 +118,23 @@ at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
 }
 
 at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed) const {
-  const at::Tensor x = normed.to(router_type(normed));
-  const at::Tensor bias = index_.bias(parameters, Module::kRouter);
-  return adapted_product(x, index_.weight(parameters, Module::kRouter).detach().to(x.scalar_type()),
-                         bias.defined() ? bias.detach() : bias,
-                         adapter(parameters, Module::kRouter, x.scalar_type()),
-                         /*transposed=*/false);
+  return index_.linear(parameters, Module::kRouter).product(normed.to(router_type(normed)));
 }
 
-Lora ExpertsUnit::adapter(UnitParameters parameters, Module module, at::ScalarType type) const {
-  Lora lora;
-  if (!arch_.adapter.adapts(layer_, module)) return lora;
-  lora.a = index_.tensor(parameters, module, ParameterRole::kLoraA).detach().to(type);
-  lora.b = index_.tensor(parameters, module, ParameterRole::kLoraB).detach().to(type);
-  lora.scaling = arch_.adapter.scaling;
-  return lora;
+Expert ExpertsUnit::expert(UnitParameters parameters, int64_t place) const {
+  Expert one{.gate_up = index_.linear(parameters, Module::kExpertsGateUp).of_matrix(place),
+             .down = index_.linear(parameters, Module::kExpertsDown).of_matrix(place)};
+  const int64_t number = experts_.first + place;
+  index_.set_own(one.gate, parameters, Module::kExpertGate, number);
+  index_.set_own(one.up, parameters, Module::kExpertUp, number);
+  index_.set_own(one.down, parameters, Module::kExpertDown, number);
+  return one;
 }
 
-void ExpertsUnit::adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
-                                   const at::Tensor& x, const at::Tensor& sum,
-                                   GradientSink& sink) const {
-  if (!lora.a.defined()) return;
-  const at::Tensor inner_grad = at::mm(grad, lora.b).mul_(lora.scaling);
-  sink.add_product(index_.index(module, ParameterRole::kLoraA), inner_grad, x);
-  sink.add_product(index_.index(module, ParameterRole::kLoraB), grad,
-                   lora.inner_of(x).mul(lora.scaling));
-  sum.add_(at::mm(inner_grad, lora.a));
+Expert ExpertsUnit::shared_expert(UnitParameters parameters) const {
+  return {.gate = index_.linear(parameters, Module::kSharedGate),
+          .up = index_.linear(parameters, Module::kSharedUp),
+          .down = index_.linear(parameters, Module::kSharedDown)};
 }
 
 ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in,
@@ -178,14 +147,14 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
       return state;
     }
     state.router_x =
-        normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
+        normalise(state.h, index_.weight(parameters, Module::kMlpNorm),
                   index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
-    state.x =
-        in_latent() ? product(parameters, Module::kExpertsIn, state.router_x) : state.router_x;
+    state.x = in_latent() ? index_.linear(parameters, Module::kExpertsIn).product(state.router_x)
+                          : state.router_x;
     at::Tensor correction =
         batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
     if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
-    if (correction.defined()) correction = correction.detach().to(at::kFloat);
+    if (correction.defined()) correction = correction.to(at::kFloat);
     state.routing = route(scores(parameters, state.router_x), arch_.moe, correction);
     return state;
   }
@@ -199,13 +168,13 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
 
 void ExpertsUnit::begin_beside(UnitParameters parameters, State& state) const {
   const auto normed = [&](Module module, NormKind kind) {
-    return normalise(state.h, index_.weight(parameters, module).detach(), {}, kind, arch_.norm_eps);
+    return normalise(state.h, index_.weight(parameters, module), {}, kind, arch_.norm_eps);
   };
   state.x = normed(Module::kExpertsNorm, arch_.norm);
   state.router_x = normed(Module::kRouterScale, NormKind::kRms).mul_(root_);
   state.routing = route(scores(parameters, state.router_x), arch_.moe);
   state.shares = state.routing.weights;
-  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale);
   state.routing.weights = state.shares * scales.to(at::kFloat).take(state.routing.experts);
 }
 
@@ -217,12 +186,10 @@ at::Tensor ExpertsUnit::joined(UnitParameters parameters, const Carry& in,
   };
   const std::array weights{index_.linear(parameters, Module::kGate, batch),
                            index_.linear(parameters, Module::kUp, batch)};
-  const std::vector<at::Tensor> inner =
-      linear_group(h, index_.norm(parameters, Module::kMlpNorm, arch_.norm, arch_.norm_eps),
-                   weights, arch_.transposed_weights);
-  const at::Tensor mlp =
-      activate_and_project(inner[0], inner[1], index_.linear(parameters, Module::kDown, batch),
-                           arch_.activation, arch_.transposed_weights);
+  const std::vector<at::Tensor> inner = linear_group(
+      h, index_.norm(parameters, Module::kMlpNorm, arch_.norm, arch_.norm_eps), weights);
+  const at::Tensor mlp = activate_and_project(
+      inner[0], inner[1], index_.linear(parameters, Module::kDown, batch), arch_.activation);
   const at::Tensor both = normed(Module::kMlpInnerNorm, mlp) +
                           normed(Module::kExpertsPostNorm, in.at(1).to(h.scalar_type()));
   const at::Tensor sum = normed(Module::kMlpPostNorm, both).add_(h);
@@ -252,18 +219,15 @@ void ExpertsUnit::scale_backward(UnitParameters parameters, const State& state, 
   if (sink.wants(place)) {
     const at::Tensor of_each = at::zeros({grad.size(0), arch_.moe.experts}, grad.options());
     of_each.scatter_(1, state.routing.experts, grad * state.shares);
-    // A matrix product has bits that do not depend on the number of threads.
-    sink.add(place, at::mm(at::ones({1, grad.size(0)}, grad.options()), of_each).view({-1}));
+    sink.add(place, row_sum(of_each));
   }
-  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale).detach();
+  const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale);
   grad.mul_(scales.to(at::kFloat).take(state.routing.experts));
 }
 
 at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
   if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
-  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
-  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
-  return adapted_product(x, matrix, {}, lora, /*transposed=*/false).sigmoid_().to(at::kFloat);
+  return index_.linear(parameters, Module::kSharedSwitch).product(x).sigmoid_().to(at::kFloat);
 }
 
 void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
@@ -272,7 +236,7 @@ void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
-    sum.narrow(0, begin, count).add_(shared_math_.outputs(parameters, shared_places_, rows));
+    sum.narrow(0, begin, count).add_(shared_math_.outputs(shared_expert(parameters), rows));
   }
 }
 
@@ -280,35 +244,18 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
                                   const at::Tensor& grad, const Sums& sums,
                                   GradientSink& sink) const {
   const at::Tensor weights = shared_weights(parameters, x);
-  const int32_t place = index_.weight_index(Module::kSharedSwitch);
-  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch);
-  const Lora lora = adapter(parameters, Module::kSharedSwitch, x.scalar_type());
+  const Linear chooser = index_.linear(parameters, Module::kSharedSwitch).unpacked();
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
-    const ExpertMath::Gradients grads = shared_math_.gradients(parameters, shared_places_, rows,
-                                                               grad.narrow(0, begin, count), sink);
+    const ExpertMath::Gradients grads =
+        shared_math_.gradients(shared_expert(parameters), rows, grad.narrow(0, begin, count), sink);
     const at::Tensor grad_x = sums.x.narrow(0, begin, count).add_(grads.x);
-    if (place < 0) continue;
+    if (!chooser.weight.defined()) continue;
     const at::Tensor grad_switch =
         at::sigmoid_backward(grads.weights.unsqueeze(1), rows.weights).to(x.scalar_type());
-    if (sink.wants(place)) sink.add_product(place, grad_switch, rows.x);
-    grad_x.add_(at::mm(grad_switch, matrix.detach()));
-    adapter_backward(lora, Module::kSharedSwitch, grad_switch, rows.x, grad_x, sink);
+    add_backward(chooser, grad_switch, rows.x, grad_x, sink);
   }
-}
-
-at::Tensor ExpertsUnit::product(UnitParameters parameters, Module module,
-                                const at::Tensor& x) const {
-  return at::mm(x, index_.weight(parameters, module).detach().t());
-}
-
-at::Tensor ExpertsUnit::product_backward(UnitParameters parameters, Module module,
-                                         const at::Tensor& x, const at::Tensor& grad,
-                                         GradientSink& sink) const {
-  const int32_t place = index_.weight_index(module);
-  if (sink.wants(place)) sink.add_product(place, grad, x);
-  return at::mm(grad, index_.weight(parameters, module).detach());
 }
 
 at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
@@ -322,7 +269,9 @@ at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& stat
     add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
     sum = sum.to(compute);
   }
-  return product_backward(parameters, Module::kExpertsOut, sum, grad, sink);
+  const Linear out = index_.linear(parameters, Module::kExpertsOut);
+  out.add_weight_gradient(sink, grad, sum);
+  return out.input_gradient(grad);
 }
 
 void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
@@ -330,11 +279,10 @@ void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, con
   const int64_t top_k = arch_.moe.top_k;
   const at::Tensor weights = state.routing.weights.view({-1});
   for (int64_t i = 0; i < experts_.count; ++i) {
-    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
     for_pieces_of(experts_.first + i, tokens, top_k,
                   [&](const at::Tensor& pairs, const at::Tensor& rows) {
                     const ExpertRows own = rows_of(state.x, weights, pairs, rows);
-                    add_to_rows(sum, rows, math_.outputs(parameters, places, own));
+                    add_to_rows(sum, rows, math_.outputs(expert(parameters, i), own));
                   });
   }
 }
@@ -347,41 +295,32 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
   const at::Tensor weights = state.routing.weights.view({-1});
   const at::Tensor grad_weights = sums.routing.view({-1});
   for (int64_t i = experts_.count; i-- > 0;) {
-    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
-    for_pieces_of(experts_.first + i, tokens, top_k,
-                  [&](const at::Tensor& pairs, const at::Tensor& rows) {
-                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
-                    const ExpertMath::Gradients grads =
-                        math_.gradients(parameters, places, own, grad.index_select(0, rows), sink);
-                    add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
-                    // A row of `routing` has top_k more elements behind those of the weights.
-                    copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
-                  });
+    for_pieces_of(
+        experts_.first + i, tokens, top_k, [&](const at::Tensor& pairs, const at::Tensor& rows) {
+          const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+          const ExpertMath::Gradients grads =
+              math_.gradients(expert(parameters, i), own, grad.index_select(0, rows), sink);
+          add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
+          // A row of `routing` has top_k more elements behind those of the weights.
+          copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
+        });
   }
 }
 
 void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
                                   const at::Tensor& balance, const Sums& sums,
                                   const at::Tensor& input, GradientSink& sink) const {
-  const int32_t weight = index_.weight_index(Module::kRouter);
-  const int32_t bias = index_.bias_index(Module::kRouter);
+  const Linear router = index_.linear(parameters, Module::kRouter);
   const at::Tensor wide =
       route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), balance, state.routing, arch_.moe);
-  const at::ScalarType type = router_type(state.router_x);
-  const at::Tensor grad = wide.to(type);
-  if (sink.wants(weight)) sink.add_product(weight, grad, state.router_x.to(type));
-  if (bias >= 0 && sink.wants(bias)) {
-    sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
-  }
-  input.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach().to(type)));
-  adapter_backward(adapter(parameters, Module::kRouter, type), Module::kRouter, grad,
-                   state.router_x.to(type), input, sink);
+  router.add_bias_gradient(sink, wide);
+  add_backward(router, wide.to(router_type(state.router_x)), state.router_x, input, sink);
 }
 
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, NormKind kind,
                                       const at::Tensor& h, const at::Tensor& grad,
                                       GradientSink& sink) const {
-  const at::Tensor weight = index_.weight(parameters, module).detach();
+  const at::Tensor weight = index_.weight(parameters, module);
   const int32_t weight_index = index_.weight_index(module);
   const int32_t bias_index = index_.bias_index(module);
   const auto sum_for = [&](int32_t index) {
@@ -421,7 +360,8 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
   }
   if (experts_.ends()) {
     const at::Tensor output = sum.to(h.scalar_type());
-    return {(in_latent() ? product(parameters, Module::kExpertsOut, output) : output).add_(h)};
+    if (!in_latent()) return {output.add_(h)};
+    return {index_.linear(parameters, Module::kExpertsOut).product(output).add_(h)};
   }
   const at::Tensor routing =
       experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
@@ -431,6 +371,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
 
 Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const Carry& grad_out, GradientSink& sink) const {
+  const at::NoGradGuard no_grad;  // has_own_backward
   const State state = begin(parameters, in, batch);
   const at::ScalarType compute = state.h.scalar_type();
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
@@ -455,9 +396,10 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
   experts_backward(parameters, state, grad, sums, sink);
   if (!experts_.begins()) return {grad.to(at::kFloat), sums.routing, grad_h, sums.x};
   if (in_latent()) {
-    sums.x =
-        product_backward(parameters, Module::kExpertsIn, state.router_x, sums.x.to(compute), sink)
-            .to(at::kFloat);
+    const Linear into = index_.linear(parameters, Module::kExpertsIn);
+    const at::Tensor by_product = sums.x.to(compute);
+    into.add_weight_gradient(sink, by_product, state.router_x);
+    sums.x = into.input_gradient(by_product).to(at::kFloat);
   }
   if (arch_.moe.shared_width > 0) {
     shared_backward(parameters, state.router_x, in_latent() ? grad_h : grad, sums, sink);

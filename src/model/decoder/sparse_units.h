@@ -1,5 +1,5 @@
-// sparse_units: a block whose MLP is a router with experts, whole or cut into groups. DecoderModel
-// builds them; they are immutable. Compute thread only.
+// sparse_units: a block whose MLP is a router with experts (SparseBlock), and those experts, all or
+// a group (ExpertsUnit). DecoderModel builds them; they are immutable. Compute thread only.
 //
 // [Note: experts run backward by themselves] An autograd graph would hold gate and up of every
 // choice, top_k times those of a dense MLP, or need a second forward pass to build it. Instead
@@ -26,7 +26,6 @@
 #include "model/decoder/decoder_units.h"
 #include "model/decoder/expert_math.h"
 #include "model/parameters/unit_cut.h"
-#include "model/units/adapted_product.h"
 
 namespace longshore {
 
@@ -66,18 +65,12 @@ class ExpertsUnit : public Unit {
   // Returns the dtype in which the router computes.
   at::ScalarType router_type(const at::Tensor& x) const;
   at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
-  // Returns the adapter of the router or the switch in this dtype; without tensors if it has none.
-  Lora adapter(UnitParameters parameters, Module module, at::ScalarType type) const;
-  // Adds the gradients of that adapter, given that of the output, and what flows through it to x to
-  // rows of `sum`.
-  void adapter_backward(const Lora& lora, Module module, const at::Tensor& grad,
-                        const at::Tensor& x, const at::Tensor& sum, GradientSink& sink) const;
   // Whether the experts work in another width than the model.
   bool in_latent() const { return arch_.moe.latent > 0; }
-  at::Tensor product(UnitParameters parameters, Module module, const at::Tensor& x) const;
-  // Returns the gradient of x, given that of product().
-  at::Tensor product_backward(UnitParameters parameters, Module module, const at::Tensor& x,
-                              const at::Tensor& grad, GradientSink& sink) const;
+  // Returns one of the unit's experts.
+  Expert expert(UnitParameters parameters, int64_t place) const;
+  // Returns the expert for all tokens.
+  Expert shared_expert(UnitParameters parameters) const;
   // Returns the gradient of the sum of the experts' outputs, given that of the matrix behind them,
   // whose gradient it adds. `in` is the carry of the last group.
   at::Tensor grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
@@ -101,10 +94,7 @@ class ExpertsUnit : public Unit {
   int64_t layer_;
   TableRows experts_;
   ModuleIndex index_;
-  std::vector<ExpertPlaces> places_;  // of the unit's experts
-  ExpertMath math_;
-  ExpertPlaces shared_places_;
-  ExpertMath shared_math_;
+  ExpertMath math_, shared_math_;
   double root_;  // factor of the router's input beside an MLP
 };
 

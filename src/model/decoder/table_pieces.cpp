@@ -94,7 +94,8 @@ class HeadRows {
         rule_(arch),
         scores_(make_head_scores(arch)),
         index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
-                             : std::vector<ModuleParameter>()),
+                             : std::vector<ModuleParameter>(),
+               arch),
         table_index_(rows.begins()
                          ? static_cast<int32_t>(head_parameters(arch, {}, /*tied=*/true).size())
                          : 0) {}
@@ -151,7 +152,8 @@ class HeadRows {
       const at::Tensor by_product =
           rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
       if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
-      add_to_rows(grad[kHidden], place.rows, wide_product(by_product, table(parameters)));
+      add_to_rows(grad[kHidden], place.rows,
+                  wide_product(by_product, table(parameters).weight.values()));
     });
     return grad;
   }
@@ -187,8 +189,8 @@ class HeadRows {
   }
 
  private:
-  at::Tensor table(UnitParameters parameters) const {
-    return parameters[static_cast<size_t>(table_index_)];
+  Linear table(UnitParameters parameters) const {
+    return {.weight = parameters.at(static_cast<size_t>(table_index_))};
   }
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const {
     return normalise(x, index_.weight(parameters, Module::kFinalNorm),

@@ -4,7 +4,7 @@
 #include "model/mixers/delta_scan.h"
 #include "model/ops/document_chunks.h"
 #include "model/ops/graph_operation.h"
-#include "model/units/adapted_product.h"
+#include "model/units/linear.h"
 
 namespace longshore {
 namespace {

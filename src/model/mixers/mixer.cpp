@@ -5,9 +5,9 @@ namespace longshore {
 std::vector<at::Tensor> Mixer::products(UnitParameters parameters, const at::Tensor& x,
                                         const NormWeights& norm, const std::vector<Module>& modules,
                                         const MicroBatch& batch, Values values) const {
-  std::vector<LinearWeights> weights;
-  for (const Module module : modules) weights.push_back(index_.linear(parameters, module, batch));
-  return linear_group(x, norm, weights, arch_.transposed_weights, values);
+  std::vector<Linear> linears;
+  for (const Module module : modules) linears.push_back(index_.linear(parameters, module, batch));
+  return linear_group(x, norm, linears, values);
 }
 
 AttentionPlace attention_place(const UnitResults& results) {

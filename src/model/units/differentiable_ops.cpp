@@ -4,7 +4,6 @@
 #include "model/attention/document_attention.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/graph_operation.h"
-#include "model/units/adapted_product.h"
 
 namespace longshore {
 namespace {
@@ -47,106 +46,106 @@ at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions&
   return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
 }
 
-int64_t output_width(const StoredMatrix& weight, bool transposed) {
-  return weight.size(transposed ? 1 : 0);
-}
+// NodeSink: the gradients of a node's inputs as those of parameters. Lives for one backward.
+class NodeSink final : public GradientSink {
+ public:
+  explicit NodeSink(InputGradients* gradients) : gradients_(gradients) {}
 
-// A product's tensors are this many inputs of its node: the matrix, the bias, and the adapter's A,
-// B and magnitude.
-constexpr size_t kLinearInputs = 5, kBiasInput = 1, kLoraInput = 2;
+  bool wants(int32_t input) const override {
+    return gradients_->wanted(static_cast<size_t>(input));
+  }
+  void add(int32_t input, const at::Tensor& grad) override {
+    (*gradients_)[static_cast<size_t>(input)] = grad;
+  }
+  void add_product(int32_t input, const at::Tensor& left, const at::Tensor& right) override {
+    gradients_->add_product(static_cast<size_t>(input), left, right);
+  }
+  void add_rows(int32_t, const at::Tensor&, const at::Tensor&) override {
+    LONGSHORE_CHECK(false) << "a node has no table";
+  }
+  void add_product_at(int32_t, int64_t, const at::Tensor&, const at::Tensor&) override {
+    LONGSHORE_CHECK(false) << "a node has no stacked matrices";
+  }
 
-void add_inputs(std::vector<at::Tensor>& inputs, const LinearWeights& one) {
+ private:
+  InputGradients* gradients_;
+};
+
+// Makes the parameters of a Linear the next inputs of a node, in the order of their roles.
+void add_inputs(std::vector<at::Tensor>& inputs, Linear& one) {
+  auto input = static_cast<int32_t>(inputs.size());
+  for (ParameterPlace& place : one.places) place = {.index = input++};
   inputs.insert(inputs.end(),
-                {one.weight.stored, one.bias, one.lora_a, one.lora_b, one.lora_magnitude});
+                {one.weight.stored, one.bias, one.lora.a, one.lora.b, one.lora.magnitude});
 }
 
-// Adds what LinearWeights saves. Backward does not read the bias.
-void add_saved(std::vector<at::Tensor*>& saved, LinearWeights& one) {
-  saved.insert(saved.end(), {&one.weight.stored, &one.lora_a, &one.lora_b, &one.lora_magnitude});
+// Adds what a Linear saves. Backward does not read the bias.
+void add_saved(std::vector<at::Tensor*>& saved, Linear& one) {
+  saved.insert(saved.end(), {&one.weight.stored, &one.lora.a, &one.lora.b, &one.lora.magnitude});
 }
 
 // The inputs are x, the norm's weight and bias, and those of each product.
 struct LinearGroup {
-  static constexpr size_t kFirst = 3;  // the first product's place
-
   at::Tensor x;
   NormWeights norm;
-  std::vector<LinearWeights> weights;
-  bool transposed;
-  std::vector<at::Tensor> lora_norms = {};  // DoRA's for each product; undefined without DoRA
+  std::vector<Linear> linears;
 
-  std::vector<at::Tensor> inputs() const {
+  std::vector<at::Tensor> inputs() {
     std::vector<at::Tensor> all{x, norm.weight, norm.bias};
-    for (const LinearWeights& one : weights) add_inputs(all, one);
+    for (Linear& one : linears) add_inputs(all, one);
     return all;
   }
 
   std::vector<at::Tensor*> saved() {
     std::vector<at::Tensor*> all{&x, &norm.weight, &norm.bias};
-    for (LinearWeights& one : weights) add_saved(all, one);
+    for (Linear& one : linears) add_saved(all, one);
     return all;
   }
 
   // Backward computes this again with the same code: the bits are equal and no graph keeps it.
   at::Tensor input() const { return norm.weight.defined() ? normed(x, norm) : x; }
 
-  std::vector<Lora> loras() const {
-    std::vector<Lora> all;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      all.push_back(Lora::of(weights[i]));
-      if (i < lora_norms.size()) all.back().norms = lora_norms[i];
-    }
-    return all;
-  }
-
   std::vector<at::Tensor> forward(Values values) {
     const bool unread = values == Values::kUnread;
     const at::Tensor in = unread ? x : input();
     std::vector<at::Tensor> out;
-    std::vector<Lora> adapters = loras();
-    if (!unread) join_inner(in, adapters);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const LinearWeights& one = weights[i];
-      Lora& lora = adapters[i];
-      const at::Tensor weight = one.weight.values_if(!unread || lora.magnitude.defined());
-      if (lora.magnitude.defined()) lora.norms = lora.norms_of(weight, transposed);
-      lora_norms.push_back(lora.norms);
-      out.push_back(
-          unread ? unread_values(x.size(0), output_width(one.weight, transposed), x.options())
-                 : adapted_product(in, weight, one.bias, lora, transposed));
+    std::vector<Linear> joined = linears;
+    if (!unread) join_inner(in, joined);
+    for (size_t i = 0; i < linears.size(); ++i) {
+      Linear one = joined[i].unpacked(!unread || joined[i].lora.magnitude.defined());
+      one.set_norms();
+      linears[i].lora.norms = one.lora.norms;
+      out.push_back(unread ? unread_values(x.size(0), linears[i].outputs(), x.options())
+                           : one.product(in));
     }
     return out;
   }
 
-  void backward(const Gradients& grads, InputGradients& gradients) const {
+  void backward(const Gradients& grads, InputGradients& gradients) {
+    NodeSink sink(&gradients);
     at::Tensor in = input();
-    std::vector<Lora> adapters = loras();
-    const bool joined = join_inner(in, adapters);
+    const bool joined = join_inner(in, linears);
     // The norm's parameters need the gradient of its output even where x needs none.
     const bool through = gradients.wanted(0) || gradients.wanted(1) || gradients.wanted(2);
     at::Tensor sum;                    // the gradient of `in`
     std::vector<at::Tensor> inner, a;  // of joined adapters: what flows to x through A
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const Lora& lora = adapters[i];
-      const at::Tensor weight = weights[i].weight.values_if(through || lora.magnitude.defined());
-      const size_t place = kFirst + i * kLinearInputs;
-      const LoraGradients own =
-          lora_gradients(gradients, place + kLoraInput, grads[i], in, weight, lora, transposed);
+    for (size_t i = 0; i < linears.size(); ++i) {
+      const Linear one = linears[i].unpacked(through || linears[i].lora.magnitude.defined());
+      const auto own = LinearGradients::of(one, grads[i], in, sink);
       if (through) {
-        const at::Tensor matrix = transposed ? weight.t() : weight;
-        sum = i == 0 ? at::mm(own.product, matrix) : sum.addmm_(own.product, matrix);
-        if (!joined) own.add_to_input(sum, weight, lora, transposed);
+        if (i == 0) {
+          sum = one.input_gradient(own.product);
+        } else {
+          sum.addmm_(own.product, one.matrix_for(sum).t());
+        }
+        if (!joined) own.add_to_input(one, sum);
       }
-      if (joined && lora.a.defined()) {
+      if (joined && one.lora.a.defined()) {
         inner.push_back(own.inner);
-        a.push_back(lora.a);
+        a.push_back(one.lora.a);
       }
-      if (gradients.wanted(place)) {
-        own.add_weight_gradient(gradients, place, in, lora, transposed);
-      }
-      if (gradients.wanted(place + kBiasInput)) {
-        gradients[place + kBiasInput] = row_sum(grads[i]);
-      }
+      own.add_weight(one, in, sink);
+      one.add_bias_gradient(sink, grads[i]);
     }
     in.reset();
     if (!through) return;
@@ -249,15 +248,11 @@ namespace {
 
 // The inputs are gate, up and those of the product.
 struct ActivateAndProject {
-  static constexpr size_t kFirst = 2;  // the product's place
-
   at::Tensor gate, up;
-  LinearWeights down;
+  Linear down;
   Activation activation;
-  bool transposed;
-  at::Tensor lora_norms = {};  // DoRA's
 
-  std::vector<at::Tensor> inputs() const {
+  std::vector<at::Tensor> inputs() {
     std::vector<at::Tensor> all{gate, up};
     add_inputs(all, down);
     return all;
@@ -270,35 +265,26 @@ struct ActivateAndProject {
   }
 
   at::Tensor forward(Values values) {
-    Lora lora = Lora::of(down);
     const bool unread = values == Values::kUnread;
-    const at::Tensor weight = down.weight.values_if(!unread || lora.magnitude.defined());
-    if (lora.magnitude.defined()) lora_norms = lora.norms = lora.norms_of(weight, transposed);
-    if (unread) {
-      return unread_values(up.size(0), output_width(down.weight, transposed), up.options());
-    }
-    return adapted_product(activated(gate, up, activation), weight, down.bias, lora, transposed);
+    Linear own = down.unpacked(!unread || down.lora.magnitude.defined());
+    own.set_norms();
+    down.lora.norms = own.lora.norms;
+    if (unread) return unread_values(up.size(0), down.outputs(), up.options());
+    return own.product(activated(gate, up, activation));
   }
 
   void backward(const Gradients& grads, InputGradients& gradients) {
     if (gate.defined()) gate = gate.detach();
     up = up.detach();
-    Lora lora = Lora::of(down);
-    lora.norms = lora_norms;
-    const at::Tensor weight =
-        down.weight.values_if(gradients.wanted(1) || lora.magnitude.defined());
+    NodeSink sink(&gradients);
+    const Linear one = down.unpacked(gradients.wanted(1) || down.lora.magnitude.defined());
     at::Tensor value = activated(gate, up, activation);
-    if (gradients.wanted(kFirst + kBiasInput)) {
-      gradients[kFirst + kBiasInput] = row_sum(grads[0]);
-    }
-    const LoraGradients own =
-        lora_gradients(gradients, kFirst + kLoraInput, grads[0], value, weight, lora, transposed);
-    if (gradients.wanted(kFirst)) {
-      own.add_weight_gradient(gradients, kFirst, value, lora, transposed);
-    }
+    one.add_bias_gradient(sink, grads[0]);
+    const auto own = LinearGradients::of(one, grads[0], value, sink);
+    own.add_weight(one, value, sink);
     if (!gradients.wanted(1)) return;
-    at::mm_out(value, own.product, transposed ? weight.t() : weight);
-    own.add_to_input(value, weight, lora, transposed);
+    at::mm_out(value, own.product, one.matrix_for(value).t());
+    own.add_to_input(one, value);
     activated_backward(value, gate, up, activation);
     gradients[0] = gate;
     gradients[1] = up;
@@ -330,9 +316,8 @@ at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Te
 }
 
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
-                                     std::span<const LinearWeights> weights, bool transposed,
-                                     Values values) {
-  LinearGroup group{x, norm, {weights.begin(), weights.end()}, transposed};
+                                     std::span<const Linear> linears, Values values) {
+  LinearGroup group{x, norm, {linears.begin(), linears.end()}};
   const std::vector<at::Tensor> inputs = group.inputs();
   return run_operation(std::move(group), inputs, values);
 }
@@ -343,10 +328,9 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return run_operation(Attention{q, k, v, sinks, shape, document_starts}, {q, k, v, sinks}, place);
 }
 
-at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
-                                const LinearWeights& down, Activation activation, bool transposed,
-                                Values values) {
-  ActivateAndProject operation{gate, up, down, activation, transposed};
+at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
+                                Activation activation, Values values) {
+  ActivateAndProject operation{gate, up, down, activation};
   const std::vector<at::Tensor> inputs = operation.inputs();
   return run_operation(std::move(operation), inputs, values);
 }

@@ -15,8 +15,7 @@
 
 #include "model/attention/document_attention.h"
 #include "model/families/arch_spec.h"
-#include "model/units/input_dropout.h"
-#include "model/units/stored_parameters.h"
+#include "model/units/linear.h"
 
 namespace longshore {
 
@@ -34,23 +33,6 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
     body(begin, std::min(most, rows - begin));
   }
 }
-
-// A matrix in the file's shape, and its bias (undefined if none). A packed matrix is unpacked just
-// before each of its products, in forward and in backward, and freed after it. With an adapter
-// (AdapterSpec) the operations below add lora_scaling * (x A^T) B^T to the product. With a
-// magnitude (DoRA) they multiply this sum, before the bias, by magnitude / norm of W + lora_scaling
-// * B A for each output; the norms are constants in backward. With dropout A reads the x that is
-// kept, and with a magnitude too the output is, as PEFT computes it, W x plus the bias plus what
-// the adapter changes at the x that is kept.
-struct LinearWeights {
-  StoredMatrix weight = {};
-  at::Tensor bias = {};
-  at::Tensor lora_a = {};          // [rank, in], or undefined
-  at::Tensor lora_b = {};          // [out, rank]
-  at::Tensor lora_magnitude = {};  // [out], or undefined
-  double lora_scaling = 1.0;
-  InputDropout lora_dropout = {};
-};
 
 // Normalises the last dimension. `bias` may be defined for kLayer only. Of activations it saves x.
 at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -70,10 +52,11 @@ struct NormWeights {
 // not read their results, so gradients have the same bits.
 enum class Values { kComputed, kUnread };
 
-// Returns norm(x) [T, in] times each matrix, plus its bias. If `transposed`, matrices are [in,
-// out], else [out, in]. Of activations it saves x alone; backward recomputes the norm.
+// Returns the products of norm(x) [T, in]. Of activations it saves x alone; backward recomputes the
+// norm. A packed matrix is unpacked just before its products, in forward and in backward, and freed
+// after them.
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
-                                     std::span<const LinearWeights> weights, bool transposed,
+                                     std::span<const Linear> linears,
                                      Values values = Values::kComputed);
 
 // Causal attention within each document. q is [T, heads * head_dim]; k and v are [T, kv_heads *
@@ -86,9 +69,8 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 // Returns (activation(gate) * up) times `down`, or activation(up) times `down` if gate is
 // undefined. Saves gate and up, which backward overwrites.
-at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
-                                const LinearWeights& down, Activation activation, bool transposed,
-                                Values values = Values::kComputed);
+at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
+                                Activation activation, Values values = Values::kComputed);
 
 // Returns the graph of factor * (x + scale * branch), x and branch [T, width], without values
 // (Values::kUnread). `factor` [1] has no gradient; undefined means 1.

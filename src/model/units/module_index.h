@@ -6,21 +6,22 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "model/families/arch_spec.h"
 #include "model/parameters/model_spec.h"
 #include "model/units/differentiable_ops.h"
+#include "model/units/linear.h"
 #include "model/units/unit.h"
 
 namespace longshore {
 
 // Maps each module to the indices of its parameters in a unit's parameters; -1 for what it lacks.
-// It leaves out parameters of single experts.
 class ModuleIndex {
  public:
-  // `lora_scaling` is AdapterSpec::scaling.
-  explicit ModuleIndex(const std::vector<ModuleParameter>& parameters, double lora_scaling = 1.0);
+  ModuleIndex(const std::vector<ModuleParameter>& parameters, const ArchSpec& arch);
   // Undefined if the unit has none; new memory if it is packed.
   at::Tensor weight(UnitParameters parameters, Module module) const {
     return tensor(parameters, module, ParameterRole::kWeight);
@@ -28,8 +29,10 @@ class ModuleIndex {
   at::Tensor bias(UnitParameters parameters, Module module) const {
     return tensor(parameters, module, ParameterRole::kBias);
   }
-  // `batch` has the keys of the adapter's dropout.
-  LinearWeights linear(UnitParameters parameters, Module module, const MicroBatch& batch) const;
+  // Returns a module's matrix, bias and adapter. `batch` has the keys of the adapter's dropout.
+  Linear linear(UnitParameters parameters, Module module, const MicroBatch& batch = {}) const;
+  // Sets the matrix of a single expert if it is a parameter of its own.
+  void set_own(Linear& linear, UnitParameters parameters, Module module, int64_t expert) const;
   NormWeights norm(UnitParameters parameters, Module module, NormKind kind, double eps) const {
     return {weight(parameters, module), bias(parameters, module), kind, eps};
   }
@@ -37,14 +40,14 @@ class ModuleIndex {
   int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
 
   int32_t index(Module module, ParameterRole role) const {
-    return indices_[static_cast<size_t>(role)][static_cast<size_t>(module)];
+    return modules_[static_cast<size_t>(module)].place(role).index;
   }
-  at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
 
  private:
-  std::array<std::array<int32_t, kModuleCount>, kRoleCount> indices_;
-  std::array<InputDropout, kModuleCount> dropouts_;  // without keys
-  double lora_scaling_;
+  at::Tensor tensor(UnitParameters parameters, Module module, ParameterRole role) const;
+
+  std::array<Linear, kModuleCount> modules_;                  // without tensors
+  std::map<std::pair<Module, int64_t>, int32_t> of_experts_;  // parameters of single experts
 };
 
 }  // namespace longshore

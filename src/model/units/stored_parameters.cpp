@@ -6,29 +6,25 @@
 #include "model/ops/fused_ops.h"
 
 namespace longshore {
-namespace {
-
-at::Tensor unpacked(const PackedForm& form, const at::Tensor& packed, at::IntArrayRef shape) {
-  const at::NoGradGuard no_grad;
-  at::Tensor values = at::empty(shape, packed.options().dtype(form.type));
-  fused::unpack(form.format, packed, values);
-  return values;
-}
-
-}  // namespace
 
 int64_t StoredMatrix::size(int64_t dimension) const {
-  return packed ? packed->shape.at(static_cast<size_t>(dimension)) : stored.size(dimension);
+  if (!packed) return stored.size(dimension);
+  return packed->shape.at(static_cast<size_t>(of_stack ? dimension + 1 : dimension));
 }
 
 at::Tensor StoredMatrix::values() const {
-  return packed ? unpacked(*packed, stored, packed->shape) : stored;
+  if (!packed) return stored;
+  const at::NoGradGuard no_grad;
+  const auto shape = at::IntArrayRef(packed->shape).slice(of_stack ? 1 : 0);
+  at::Tensor values = at::empty(shape, stored.options().dtype(packed->type));
+  fused::unpack(packed->format, stored, values);
+  return values;
 }
 
-at::Tensor StoredMatrix::values_of(int64_t matrix) const {
-  if (!packed) return stored.select(0, matrix);
-  LONGSHORE_CHECK(packed->shape.size() == 3) << "matrix " << matrix << " of one matrix";
-  return unpacked(*packed, stored.select(0, matrix), at::IntArrayRef(packed->shape).slice(1));
+StoredMatrix StoredMatrix::of_matrix(int64_t matrix) const {
+  if (!defined()) return {};
+  LONGSHORE_CHECK(!packed || packed->shape.size() == 3) << "matrix " << matrix << " of one matrix";
+  return {.stored = stored.select(0, matrix), .packed = packed, .of_stack = true};
 }
 
 UnitParameters UnitParameters::first(size_t count) const {

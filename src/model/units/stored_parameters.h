@@ -28,16 +28,15 @@ using SharedForm = std::shared_ptr<const PackedForm>;
 struct StoredMatrix {
   at::Tensor stored = {};  // the values, or packed bytes, a row of them for each stacked matrix
   SharedForm packed = {};  // null: these are the values
+  bool of_stack = false;   // one of the matrices that `packed` says
 
   bool defined() const { return stored.defined(); }
   // Returns a dimension of the values.
   int64_t size(int64_t dimension) const;
   // Returns the values: `stored` itself, or new memory of their size without a gradient.
   at::Tensor values() const;
-  // Returns the values if `read`, else an undefined tensor.
-  at::Tensor values_if(bool read) const { return read ? values() : at::Tensor(); }
-  // Returns the values of one of stacked matrices, [rows, columns].
-  at::Tensor values_of(int64_t matrix) const;
+  // Returns one of stacked matrices, whose values are [rows, columns].
+  StoredMatrix of_matrix(int64_t matrix) const;
 };
 
 class UnitParameters {
