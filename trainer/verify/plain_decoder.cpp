@@ -300,18 +300,7 @@ at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {
 at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Tensor& x) const {
   const MoeSpec& moe = arch_.moe;
   const auto linear = [&](Module module, Module of_all, const at::Tensor& in) {
-    const at::Tensor weight = layer.get(module, of_all, ParameterRole::kWeight, number);
-    const at::Tensor bias = layer.get(module, of_all, ParameterRole::kBias, number);
-    at::Tensor y = at::matmul(in, moe.transposed ? weight : weight.transpose(0, 1));
-    const at::Tensor a = layer.get(of_all, ParameterRole::kLoraA);
-    if (a.defined()) {
-      const at::Tensor inner = at::matmul(in, a.select(0, number).transpose(0, 1));
-      at::Tensor b = layer.get(of_all, ParameterRole::kLoraB).select(0, number);
-      if (b.size(0) > y.size(1))
-        b = b.narrow(0, module == Module::kExpertUp ? moe.width : 0, moe.width);
-      y = y + arch_.adapter.scaling_of(of_all) * at::matmul(inner, b.transpose(0, 1));
-    }
-    return bias.defined() ? y + bias : y;
+    return plain_product(layer.matrix(module, of_all, number), in);
   };
   if (!arch_.gated) {
     const at::Tensor up = linear(Module::kExpertUp, Module::kExpertsGateUp, x);

@@ -53,25 +53,47 @@ PlainDecoder::Layer::Layer(const PlainDecoder& decoder, int64_t number, const We
   }
 }
 
-at::Tensor PlainDecoder::Layer::linear(Module module, const at::Tensor& x) const {
-  const at::Tensor weight = get(module), bias = get(module, ParameterRole::kBias);
-  at::Tensor y = at::matmul(x, decoder_.arch_.transposed_weights ? weight : weight.transpose(0, 1));
-  const at::Tensor a = get(module, ParameterRole::kLoraA);
+at::Tensor plain_product(const Linear& linear, const at::Tensor& x) {
+  const at::Tensor &weight = linear.weight.stored, &a = linear.lora.a, &b = linear.lora.b;
+  at::Tensor y = at::matmul(x, linear.transposed ? weight : weight.transpose(0, 1));
   if (a.defined()) {
-    const at::Tensor b = get(module, ParameterRole::kLoraB);
-    const double scaling = decoder_.arch_.adapter.scaling_of(module);
+    const double scaling = linear.lora.scaling;
     y = y + scaling * at::matmul(at::matmul(x, a.transpose(0, 1)), b.transpose(0, 1));
-    const at::Tensor magnitude = get(module, ParameterRole::kLoraMagnitude);
-    if (magnitude.defined()) {
-      const at::Tensor product = at::matmul(b, a);
+    if (linear.lora.magnitude.defined()) {
       const at::Tensor sum =
-          (decoder_.arch_.transposed_weights ? weight.transpose(0, 1) : weight) + scaling * product;
+          (linear.transposed ? weight.transpose(0, 1) : weight) + scaling * at::matmul(b, a);
       // An output of zero weights has the magnitude 0 and stays zero.
       const double least = std::numeric_limits<float>::min();
-      y = y * (magnitude / sum.square().sum(1).sqrt().clamp_min(least));
+      y = y * (linear.lora.magnitude / sum.square().sum(1).sqrt().clamp_min(least));
     }
   }
-  return bias.defined() ? y + bias : y;
+  return linear.bias.defined() ? y + linear.bias : y;
+}
+
+Linear PlainDecoder::Layer::matrix(Module module) const {
+  return {.weight = {.stored = get(module)},
+          .bias = get(module, ParameterRole::kBias),
+          .lora = {.a = get(module, ParameterRole::kLoraA),
+                   .b = get(module, ParameterRole::kLoraB),
+                   .magnitude = get(module, ParameterRole::kLoraMagnitude),
+                   .scaling = decoder_.arch_.adapter.scaling_of(module)},
+          .transposed = decoder_.arch_.transposed_weights};
+}
+
+Linear PlainDecoder::Layer::matrix(Module module, Module of_all, int64_t expert) const {
+  Linear one{.weight = {.stored = get(module, of_all, ParameterRole::kWeight, expert)},
+             .bias = get(module, of_all, ParameterRole::kBias, expert),
+             .lora = {.scaling = decoder_.arch_.adapter.scaling_of(of_all)},
+             .transposed = decoder_.arch_.moe.transposed};
+  const at::Tensor a = get(of_all, ParameterRole::kLoraA);
+  if (!a.defined()) return one;
+  one.lora.a = a.select(0, expert);
+  one.lora.b = get(of_all, ParameterRole::kLoraB).select(0, expert);
+  const int64_t outputs = one.outputs();
+  if (one.lora.b.size(0) > outputs) {  // the adapter has gate and up as one matrix, not the files
+    one.lora.b = one.lora.b.narrow(0, module == Module::kExpertUp ? outputs : 0, outputs);
+  }
+  return one;
 }
 
 at::Tensor PlainDecoder::Layer::norm(Module module, const at::Tensor& x) const {

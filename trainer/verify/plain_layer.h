@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "model/units/linear.h"
 #include "trainer/verify/plain_decoder.h"
 
 namespace longshore {
@@ -18,6 +19,8 @@ at::Tensor plain_scaled(const at::Tensor& x, double eps);
 // Returns the norm of x; `bias` may be undefined.
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                       NormKind kind, double eps);
+// Returns the product with a matrix, with its adapter and bias if it has them. Nothing is dropped.
+at::Tensor plain_product(const Linear& linear, const at::Tensor& x);
 at::Tensor plain_activation(const at::Tensor& x, Activation activation);
 // Returns a mask [T, T] that is true if the row's query must not attend to the column's key.
 at::Tensor hidden_keys(int64_t positions, int64_t window);
@@ -45,8 +48,14 @@ class PlainDecoder::Layer {
     return values.defined() ? values.select(0, expert).to(at::kDouble) : values;
   }
 
-  // Returns the product with the matrix, with its adapter and bias if it has them.
-  at::Tensor linear(Module module, const at::Tensor& x) const;
+  // Returns a matrix with its adapter and bias in fp64; one of an expert's if `of_all` names the
+  // module of all of them.
+  Linear matrix(Module module) const;
+  Linear matrix(Module module, Module of_all, int64_t expert) const;
+  // Returns the product with the matrix.
+  at::Tensor linear(Module module, const at::Tensor& x) const {
+    return plain_product(matrix(module), x);
+  }
 
   // Returns x unchanged if the layer has no such norm.
   at::Tensor norm(Module module, const at::Tensor& x) const;
