@@ -1,6 +1,7 @@
 // Unit: a stateless function (parameters, carry) -> carry that the engine runs for one micro-batch
-// at a time. It owns no parameters: the call gets views of a leased slot. Implementations are
-// immutable after construction; only the compute thread calls them.
+// at a time; LossUnit, the last one; Model, all of them; and what they take and give: MicroBatch,
+// Carry, GradientSink, UnitTraits. A unit owns no parameters: the call gets views of a leased slot.
+// Implementations are immutable after construction; only the compute thread calls them.
 //
 // T is the number of positions of the micro-batch: documents are concatenated, without padding or
 // batch dimension. Attention never crosses a document's border.
