@@ -127,8 +127,8 @@ class Rules {
     if (!usable({"train.loss", "preference.label_smoothing", "preference.reference"})) return;
     const LossKind loss = config_.train.loss;
     const PreferenceSection& preference = config_.preference;
-    report_if(!preference.is_start() && !has_reference(loss), "preference.reference", "train.loss",
-              "has no effect on",
+    report_if(!preference.is_start() && !traits_of(loss).reference, "preference.reference",
+              "train.loss", "has no effect on",
               ", which compares with no model: set preference.reference = \"start\"");
     report_if(preference.is_adapter_off() && !config_.adapter.on(), "preference.reference",
               "adapter.kind", "needs adapters, but", ": set preference.reference = \"start\"");

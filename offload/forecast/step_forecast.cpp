@@ -213,7 +213,7 @@ class OperationTimes {
     const bool backward = op.kind == OpKind::kBackward;
     const bool repeats = backward && (last || !kept);
     const bool attends = repeats && !keeps_results(op.unit);
-    const double more = backward && last && inputs_.preference ? 1.0 : 0.0;  // forwards
+    const double more = backward && last && plan_.step.loss.scores_first ? 1.0 : 0.0;  // forwards
     if (!unit.measured.empty()) {
       const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
       if (!backward) return positions_ * seconds.forward;
@@ -403,7 +403,7 @@ RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const R
   if (length.evaluates) {
     forecast.evaluations = times_in(length.steps, length.evaluation_steps);
     if (length.evaluation_sequences > 0) {
-      forecast.evaluation = step.forward_seconds * (plan.step.forward_first ? 2.0 : 1.0) *
+      forecast.evaluation = step.forward_seconds * (plan.step.loss.forward_first ? 2.0 : 1.0) *
                             static_cast<double>(length.evaluation_sequences) /
                             static_cast<double>(length.sequences_per_step);
     }

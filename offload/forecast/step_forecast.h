@@ -64,7 +64,6 @@ inline constexpr LaneFactors kNoCorrection = {1, 1, 1, 1, 1, 1, 1, 1};
 struct ForecastInputs {
   std::vector<UnitFlops> units;  // of the model
   int64_t tokens_per_step = 0;   // over all ranks, at most
-  bool preference = false;       // preference or policy loss: the head computes its logits twice
   int32_t ranks_per_node = 1;
   double cores = 1.0;  // of one rank
   DType compute = DType::kF32;

@@ -81,8 +81,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.sequences_per_step = config.train.sequences_per_step;
   inputs.micro_batch = config.train.micro_batch.value_or(1);
   inputs.max_tokens = config.data.max_tokens;
-  inputs.answers = answers_of(config.train.loss);
-  inputs.forward_first = traits_of(config.train.loss).forward_first;
+  inputs.loss = traits_of(config.train.loss);
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/loss_kind.h"
 #include "device/device_kind.h"
 #include "nvme/parts/stripe_map.h"
 #include "nvme/probe/drive_probe.h"
@@ -98,7 +99,7 @@ struct PlanInputs {
   int64_t sequences_per_step = 1;  // over all ranks
   int64_t micro_batch = 1;         // sequences
   int64_t max_tokens = 1;          // of a document
-  int64_t answers = 1;             // documents of that length in a sequence; 2 with pairs
+  LossTraits loss;                 // of the run
   int64_t prefetch = 1;
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit
@@ -106,7 +107,6 @@ struct PlanInputs {
   bool keep_results = false;    // with recompute: attention's results are kept (UnitSpec::results)
   bool offload_inputs = false;  // activation checkpoints go to the host or to nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  bool forward_first = false;  // a step runs a forward of other rows before its own
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;
@@ -128,7 +128,7 @@ struct PlanInputs {
   std::string units = "\"block\"";  // in run file syntax, for messages
   std::vector<OtherUnits> other_units;
 
-  int64_t sequence_tokens() const { return answers * max_tokens; }
+  int64_t sequence_tokens() const { return loss.answers * max_tokens; }
 };
 
 // Returns why units cannot be gathered on the host (the key and the problem); empty if they can.

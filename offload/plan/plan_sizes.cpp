@@ -41,7 +41,7 @@ PlanSizes::PlanSizes(const PlanInputs& inputs)
       model_(*inputs.model),
       runs_(model_, inputs.recompute && inputs.keep_results),
       layouts_(make_layouts(model_, inputs.topology.shard_ranks, inputs.state.compute)),
-      positions_(plan_product({inputs.micro_batch, inputs.answers, inputs.max_tokens})) {
+      positions_(plan_product({inputs.micro_batch, inputs.loss.answers, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
   micro_batches_ = (inputs.sequences_per_step + at_once - 1) / at_once;
 }

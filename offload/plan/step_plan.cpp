@@ -110,7 +110,7 @@ StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const ShardTopology& topology = sizes.inputs().topology;
   StepTraffic traffic;
   traffic.h2d = plan.moved(OpKind::kFetch) + plan.moved(OpKind::kLoadInput) +
-                sizes.batch_bytes() * (plan.forward_first ? 2 : 1);
+                sizes.batch_bytes() * (plan.loss.forward_first ? 2 : 1);
   traffic.d2h = plan.moved(OpKind::kDrain) + plan.moved(OpKind::kSaveInput);
   traffic.all_gather = plan.moved(OpKind::kGather);
   const Bytes reduced = plan.moved(OpKind::kReduce);
@@ -123,7 +123,8 @@ StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
   const size_t units = sizes.model().units.size();
   for (size_t i = 0; i < units; ++i) traffic.update_dram += sizes.update_bytes(i);
   const double before_loss = std::max<double>(static_cast<double>(units) - 1, 1);
-  const double passes = (plan.forward_first ? 8.0 : 6.0) - 2.0 * plan.kept_graphs / before_loss;
+  const double passes =
+      (plan.loss.forward_first ? 8.0 : 6.0) - 2.0 * plan.kept_graphs / before_loss;
   traffic.flops_per_token = passes * static_cast<double>(sizes.model().parameter_elements()) +
                             2.0 * static_cast<double>(sizes.model().trainable_elements());
   return traffic;
@@ -136,10 +137,10 @@ Bytes StepPlan::offloaded_inputs_total() const {
 }
 
 std::vector<const StepSchedule*> StepPlan::passes() const {
-  const bool alone = forward_first && overlap == UpdateOverlap::kForward;
+  const bool alone = loss.forward_first && overlap == UpdateOverlap::kForward;
   std::vector<const StepSchedule*> passes = {alone ? &schedules.first : &schedules.train};
   if (alone || overlap == UpdateOverlap::kNone) passes.push_back(&schedules.flush);
-  if (forward_first) passes.push_back(&schedules.forward);
+  if (loss.forward_first) passes.push_back(&schedules.forward);
   return passes;
 }
 
@@ -154,7 +155,7 @@ Bytes StepPlan::moved(OpKind kind) const {
 StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident) {
   StepPlan plan;
   plan.overlap = sizes.inputs().overlap;
-  plan.forward_first = sizes.inputs().forward_first;
+  plan.loss = sizes.inputs().loss;
   plan.micro_batches = sizes.micro_batches();
   plan.positions = sizes.positions();
   plan.kept_graphs = sizes.kept_graphs();

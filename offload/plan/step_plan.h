@@ -27,7 +27,7 @@ struct StepTraffic {
 struct StepPlan {
   PassSchedules schedules;
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  bool forward_first = false;  // as in PlanInputs
+  LossTraits loss;
   int64_t micro_batches = 0;   // of a step, on one rank at most
   int64_t positions = 0;       // of a micro-batch, at most
   int32_t kept_graphs = 0;     // graphs kept before the loss; other units are recomputed

@@ -31,6 +31,11 @@ struct LossTraits {
   bool scores_first = false;   // it is made from log-probabilities that the head computes first, so
                                // that the head computes its logits a second time for gradients
   bool forward_first = false;  // a step runs a forward of other rows before its own
+  // If it takes only rows of token ids in a data.format of its name: their other members, for
+  // messages. Rows of any other format have Loss::columns() beside the format's members.
+  const char* own_rows = nullptr;
+
+  bool paired() const { return answers == 2; }
 };
 
 inline constexpr std::array kLossTable = {
@@ -41,8 +46,13 @@ inline constexpr std::array kLossTable = {
     LossTraits{LossKind::kOrpo, "orpo", true, 2, false, true},
     LossTraits{LossKind::kSimpo, "simpo", true, 2, false, true},
     LossTraits{LossKind::kKto, "kto", true, 1, true, true, true},
-    LossTraits{LossKind::kPolicy, "policy", false, 1, false, true},
-    LossTraits{LossKind::kDistill, "distill"},
+    LossTraits{.kind = LossKind::kPolicy,
+               .name = "policy",
+               .scores_first = true,
+               .own_rows = "\"old_logps\" and advantages"},
+    LossTraits{.kind = LossKind::kDistill,
+               .name = "distill",
+               .own_rows = "\"teacher_ids\" and \"teacher_logps\""},
 };
 
 constexpr const LossTraits& traits_of(LossKind loss) {
@@ -54,32 +64,6 @@ static_assert([] {
   }
   return true;
 }());
-
-// Returns whether the loss is over answers that people judged.
-constexpr bool is_preference(LossKind loss) {
-  return traits_of(loss).judged;
-}
-
-// Returns whether each of its samples is a pair: a chosen and a rejected answer.
-constexpr bool is_paired(LossKind loss) {
-  return traits_of(loss).answers == 2;
-}
-
-// Returns the answers of a row that the loss takes together: 2 if it is over pairs.
-constexpr int64_t answers_of(LossKind loss) {
-  return traits_of(loss).answers;
-}
-
-// Returns whether the loss needs each answer's log-probability under a reference model.
-constexpr bool has_reference(LossKind loss) {
-  return traits_of(loss).reference;
-}
-
-// Returns whether it is made from log-probabilities that the head computes first, so that it
-// computes its logits a second time for gradients.
-constexpr bool scores_first(LossKind loss) {
-  return traits_of(loss).scores_first;
-}
 
 // The clip of kPolicy. The defaults are those of TRL's GRPO, and of the run file's section
 // "policy".

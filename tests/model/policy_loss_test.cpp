@@ -53,7 +53,7 @@ TEST(PolicyLoss, MeansAreOverTokens) {
   one.add({.ratio = 1.5, .clipped = true});
   two.add({.ratio = 1.0});
   two.add({.ratio = 0.5});
-  one += two;
+  add_values(one, two);
   EXPECT_EQ(means_of(one).ratio, 1.0);
   EXPECT_EQ(means_of(one).clip_fraction, 1.0 / 3.0);
 }

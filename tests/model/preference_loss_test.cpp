@@ -149,7 +149,7 @@ TEST(PreferenceLoss, SumsCountWins) {
   add(sums, -1.0, -2.0);
   add(sums, -2.0, -2.0);
   add(more, -4.0, -2.0);
-  sums += more;
+  add_values(sums, more);
   EXPECT_EQ(sums.pairs, 3);
   EXPECT_EQ(sums.wins, 1);
   const PreferenceMeans means = means_of(sums);

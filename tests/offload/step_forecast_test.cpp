@@ -284,7 +284,7 @@ TEST(StepForecast, AForwardBeforeTheStepIsCounted) {
     one.inputs.overlap = overlap;
     const StepPlan alone = one.plan().step;
     const StepForecast step = one.step();
-    one.inputs.forward_first = true;
+    one.inputs.loss.forward_first = true;
     const StepPlan with = one.plan().step;
     Bytes fetched = 0;
     for (const Op& op : with.schedules.forward.ops) {

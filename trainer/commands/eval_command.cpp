@@ -106,7 +106,7 @@ void print_result(const std::string& name, const Evaluation& result) {
 // Throws CheckpointError if the losses of a run's checkpoint compare with another model than its
 // training did. `reference` is the identity of preference.reference; empty: the run's own start.
 void check_reference(const LoadedRun& run, const std::string& reference) {
-  if (!has_reference(run.setup.config.train.loss)) return;
+  if (!traits_of(run.setup.config.train.loss).reference) return;
   const bool start = reference.empty();
   const std::string& began = start ? run.start.values : run.start.reference;
   const std::string& now = start ? run.found.values : reference;

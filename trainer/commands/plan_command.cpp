@@ -108,7 +108,7 @@ void print_screen(const PlanOptions& options, const MeasuredRun& setup, const Ti
                       .c_str());
   if (has_other_reference(setup.config)) {
     print_out("reference\n  %s\n", describe_other_reference(other_reference(setup)).c_str());
-  } else if (has_reference(setup.config.train.loss)) {
+  } else if (traits_of(setup.config.train.loss).reference) {
     print_out(
         "reference\n  before step 1 a pass over the data computes its log-probabilities, in the "
         "run's own memory\n");

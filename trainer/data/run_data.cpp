@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <ranges>
 
 #include "base/bytes.h"
 #include "base/errors.h"
@@ -29,47 +30,42 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   return part;
 }
 
+// Throws if rows have the format of a loss of its own and the run's loss is another, or the other
+// way round. `taken`: it is the run's.
+void check_own_rows(const FileReport& file, const LossTraits& loss, bool taken) {
+  if ((file.format == loss.name) == taken) return;
+  const std::string name = "\"" + std::string(loss.name) + "\"";
+  throw ConfigError(file.path + ": train.loss = " + name + " and rows of token ids with " +
+                    loss.own_rows + " go together, but train.loss is " +
+                    (taken ? name + " and the rows are of format \"" + file.format +
+                                 "\"; give such rows, or set train.loss = \"sft\""
+                           : "another; set it to " + name +
+                                 ", or data.format = \"tokens\" to train without them"));
+}
+
 // Throws if rows are judged answers and the loss takes none, or the other way round. KTO takes each
 // answer of a pair as a row.
 void check_loss(const RunConfig& config, const DataReport& report) {
-  const LossKind loss = config.train.loss;
-  const bool policy = loss == LossKind::kPolicy, distill = loss == LossKind::kDistill;
+  const LossTraits& loss = traits_of(config.train.loss);
   for (const FileReport& file : report.files) {
-    if ((file.format == "distill") != distill) {
-      throw ConfigError(file.path + ": train.loss = \"distill\" and rows of token ids with " +
-                        "\"teacher_ids\" and \"teacher_logps\" go together, but train.loss is " +
-                        (distill ? "\"distill\" and the rows are of format \"" + file.format +
-                                       "\"; give such rows, or set train.loss = \"sft\""
-                                 : "another; set it to \"distill\", or data.format = \"tokens\" " +
-                                       std::string("to train without the teacher")));
-    }
-    if ((file.format == "policy") != policy) {
-      throw ConfigError(file.path + ": train.loss = \"policy\" and rows of token ids with " +
-                        "\"old_logps\" and advantages go together, but train.loss is " +
-                        (policy ? "\"policy\" and the rows are of format \"" + file.format +
-                                      "\"; give such rows, or set train.loss = \"sft\""
-                                : "another; set it to \"policy\", or data.format = \"tokens\" to " +
-                                      std::string("train all rows alike")));
+    for (const LossTraits& own : kLossTable | std::views::reverse) {
+      if (own.own_rows != nullptr) check_own_rows(file, own, own.kind == loss.kind);
     }
     const bool pairs = file.format == name_of(DataSection::Format::kPreference);
     const bool rows = file.format == name_of(DataSection::Format::kUnpaired);
-    if (is_preference(loss) ? pairs || (rows && !is_paired(loss)) : !pairs && !rows) continue;
+    if (loss.judged ? pairs || (rows && !loss.paired()) : !pairs && !rows) continue;
     if (rows) {
       throw ConfigError(file.path +
                         ": its rows are single answers with a label, which train.loss = \"kto\" "
                         "takes; set it, or leave the label out of the rows to train good answers "
                         "alone");
     }
-    if (loss == LossKind::kKto) {
+    if (loss.judged) {
       throw ConfigError(
-          file.path + ": rows of format \"" + file.format +
-          "\", but train.loss = \"kto\" needs answers with a label, or pairs of a "
-          "chosen and a rejected answer; give such rows, or set train.loss = \"sft\"");
-    }
-    if (is_preference(loss)) {
-      throw ConfigError(file.path + ": rows of format \"" + file.format +
-                        "\", but train.loss needs pairs of a chosen and a rejected answer; give "
-                        "such rows, or set train.loss = \"sft\"");
+          file.path + ": rows of format \"" + file.format + "\", but train.loss " +
+          (loss.paired() ? "needs pairs" : "= \"kto\" needs answers with a label, or pairs") +
+          " of a chosen and a rejected answer; give such rows, or set train.loss = "
+          "\"sft\"");
     }
     throw ConfigError(file.path +
                       ": its rows are pairs of a chosen and a rejected answer, which train.loss = "
@@ -156,7 +152,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
         data.dataset.get(), config.train.sequences_per_step, config.data.max_tokens);
   }
   // The two answers of a pair are in one sequence, which is one sample.
-  PackingOptions packing = packing_options(config.data, answers_of(config.train.loss));
+  PackingOptions packing = packing_options(config.data, traits_of(config.train.loss).answers);
   packing.beside = data.mismatched.get();
   if (training && config.data.shuffle) {
     packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
@@ -203,12 +199,12 @@ std::string packed_rows_text(const RunConfig& config, const SequenceData& data) 
   const int64_t sequences = data.table.sequence_count(), step = config.train.sequences_per_step;
   if (!config.data.packing || sequences == 0) return "";
   const auto rows =
-      static_cast<double>(data.dataset->document_count() / answers_of(config.train.loss));
+      static_cast<double>(data.dataset->document_count() / traits_of(config.train.loss).answers);
   const int64_t packed =
       std::llround(rows * static_cast<double>(step) / static_cast<double>(sequences));
   if (packed <= step) return "";
   return "a step has about " + format_count(packed) +
-         (is_paired(config.train.loss) ? " pairs" : " documents") +
+         (traits_of(config.train.loss).paired() ? " pairs" : " documents") +
          ": data.packing puts them into " + format_count(step) +
          (step == 1 ? " sequence" : " sequences");
 }

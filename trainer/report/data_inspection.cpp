@@ -258,13 +258,14 @@ DataStatistics measure_data(const RunConfig& config, const RunPreparation& prepa
   statistics.documents = static_cast<int64_t>(hashes.size());
   const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
   statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
-  const bool pairs = config.train.loss != LossKind::kKto &&
+  const LossTraits& loss = traits_of(config.train.loss);
+  const bool pairs = (!loss.judged || loss.paired()) &&
                      std::ranges::any_of(statistics.report.files, [](const FileReport& file) {
                        return file.format == name_of(DataSection::Format::kPreference);
                      });
   PackingOptions packing = packing_options(config.data, pairs ? 2 : 1);
   std::optional<MismatchedDataset> mismatched;  // it needs two rows
-  if (config.train.loss == LossKind::kKto && row_starts(all).size() > 2) {
+  if (loss.forward_first && row_starts(all).size() > 2) {
     mismatched.emplace(&all, config.train.sequences_per_step, config.data.max_tokens);
     packing.beside = &*mismatched;
   }

@@ -128,7 +128,6 @@ ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,
     inputs.units.back().measured = known->find_unit(text_of_unit(setup, unit.id));
   }
   inputs.tokens_per_step = plan.sequences_per_step * plan.sequence_tokens();
-  inputs.preference = scores_first(setup.config.train.loss);
   inputs.ranks_per_node = plan.ranks_per_node;
   inputs.cores = setup.machine.physical_cores;
   inputs.compute = plan.state.compute;

@@ -96,7 +96,7 @@ auto named_by_key(const RunConfig& run, const Work& work) {
 }  // namespace
 
 bool has_other_reference(const RunConfig& config) {
-  return has_reference(config.train.loss) && !config.preference.is_start();
+  return traits_of(config.train.loss).reference && !config.preference.is_start();
 }
 
 RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {

@@ -33,7 +33,6 @@ struct DistillSums {
   double kl = 0.0;  // without weights and cross entropy
 
   auto values() { return std::tie(tokens, kl); }
-  DistillSums& operator+=(const DistillSums& other) { return add_values(*this, other); }
 };
 
 inline constexpr std::array kDistillFigures = {

@@ -88,6 +88,7 @@ class Loss {
       : traits_(traits), columns_(std::move(columns)) {}
   virtual ~Loss() = default;
   const LossTraits& traits() const { return traits_; }
+  const std::vector<ColumnId>& columns() const { return columns_; }
 
   // Adds to `result` what the positions' losses come to, and returns the factor of each position's
   // loss in the derivative of that, fp32 [N] on the CPU. HOST WAIT, on a GPU: gradients depend on

@@ -28,6 +28,11 @@ inline constexpr auto kTokenFigures = joined_arrays(kPolicyFigures, kDistillFigu
 inline constexpr auto kAnswerFigures = kPreferenceFigures;
 
 // Returns the loss of `options.loss`, with the settings that it has.
-std::shared_ptr<const Loss> make_loss(const PreferenceOptions& options);
+inline std::shared_ptr<const Loss> make_loss(const PreferenceOptions& options) {
+  if (traits_of(options.loss).judged) return std::make_shared<PreferenceLoss>(options);
+  if (options.loss == LossKind::kPolicy) return std::make_shared<PolicyLoss>(options);
+  if (options.loss == LossKind::kDistill) return std::make_shared<DistillLoss>();
+  return std::make_shared<Loss>();
+}
 
 }  // namespace longshore

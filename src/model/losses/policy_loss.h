@@ -34,7 +34,6 @@ struct PolicySums {
 
   void add(const PolicyTerm& term);
   auto values() { return std::tie(tokens, clipped, ratios); }
-  PolicySums& operator+=(const PolicySums& other) { return add_values(*this, other); }
 };
 
 struct PolicyMeans {

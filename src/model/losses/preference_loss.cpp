@@ -51,7 +51,7 @@ PairLoss pair_loss(const PreferenceOptions& options, const AnswerScore& chosen,
   const double r_c = chosen.logp - chosen.reference, r_d = rejected.logp - rejected.reference;
   const double m_c = chosen.logp / n_c, m_d = rejected.logp / n_d;
   PairLoss pair;
-  const bool ratios = has_reference(options.loss);
+  const bool ratios = traits_of(options.loss).reference;
   pair.chosen_reward = beta * (ratios ? r_c : m_c);
   pair.rejected_reward = beta * (ratios ? r_d : m_d);
   switch (options.loss) {
@@ -160,10 +160,10 @@ namespace {
 
 // Returns the columns that a preference loss reads. The kl of KTO's step is no part of them: the
 // pass that computes it has none.
-std::vector<ColumnId> columns_of(LossKind loss) {
+std::vector<ColumnId> columns_of(const LossTraits& loss) {
   std::vector<ColumnId> columns;
-  if (!is_paired(loss)) columns.push_back(kDesirableColumn);
-  if (has_reference(loss)) columns.push_back(kReferenceLogpColumn);
+  if (!loss.paired()) columns.push_back(kDesirableColumn);
+  if (loss.reference) columns.push_back(kReferenceLogpColumn);
   return columns;
 }
 
@@ -191,7 +191,7 @@ std::vector<AnswerScore> score_documents(const ScoredPositions& positions,
 }  // namespace
 
 PreferenceLoss::PreferenceLoss(const PreferenceOptions& options)
-    : Loss(traits_of(options.loss), columns_of(options.loss)), options_(options) {}
+    : Loss(traits_of(options.loss), columns_of(traits_of(options.loss))), options_(options) {}
 
 FigureValues PreferenceLoss::figures(const LossSum& sum) const {
   const auto sums = sum.named<PreferenceSums>();
@@ -203,7 +203,7 @@ std::vector<double> PreferenceLoss::add_losses(const ScoredPositions& positions,
                                                LossResult& result) const {
   std::vector<double> by_logp(scores.size());
   PreferenceSums sums;
-  if (!is_paired(options_.loss)) {
+  if (!traits().paired()) {
     const std::vector<int64_t>& labels = positions.columns.get<kDesirableColumn>();
     const std::vector<double>& of_step = positions.columns.get<kKlColumn>();
     const double kl = of_step.empty() ? 0.0 : of_step.front();

@@ -74,7 +74,6 @@ struct PreferenceSums {
     return std::tie(pairs, wins, chosen, rejected, chosen_rewards, rejected_rewards, chosen_logps,
                     rejected_logps, kls);
   }
-  PreferenceSums& operator+=(const PreferenceSums& other) { return add_values(*this, other); }
   bool empty() const { return chosen + rejected == 0; }
 };
 

@@ -46,8 +46,7 @@ struct MicroBatch {
   at::Tensor dropout_keys = {};
   // int64 [documents + 1]: the start of each document, then T; strictly increasing.
   std::vector<int64_t> document_starts;
-  // The run's loss; null: the weighted one over trained positions. That of a teacher is the model's
-  // (ArchSpec::distill).
+  // The run's loss; null: the weighted one over trained positions.
   std::shared_ptr<const Loss> loss = {};
   // The columns that stay in host memory (base/columns.h); null: there are none. The loss of each
   // trained position is multiplied by its weight. Copies of the batch share them, because those of
