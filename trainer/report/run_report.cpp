@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/texts.h"
+#include "model/losses/losses.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/metrics/metrics.h"
 #include "trainer/report/line_chart.h"
@@ -418,14 +419,13 @@ std::string evaluations(const RunRecord& run) {
   struct Column {
     const char *key, *title, *format;  // null: format_loss
   };
-  constexpr std::array kColumns = {Column{"eval/loss", "loss", nullptr},
-                                   Column{"eval/perplexity", "perplexity", "%.2f"},
-                                   Column{"eval/token_accuracy", "token accuracy", nullptr},
-                                   Column{"eval/rewards/accuracies", "accuracy", "%.3f"},
-                                   Column{"eval/rewards/margins", "margin", nullptr},
-                                   Column{"eval/kl", "kl", nullptr},
-                                   Column{"eval/policy/ratio", "ratio", nullptr},
-                                   Column{"eval/distill/kl", "kl", nullptr}};
+  std::vector<Column> columns = {{"eval/loss", "loss", nullptr},
+                                 {"eval/perplexity", "perplexity", "%.2f"},
+                                 {"eval/token_accuracy", "token accuracy", nullptr}};
+  for (const LossFigure& figure : joined_arrays(kAnswerFigures, kTokenFigures)) {
+    if (figure.short_name == nullptr) continue;
+    columns.push_back({figure.eval_tag, figure.short_name, figure.percent ? "%.3f" : nullptr});
+  }
   std::string html;
   std::vector<std::string> head = {""};
   std::vector<std::vector<std::string>> rows;
@@ -433,7 +433,7 @@ std::string evaluations(const RunRecord& run) {
   for (size_t i = begin; i < losses.size(); ++i) {
     rows.push_back({"step " + format_count(static_cast<int64_t>(losses[i].x))});
   }
-  for (const Column& column : kColumns) {
+  for (const Column& column : columns) {
     const Points& points = run.of(column.key);
     if (points.empty()) continue;
     head.emplace_back(column.title);
