@@ -95,6 +95,7 @@ void validate_carry(const UnitSpec& unit, const std::vector<CarryTensorSpec>& in
   for (size_t i = 0; i < unit.carry_out.size(); ++i) {
     const CarryTensorSpec& tensor = unit.carry_out[i];
     const std::string where = "carry tensor " + std::to_string(i) + " of unit " + unit.name;
+    LONGSHORE_CHECK(tensor.axis == RowAxis::kTokens) << where << " has rows that are not tokens";
     LONGSHORE_CHECK(!tensor.running || !to_last) << where << " is running, and the last unit's";
     LONGSHORE_CHECK(!tensor.running || !tensor.resident) << where << " is running, and resident";
     if (!tensor.passes) continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/columns.h"
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "shard/storage_type.h"
@@ -68,7 +69,7 @@ struct ParamRef {
 
 enum class CarryUse : uint8_t { kValue, kGradient };
 
-// One tensor of the carry at a unit's output: [positions, elements_per_position].
+// One tensor of the carry at a unit's output: [rows of the axis, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
   bool wide = false;           // fp32 whatever the compute dtype
@@ -82,6 +83,7 @@ struct CarryTensorSpec {
   // Most later units read the value. It stays on the device from forward to backward, in a place of
   // its own, wherever the units' other inputs are kept.
   bool resident = false;
+  RowAxis axis = RowAxis::kTokens;  // of its rows; plans and stores size those of tokens alone
   DType dtype(DType compute, CarryUse use) const {
     return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
   }
