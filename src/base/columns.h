@@ -13,15 +13,16 @@
 
 namespace longshore {
 
-// A column is added here: its id, and its row in kColumnTable.
+// A column is added here: its id, and its row in kColumnTable. Rows of data are read by that row
+// too where a loss needs the column.
 enum ColumnId : uint8_t {
   // Numbers of tokens, from rows. A number belongs to the token that is to be predicted. Prepared
   // files list columns by these ids, which therefore never change.
   kWeightColumn,     // factor of the token's loss
-  kAdvantageColumn,  // of an answer, for train.loss = "policy"
+  kAdvantageColumn,  // of an answer
   kOldLogpColumn,    // log-probability under the policy that wrote the answer
-  // These are ids, below 2^24, and log-probabilities of tokens that a teacher found likely, for
-  // train.loss = "distill". A token that has fewer repeats its first id with -infinity.
+  // These are ids, below 2^24, and log-probabilities of tokens that a teacher found likely. A token
+  // that has fewer repeats its first id with -infinity.
   kTeacherIdColumn,
   kTeacherLogpColumn,
   kTokenColumns,  // the number of those that files may have
@@ -72,16 +73,19 @@ struct ColumnTraits {
   std::string_view name;
   ColumnType type = ColumnType::kInt64;
   RowAxis axis = RowAxis::kTokens;
-  bool of_teacher = false;   // each row has ColumnValues::teacher_tokens values, otherwise one
-  float filled_with = 0.0f;  // what a token has whose row of data lacks the column
+  // The member of a row of data with a number for each token, or for each with a loss.
+  const char* member = nullptr;
+  bool of_whole_row = false;  // or a row has one number for all its tokens, under the column's name
+  bool of_teacher = false;    // each token has ColumnValues::teacher_tokens values, otherwise one
+  float filled_with = 0.0f;   // what a token has whose row of data lacks the column
 };
 
 inline constexpr std::array<ColumnTraits, kColumns> kColumnTable = {{
-    {"weight", ColumnType::kFloat, RowAxis::kTrained, false, 1.0f},
-    {"advantage", ColumnType::kFloat, RowAxis::kTrained},
-    {"old_logp", ColumnType::kFloat, RowAxis::kTrained},
-    {"teacher_id", ColumnType::kFloat, RowAxis::kTrained, true},
-    {"teacher_logp", ColumnType::kFloat, RowAxis::kTrained, true},
+    {"weight", ColumnType::kFloat, RowAxis::kTrained, "weights", true, false, 1.0f},
+    {"advantage", ColumnType::kFloat, RowAxis::kTrained, "advantages", true},
+    {"old_logp", ColumnType::kFloat, RowAxis::kTrained, "old_logps"},
+    {"teacher_id", ColumnType::kFloat, RowAxis::kTrained, "teacher_ids", false, true},
+    {"teacher_logp", ColumnType::kFloat, RowAxis::kTrained, "teacher_logps", false, true},
     {"token", ColumnType::kInt64, RowAxis::kTokens},
     {"position", ColumnType::kInt64, RowAxis::kTokens},
     {"target", ColumnType::kInt64, RowAxis::kTokens},

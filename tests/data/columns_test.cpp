@@ -225,6 +225,58 @@ TEST_F(Columns, ADamagedWeightIsADataError) {
   }
 }
 
+// A column that the run's loss needs is read from rows of any format: a number for the whole row,
+// or one for each token or for each with a loss. data.keys gives its members other names.
+TEST_F(Columns, RowsOfAnyFormatMayHaveTheColumnOfALoss) {
+  options_.data.max_tokens = 64;
+  options_.columns = {kAdvantageColumn};
+  const auto advantages_of = [](const LoadedData& data) {
+    const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+    return make_token_batch(*data.dataset, table, Ids{0}).columns[kAdvantageColumn];
+  };
+  const std::string ids = "{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 7], \"advantage";
+  for (const auto& [row, expected] : std::vector<std::pair<std::string, Weights>>{
+           {ids + "\": -2}", {-2}},
+           {ids + "s\": [null, null, 3]}", {3}},
+           {ids + "s\": [4], \"weight\": 2}", {4}},
+           {"{\"text\": \"ab\", \"advantage\": 0.5}", {0.5, 0.5}},
+           {"{\"prompt\": \"a\", \"completion\": \"b\", \"advantage\": 1}", {1, 1}},
+           {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+            "\"content\": \"b\"}], \"advantage\": 3}",
+            {3, 3}},
+           {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"advantage\": 7}",
+            {7, 7}}}) {
+    const LoadedData data = load(row);
+    EXPECT_EQ(advantages_of(data), expected) << row;
+    EXPECT_TRUE(data.report.files.at(0).unread.empty()) << row;
+  }
+  options_.data.keys = {"advantage = \"price\""};
+  EXPECT_EQ(advantages_of(load("{\"text\": \"ab\", \"price\": 2}")), (Weights{2, 2}));
+}
+
+// A row without the column, or with values that are none, is named by file and line; a .txt file
+// has no rows. Without a loss that needs the column the same rows have none, also from the cache.
+TEST_F(Columns, RowsWithoutTheColumnOfALossAreNamed) {
+  const std::string good = "{\"input_ids\": [1, 2, 3], \"advantage\": 1}\n";
+  EXPECT_FALSE(load(good).dataset->has_column(kAdvantageColumn));
+  options_.columns = {kAdvantageColumn};
+  EXPECT_TRUE(load(good).dataset->has_column(kAdvantageColumn));
+  const std::string ids = good + "{\"input_ids\": [1, 2, 3]";
+  for (const auto& [row, message] : std::vector<std::pair<std::string, std::string>>{
+           {"}", "expected either a number \"advantage\" or an array \"advantages\", found none"},
+           {", \"advantage\": 1e39}", "advantage: 1e+39 is no finite number of 32 bits"},
+           {", \"advantages\": [1, NaN]}", "advantages[1]: expected a number, found null"},
+           {", \"advantages\": [1, 2, 3, 4]}",
+            "advantages: 4 of them for 3 input_ids, 2 with a loss"},
+           {", \"advantages\": [\"1\", 2]}", "advantages[0]: expected a number, found a string"}}) {
+    const std::string text = refusal(ids + row + "\n");
+    EXPECT_EQ(text.find("rows.jsonl:2: " + message), 0u) << row << ": " << text;
+  }
+  EXPECT_EQ(refusal("ab", "plain.txt"),
+            "plain.txt: a .txt file has no rows with \"advantages\", which train.loss needs; give "
+            "JSONL");
+}
+
 // Rows of a policy have one advantage or one for each token, and old log-probabilities.
 TEST_F(Columns, RowsOfAPolicyHaveAdvantagesAndOldLogps) {
   const LoadedData data = load(

@@ -1,47 +1,21 @@
 // Goal: a loss is an object. One that no product file knows, with a column, sums and figures of its
-// own, runs in a whole head and in one in pieces.
+// own, runs in a whole head and in one in pieces. tests/trainer/own_loss_run_test.cpp runs it from
+// rows of data on.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "model/families/families.h"
 #include "model/losses/loss.h"
 #include "model/parameters/model_spec.h"
 #include "tests/model/plain_runner.h"
+#include "tests/model/priced_loss.h"
 
 namespace longshore {
 namespace {
-
-struct PricedSums {
-  int64_t tokens = 0;
-  double prices = 0.0;
-  auto values() { return std::tie(tokens, prices); }
-};
-
-// The sum of the tokens' losses, each times its price, which is a float of the token.
-class PricedLoss : public Loss {
- public:
-  PricedLoss() : Loss({.name = "priced", .scores_first = true}, {kAdvantageColumn}) {}
-  FigureValues figures(const LossSum& sum) const override {
-    const auto sums = sum.named<PricedSums>();
-    return {{"price", sums.prices / static_cast<double>(sums.tokens)}};
-  }
-
- protected:
-  at::Tensor score(const ScoredPositions& positions, LossResult& result) const override {
-    const std::vector<float>& prices = positions.columns[kAdvantageColumn];
-    PricedSums sums{.tokens = positions.losses.numel()};
-    for (const float price : prices) sums.prices += static_cast<double>(price);
-    result.trained = sums.tokens;
-    result.loss = ordered_sum(positions.losses, prices);
-    result.add(sums);
-    return at::tensor(prices, at::kFloat);
-  }
-};
 
 MicroBatch batch_with(ColumnId column, const std::vector<float>& values) {
   std::vector<int64_t> tokens, targets;

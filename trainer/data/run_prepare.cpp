@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "data/prepare/prepared_cache.h"
 #include "hf/hub_cache.h"
+#include "trainer/data/run_data.h"
 
 namespace longshore {
 namespace {
@@ -55,6 +56,16 @@ void replace_ids(std::vector<std::string>& files, std::vector<double>& weights, 
   }
   files = std::move(paths);
   weights = std::move(own);
+}
+
+// Returns the columns that rows have for the run's loss, beside those of their format.
+std::vector<ColumnId> columns_of_rows(const RunConfig& config) {
+  std::vector<ColumnId> columns;
+  if (traits_of(config.train.loss).own_rows != nullptr) return columns;
+  for (const ColumnId column : loss_of(config)->columns()) {
+    if (column < kTokenColumns) columns.push_back(column);
+  }
+  return columns;
 }
 
 }  // namespace
@@ -118,6 +129,7 @@ PrepareOptions RunPreparation::options(const std::vector<std::string>& files) co
           .chat = chat_ ? &*chat_ : nullptr,
           .model_vocabulary_size = vocabulary_,
           .teacher_tokens = config_.distill.top_k,
+          .columns = columns_of_rows(config_),
           .cache = cache_directory(config_),
           .threads = config_.data.threads.value_or(0)};
 }

@@ -137,6 +137,9 @@ class FilePreparer {
     if (options_.teacher_tokens != DistillOptions().top_k) {
       settings["teacher_tokens"] = options_.teacher_tokens;
     }
+    for (const ColumnId column : options_.columns) {
+      settings["columns"].push_back(kColumnTable[column].name);
+    }
     return hash64(settings.dump());
   }
 
@@ -172,6 +175,11 @@ class FilePreparer {
       throw DataError(path_ +
                       ": a .txt file is a document of the text format, but data.format is " + "\"" +
                       std::string(name_of(wanted)) + "\"");
+    }
+    if (!rows_.columns.empty()) {
+      throw DataError(path_ + ": a .txt file has no rows with \"" +
+                      kColumnTable[rows_.columns.front()].member +
+                      "\", which train.loss needs; give JSONL");
     }
     const auto format = make_row_format(DataSection::Format::kText, rows_);
     report_.format = format->name();
@@ -364,6 +372,7 @@ RowFormatOptions row_format_options(const PrepareOptions& options) {
   rows.chat = options.chat;
   rows.model_vocabulary_size = options.model_vocabulary_size;
   rows.teacher_tokens = options.teacher_tokens;
+  rows.columns = options.columns;
   rows.add_eos = options.data.add_eos;
   rows.mask = options.data.mask;
   rows.prompt_template = options.data.prompt_template;

@@ -32,6 +32,7 @@ struct PrepareOptions {
   const ChatTemplate* chat = nullptr;    // may be null if no file holds conversations
   int64_t model_vocabulary_size = 0;
   int64_t teacher_tokens = DistillOptions().top_k;  // distill.top_k
+  std::vector<ColumnId> columns;                    // as in RowFormatOptions
   std::string cache;                                // directory; created if missing
   int64_t threads = 0;  // 0: all of the machine; results do not depend on it
   // Called regularly, by one thread at a time. It may throw to stop; completed work is kept.

@@ -265,7 +265,7 @@ void RowTokenizer::take_answers(std::vector<Document> answers, int64_t line,
     document.tokens.resize(std::min(document.tokens.size(), max_tokens));
     document.labels.resize(document.tokens.size());
     if (!document.desirable) block.tokens.undesirable.push_back(block.tokens.lengths.size());
-    add_document(document.tokens, document.labels, block);
+    add_document(document.tokens, document.labels, block, document.columns);
   }
   LONGSHORE_CHECK(block.tokens.lengths.size() == first + answers.size());
   for (size_t d = first + 1; d < block.tokens.lengths.size(); ++d) {

@@ -1,6 +1,7 @@
 #include "data/rows/row_format.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -49,23 +50,6 @@ void refuse_padding(const Json& row) {
   }
 }
 
-// Reads one number for each token, or one for each token with a loss. Values of other tokens count
-// for nothing and may be null.
-std::vector<float> read_column(const Json& values, const std::string& key, const Document& document,
-                               bool not_negative) {
-  std::vector<float> column(document.labels.size(), 0.0f);
-  TrainedElements(values, key, document).each([&](size_t token, size_t place) {
-    column[token] = read_number(values[place], place_of(key, place), not_negative);
-  });
-  return column;
-}
-
-// Returns the member; null if the row lacks it or has null there.
-const Json* member_of(const Json& row, const std::string& key) {
-  const auto member = row.find(key);
-  return member == row.end() || member->is_null() ? nullptr : &*member;
-}
-
 // Counts the special tokens that a text spells, or refuses them. Returns true if it has any.
 bool note_special_tokens(std::string_view text, const std::string& place,
                          const RowFormatOptions& options, RowNotes* notes) {
@@ -98,7 +82,7 @@ class TokensFormat : public RowFormat {
   std::vector<Document> weighted(const Json& row, Document document) const {
     const std::string key = name_of_weights();
     if (const auto weights = row.find(key); weights != row.end()) {
-      document.columns[kWeightColumn] = read_column(*weights, key, document, true);
+      document.columns[kWeightColumn] = read_numbers(*weights, key, document, true);
       leave_out_weightless(document);
     }
     return with_row_weight(row, options_, {std::move(document)});
@@ -142,27 +126,14 @@ class PolicyFormat : public TokensFormat {
   std::string_view name() const override { return "policy"; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    const std::string one = options_.name_of("advantage"), many = options_.name_of("advantages");
-    const std::string old = options_.name_of("old_logps");
-    Document document = read_tokens(row, {one, many, old}, notes);
-    document.columns[kOldLogpColumn] =
-        read_column(required_member(row, old), old, document, /*not_negative=*/false);
-    for (size_t t = 0; t < document.tokens.size(); ++t) {
-      if (document.columns[kOldLogpColumn][t] <= 0.0f) continue;
-      throw RowProblem(old + ": holds a number above 0, which is no log-probability");
+    Document document =
+        read_tokens(row, members_of(std::array{kAdvantageColumn, kOldLogpColumn}, options_), notes);
+    read_column(row, kOldLogpColumn, options_, document);
+    if (std::ranges::any_of(document.columns[kOldLogpColumn], [](float p) { return p > 0.0f; })) {
+      throw RowProblem(options_.name_of("old_logps") +
+                       ": holds a number above 0, which is no log-probability");
     }
-    const Json* of_row = member_of(row, one);
-    const Json* of_tokens = member_of(row, many);
-    if ((of_row == nullptr) == (of_tokens == nullptr)) {
-      throw RowProblem("expected either a number \"" + one + "\" or an array \"" + many +
-                       "\", found " + (of_row == nullptr ? "none" : "both"));
-    }
-    std::vector<float>& advantages = document.columns[kAdvantageColumn];
-    if (of_row != nullptr) {
-      advantages.assign(document.tokens.size(), read_number(*of_row, one, false));
-    } else {
-      advantages = read_column(*of_tokens, many, document, false);
-    }
+    read_column(row, kAdvantageColumn, options_, document);
     return {std::move(document)};
   }
 };
@@ -200,6 +171,31 @@ class TextFormat : public RowFormat {
   }
 
  private:
+  RowFormatOptions options_;
+};
+
+// Rows of another format that also have the columns which the run's loss needs.
+class ColumnsFormat : public RowFormat {
+ public:
+  ColumnsFormat(std::unique_ptr<RowFormat> format, const RowFormatOptions& options)
+      : format_(std::move(format)), options_(options) {}
+  std::string_view name() const override { return format_->name(); }
+  bool gives_answers() const override { return format_->gives_answers(); }
+  bool gives_pairs() const override { return format_->gives_pairs(); }
+
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    std::vector<Document> documents = format_->read_row(row, notes);
+    for (Document& document : documents) {
+      for (const ColumnId column : options_.columns) read_column(row, column, options_, document);
+    }
+    for (const std::string& member : members_of(options_.columns, options_)) {
+      if (notes != nullptr) notes->unread.erase(printable(member, kMaxNameBytes));
+    }
+    return documents;
+  }
+
+ private:
+  std::unique_ptr<RowFormat> format_;
   RowFormatOptions options_;
 };
 
@@ -272,9 +268,25 @@ std::string RowFormatOptions::name_of(const std::string& member) const {
   return renamed == keys.end() ? member : renamed->second;
 }
 
-std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
-                                           const RowFormatOptions& options) {
-  LONGSHORE_CHECK(options.model_vocabulary_size > 0) << options.model_vocabulary_size;
+namespace {
+
+// Returns what to do about a row that is no row but a file's rows, or one of a row's messages.
+std::string help_for(const Json& row) {
+  if (row.contains("role") && row.contains("content")) {
+    return "; this is one message: a row has its messages in a list, {\"messages\": [...]}";
+  }
+  for (const auto& [name, value] : row.items()) {
+    if (!value.is_array() || value.empty() || !value.front().is_object()) continue;
+    const std::string shown = printable(name, kMaxNameBytes);
+    return "; the rows lie in its member \"" + shown + "\": write them so once: jq -c '." + shown +
+           "[]' FILE > rows.jsonl";
+  }
+  return "; data.keys gives keys other names";
+}
+
+// Returns the format without the columns of a loss.
+std::unique_ptr<RowFormat> make_plain_format(DataSection::Format format,
+                                             const RowFormatOptions& options) {
   switch (format) {
     case DataSection::Format::kText:
       require_tokenizer(options, "text");
@@ -300,23 +312,15 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
   throw CheckFailure("internal error: no row format");
 }
 
-namespace {
-
-// Returns what to do about a row that is no row but a file's rows, or one of a row's messages.
-std::string help_for(const Json& row) {
-  if (row.contains("role") && row.contains("content")) {
-    return "; this is one message: a row has its messages in a list, {\"messages\": [...]}";
-  }
-  for (const auto& [name, value] : row.items()) {
-    if (!value.is_array() || value.empty() || !value.front().is_object()) continue;
-    const std::string shown = printable(name, kMaxNameBytes);
-    return "; the rows lie in its member \"" + shown + "\": write them so once: jq -c '." + shown +
-           "[]' FILE > rows.jsonl";
-  }
-  return "; data.keys gives keys other names";
-}
-
 }  // namespace
+
+std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
+                                           const RowFormatOptions& options) {
+  LONGSHORE_CHECK(options.model_vocabulary_size > 0) << options.model_vocabulary_size;
+  std::unique_ptr<RowFormat> plain = make_plain_format(format, options);
+  if (options.columns.empty()) return plain;
+  return std::make_unique<ColumnsFormat>(std::move(plain), options);
+}
 
 DataSection::Format detect_format(const Json& given, const RowFormatOptions& options) {
   require_object(given);

@@ -45,6 +45,7 @@ struct RowFormatOptions {
                                        // conversation
   DataSection::Mask mask = DataSection::Mask::kAuto;
   std::map<std::string, std::string> keys{};  // member -> its name in the rows
+  std::vector<ColumnId> columns{};            // that every row must have, beside its format's own
   std::string prompt_template = "auto";       // data.prompt_template
   Json template_arguments = Json::object();
   DataSection::SpecialTokens special_tokens = DataSection::SpecialTokens::kKeep;
@@ -120,6 +121,16 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
 // Returns a finite number that fits float32; throws RowProblem for another value, or for one below
 // 0 with `not_negative`.
 float read_number(const Json& value, const std::string& place, bool not_negative);
+// Reads an array with a number for each token, or one for each token with a loss. Values of other
+// tokens count for nothing and may be null.
+std::vector<float> read_numbers(const Json& values, const std::string& key,
+                                const Document& document, bool not_negative);
+// Returns the names of the members of rows that have the columns.
+std::vector<std::string> members_of(std::span<const ColumnId> columns,
+                                    const RowFormatOptions& options);
+// Sets a column from the members of its row in the table of columns, of which there must be one.
+void read_column(const Json& row, ColumnId column, const RowFormatOptions& options,
+                 Document& document);
 // Sets the columns of a teacher from a row's "teacher_ids" and "teacher_logps": lists of up to
 // RowFormatOptions::teacher_tokens for each token, or for each token with a loss.
 void read_teacher(const Json& row, const RowFormatOptions& options, Document& document);
@@ -128,18 +139,6 @@ std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& o
                                       std::vector<Document> documents);
 // Tokens with the weight 0 get no loss.
 void leave_out_weightless(Document& document);
-// The elements of an array that belong to tokens with a loss: it has one for each token, or one for
-// each of these. Throws RowProblem for another number, or for another value.
-class TrainedElements {
- public:
-  TrainedElements(const Json& values, const std::string& key, const Document& document);
-  // Calls use(token, element's index) in order.
-  void each(const std::function<void(size_t, size_t)>& use) const;
-
- private:
-  std::vector<size_t> tokens_;
-  bool every_;  // the array has one for each token
-};
 // Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
 // Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without

@@ -17,9 +17,16 @@
 namespace longshore {
 namespace {
 
-constexpr std::array<const char*, 9> kPartNames = {"ids",       "trained",     "ends",
-                                                   "others",    "weights",     "advantages",
-                                                   "old_logps", "teacher_ids", "teacher_logps"};
+// Returns the names of the parts, of which those of columns are the rows' members.
+constexpr auto part_names() {
+  constexpr std::array kOthers = {"ids", "trained", "ends", "others"};
+  std::array<const char*, kOthers.size() + kTokenColumns> names = {};
+  std::ranges::copy(kOthers, names.begin());
+  for (size_t c = 0; c < kTokenColumns; ++c) names[kOthers.size() + c] = kColumnTable[c].member;
+  return names;
+}
+constexpr auto kPartNames = part_names();
+static_assert(std::ranges::none_of(kPartNames, [](const char* name) { return name == nullptr; }));
 constexpr const char* kProgressFile = "progress.json";
 constexpr size_t kFlushBytes = size_t{1} << 20;
 constexpr uint64_t kSectionAlignment = 64;

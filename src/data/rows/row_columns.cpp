@@ -1,7 +1,8 @@
-// The part of RowFormat that reads numbers of single tokens: places in arrays, and the tokens that
-// a teacher found likely.
+// The part of RowFormat that reads columns: numbers of single tokens, and the tokens that a teacher
+// found likely.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "data/rows/row_format.h"
@@ -9,6 +10,40 @@
 
 namespace longshore {
 namespace {
+
+// The elements of an array that belong to tokens with a loss: it has one for each token, or one for
+// each of these. Throws RowProblem for another number, or for another value.
+class TrainedElements {
+ public:
+  TrainedElements(const Json& values, const std::string& key, const Document& document)
+      : every_(values.is_array() && values.size() == document.labels.size()) {
+    if (!values.is_array()) {
+      throw RowProblem(key + ": expected an array of numbers, found " + article_and_type(values));
+    }
+    for (size_t t = 1; t < document.labels.size(); ++t) {
+      if (document.labels[t] != kNotTrained) tokens_.push_back(t);
+    }
+    if (!every_ && values.size() != tokens_.size()) {
+      throw RowProblem(key + ": " + std::to_string(values.size()) + " of them for " +
+                       std::to_string(document.labels.size()) + " input_ids, " +
+                       std::to_string(tokens_.size()) + " with a loss");
+    }
+  }
+  // Calls use(token, element's index) in order.
+  void each(const std::function<void(size_t, size_t)>& use) const {
+    for (size_t i = 0; i < tokens_.size(); ++i) use(tokens_[i], every_ ? tokens_[i] : i);
+  }
+
+ private:
+  std::vector<size_t> tokens_;
+  bool every_;  // the array has one for each token
+};
+
+// Returns the member; null if the row lacks it or has null there.
+const Json* member_of(const Json& row, const std::string& key) {
+  const auto member = row.find(key);
+  return member == row.end() || member->is_null() ? nullptr : &*member;
+}
 
 // A sum of probabilities that were rounded to 16 bits may be so far above 1, and is divided by
 // itself then.
@@ -73,24 +108,42 @@ void read_tokens_of_teacher(const Json& ids, const std::string& id_place, const 
 
 }  // namespace
 
-TrainedElements::TrainedElements(const Json& values, const std::string& key,
-                                 const Document& document)
-    : every_(values.is_array() && values.size() == document.labels.size()) {
-  if (!values.is_array()) {
-    throw RowProblem(key + ": expected an array of numbers, found " + article_and_type(values));
-  }
-  for (size_t t = 1; t < document.labels.size(); ++t) {
-    if (document.labels[t] != kNotTrained) tokens_.push_back(t);
-  }
-  if (!every_ && values.size() != tokens_.size()) {
-    throw RowProblem(key + ": " + std::to_string(values.size()) + " of them for " +
-                     std::to_string(document.labels.size()) + " input_ids, " +
-                     std::to_string(tokens_.size()) + " with a loss");
-  }
+std::vector<float> read_numbers(const Json& values, const std::string& key,
+                                const Document& document, bool not_negative) {
+  std::vector<float> numbers(document.labels.size(), 0.0f);
+  TrainedElements(values, key, document).each([&](size_t token, size_t place) {
+    numbers[token] = read_number(values[place], place_of(key, place), not_negative);
+  });
+  return numbers;
 }
 
-void TrainedElements::each(const std::function<void(size_t, size_t)>& use) const {
-  for (size_t i = 0; i < tokens_.size(); ++i) use(tokens_[i], every_ ? tokens_[i] : i);
+std::vector<std::string> members_of(std::span<const ColumnId> columns,
+                                    const RowFormatOptions& options) {
+  std::vector<std::string> members;
+  for (const ColumnId column : columns) {
+    const ColumnTraits& traits = kColumnTable[column];
+    members.push_back(options.name_of(traits.member));
+    if (traits.of_whole_row) members.push_back(options.name_of(std::string(traits.name)));
+  }
+  return members;
+}
+
+void read_column(const Json& row, ColumnId column, const RowFormatOptions& options,
+                 Document& document) {
+  const ColumnTraits& traits = kColumnTable[column];
+  const std::string many = options.name_of(traits.member);
+  const std::string one = options.name_of(std::string(traits.name));
+  const Json* const of_row = traits.of_whole_row ? member_of(row, one) : nullptr;
+  if (traits.of_whole_row && (of_row == nullptr) == (member_of(row, many) == nullptr)) {
+    throw RowProblem("expected either a number \"" + one + "\" or an array \"" + many +
+                     "\", found " + (of_row == nullptr ? "none" : "both"));
+  }
+  std::vector<float>& values = document.columns[column];
+  if (of_row != nullptr) {
+    values.assign(document.labels.size(), read_number(*of_row, one, /*not_negative=*/false));
+  } else {
+    values = read_numbers(required_member(row, many), many, document, /*not_negative=*/false);
+  }
 }
 
 void read_teacher(const Json& row, const RowFormatOptions& options, Document& document) {
