@@ -76,14 +76,23 @@ struct RopeSpec {
   }
 };
 
-// The part of a layer that mixes the positions of a document.
-enum class MixerKind : uint8_t {
-  kAttention,
-  kDelta,        // gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464)
-  kLatent,       // attention whose keys and values come from a narrow latent (arXiv:2405.04434)
-  kConvolution,  // a short causal convolution between two gates (LFM2)
-  kMamba,        // Mamba-2, a recurrence with a state of constant size (arXiv:2405.21060)
-};
+// The mixers: the parts of a layer that mix the positions of a document. Each row, ROW(value of
+// MixerKind, name), also declares the mixer's functions, in model/parameters/mixer_parameters.h,
+// model/mixers/mixer.h and trainer/verify/plain_mixers.h, and is its row in the tables beside them.
+#define LONGSHORE_MIXERS(ROW)                                                          \
+  ROW(kAttention, attention)                                                           \
+  /* Gated DeltaNet, a recurrence with a state of constant size (arXiv:2412.06464). */ \
+  ROW(kDelta, delta)                                                                   \
+  /* Attention whose keys and values come from a narrow latent (arXiv:2405.04434). */  \
+  ROW(kLatent, latent)                                                                 \
+  /* A short causal convolution between two gates (LFM2). */                           \
+  ROW(kConvolution, convolution)                                                       \
+  /* Mamba-2, a recurrence with a state of constant size (arXiv:2405.21060). */        \
+  ROW(kMamba, mamba)
+
+#define LONGSHORE_MIXER(kind, name) kind,
+enum class MixerKind : uint8_t { LONGSHORE_MIXERS(LONGSHORE_MIXER) };
+#undef LONGSHORE_MIXER
 
 // The sizes of gated DeltaNet. Consecutive value heads share a key head.
 struct DeltaSpec {

@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "model/families/families.h"
+#include "model/parameters/mixer_parameters.h"
 #include "model/parameters/model_spec.h"
 
 namespace longshore {
@@ -16,13 +17,6 @@ namespace {
 
 // Ends the name of a magnitude, which has no ".weight" in PEFT's files.
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
-// The matrices of a layer's mixer, whichever it is.
-constexpr std::array kAttentionModules = {
-    Module::kQuery,         Module::kKey,           Module::kValue,          Module::kQkv,
-    Module::kOutput,        Module::kDeltaQkv,      Module::kDeltaGate,      Module::kDeltaBeta,
-    Module::kDeltaDecay,    Module::kDeltaQkvGate,  Module::kDeltaBetaDecay, Module::kDeltaOutput,
-    Module::kQueryDown,     Module::kQueryUp,       Module::kLatentDown,     Module::kLatentUp,
-    Module::kAttentionGate, Module::kConvolutionIn, Module::kConvolutionOut, Module::kMambaIn};
 constexpr std::array kMlpModules = {Module::kGate, Module::kUp, Module::kGateUp, Module::kDown};
 constexpr std::array kExpertModules = {Module::kExpertsGateUp, Module::kExpertsDown};
 constexpr std::array kSharedModules = {Module::kSharedGate, Module::kSharedUp, Module::kSharedDown};
@@ -59,7 +53,7 @@ bool is_in_sparse_layer(Module module) {
 
 // Returns whether "all-linear" includes the module.
 bool is_linear(const ArchSpec& arch, Module module) {
-  return is_one_of(kAttentionModules, module) || is_one_of(kMlpModules, module) ||
+  return is_mixer_matrix(module) || is_one_of(kMlpModules, module) ||
          is_one_of(kInputModules, module) ||
          (experts_are_linear(arch) && is_in_sparse_layer(module));
 }
@@ -82,7 +76,7 @@ class Target {
 
   // `name` lacks the prefix of the model's files.
   bool matches(Module module, const std::string& name) const {
-    if (text_ == "attention") return is_one_of(kAttentionModules, module);
+    if (text_ == "attention") return is_mixer_matrix(module);
     if (text_ == "mlp") {
       return is_one_of(kMlpModules, module) || is_one_of(kExpertModules, module);
     }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "model/parameters/mixer_parameters.h"
 
 namespace longshore {
 
@@ -55,8 +56,7 @@ size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source) {
 }
 
 std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer) {
-  const bool attends = layer.mixer == MixerKind::kAttention || layer.mixer == MixerKind::kLatent;
-  if (!layer.has_mixer || !attends) return {};
+  if (!layer.has_mixer || !mixer_parameters(layer.mixer).attends) return {};
   const ArchSpec own = arch.of_layer(layer);
   return {{.elements_per_position = own.heads * own.head_dim},
           {.elements_per_position = own.heads, .wide = true}};
