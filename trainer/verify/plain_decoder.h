@@ -23,6 +23,9 @@ class PlainDecoder {
   // Returns a parameter's values by its name in the files, in the files' shape and any float type.
   using Weights = std::function<at::Tensor(const std::string& name)>;
 
+  // Layer gives access to one layer's parameters in fp64 (plain_layer.h).
+  class Layer;
+
   PlainDecoder(const ArchSpec& arch, const ModelSpec& spec);
 
   // `rows` are the embedding rows of the tokens. Returns [T, hidden], fp64.
@@ -50,22 +53,9 @@ class PlainDecoder {
   std::string name_of(Module module, ParameterRole role, int64_t layer) const;
 
  private:
-  // Layer gives access to one layer's parameters in fp64.
-  class Layer;
-
-  at::Tensor attention(const Layer& layer, const at::Tensor& x, Shared& shared) const;
-  // Returns y, [T, heads * head_dim], normed and rotated, as [heads, T, head_dim].
-  at::Tensor placed(const Layer& layer, const at::Tensor& y, Module head_norm) const;
-  std::array<at::Tensor, 4> delta_products(const Layer& layer, const at::Tensor& x) const;
-  at::Tensor delta(const Layer& layer, const at::Tensor& x) const;
-  at::Tensor latent(const Layer& layer, const at::Tensor& x) const;
-  at::Tensor mixed(const Layer& layer, const at::Tensor& x, Shared& shared) const;
-  at::Tensor mamba(const Layer& layer, const at::Tensor& x) const;
-  at::Tensor convolution(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
   BlockOutput experts(const Layer& layer, const at::Tensor& x, const at::Tensor& chooser) const;
   at::Tensor expert(const Layer& layer, int64_t number, const at::Tensor& x) const;
-  at::Tensor rotate(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim) const;
 
   const ArchSpec& arch_;
   NameTable::Prefix prefix_;

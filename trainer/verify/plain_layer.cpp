@@ -37,6 +37,36 @@ at::Tensor plain_activation(const at::Tensor& x, Activation activation) {
   throw CheckFailure("an activation without a formula");
 }
 
+at::Tensor plain_rotated(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim) {
+  const int64_t positions = x.size(1), dim = rope.rotary_dim(head_dim);
+  const at::Tensor angles =
+      at::outer(at::arange(positions, at::kDouble),
+                at::tensor(plain_frequencies(rope, head_dim, positions), at::kDouble));
+  const at::Tensor cosine = angles.cos() * rope.attention_factor;
+  const at::Tensor sine = angles.sin() * rope.attention_factor;
+  const at::Tensor turned = x.narrow(2, 0, dim);
+  at::Tensor a, b;
+  if (rope.pairs) {
+    a = turned.slice(2, 0, dim, 2), b = turned.slice(2, 1, dim, 2);
+  } else {
+    a = turned.narrow(2, 0, dim / 2), b = turned.narrow(2, dim / 2, dim / 2);
+  }
+  const at::Tensor left = a * cosine - b * sine, right = b * cosine + a * sine;
+  const at::Tensor both =
+      rope.pairs ? at::stack({left, right}, 3).flatten(2) : at::cat({left, right}, 2);
+  return at::cat({both, x.narrow(2, dim, head_dim - dim)}, 2);
+}
+
+at::Tensor plain_convolved(const at::Tensor& x, const at::Tensor& taps) {
+  const int64_t count = taps.size(2);
+  const at::Tensor before = at::cat({at::zeros({count - 1, x.size(1)}, x.options()), x}, 0);
+  at::Tensor sum = at::zeros_like(x);
+  for (int64_t tap = 0; tap < count; ++tap) {
+    sum = sum + before.narrow(0, tap, x.size(0)) * taps.squeeze(1).select(1, tap);
+  }
+  return sum;
+}
+
 at::Tensor hidden_keys(int64_t positions, int64_t window) {
   const at::Tensor row = at::arange(positions).unsqueeze(1), column = at::arange(positions);
   at::Tensor hidden = column > row;

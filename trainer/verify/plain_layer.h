@@ -1,5 +1,6 @@
 // PlainDecoder::Layer: the parameters of one layer, or of the inputs of all, in fp64, and the plain
-// operations that the files of PlainDecoder share. Included by these files alone; one thread.
+// operations that its formulas share. Included by the files of PlainDecoder and of plain_mixers;
+// one thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,6 +23,10 @@ at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
 // Returns the product with a matrix, with its adapter and bias if it has them. Nothing is dropped.
 at::Tensor plain_product(const Linear& linear, const at::Tensor& x);
 at::Tensor plain_activation(const at::Tensor& x, Activation activation);
+// Returns x, [heads, T, head_dim], with its positions.
+at::Tensor plain_rotated(const at::Tensor& x, const RopeSpec& rope, int64_t head_dim);
+// Returns the sum over the taps [channels, 1, n] of x [T, channels] at the n latest positions.
+at::Tensor plain_convolved(const at::Tensor& x, const at::Tensor& taps);
 // Returns a mask [T, T] that is true if the row's query must not attend to the column's key.
 at::Tensor hidden_keys(int64_t positions, int64_t window);
 
@@ -30,6 +35,7 @@ class PlainDecoder::Layer {
   // `number` is kNoLayer for the inputs of all layers.
   Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights);
 
+  const ArchSpec& arch() const { return decoder_.arch_; }
   int64_t number() const { return number_; }
   const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
 

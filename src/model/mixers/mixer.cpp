@@ -1,5 +1,7 @@
 #include "model/mixers/mixer.h"
 
+#include <array>
+
 namespace longshore {
 
 std::vector<at::Tensor> Mixer::products(UnitParameters parameters, const at::Tensor& x,
@@ -17,19 +19,11 @@ AttentionPlace attention_place(const UnitResults& results) {
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index) {
-  switch (layer.mixer) {
-    case MixerKind::kAttention:
-      return make_attention_mixer(arch, layer, index);
-    case MixerKind::kLatent:
-      return make_latent_mixer(arch, layer, index);
-    case MixerKind::kConvolution:
-      return make_convolution_mixer(arch, layer, index);
-    case MixerKind::kDelta:
-      return make_delta_mixer(arch, layer, index);
-    case MixerKind::kMamba:
-      return make_mamba_mixer(arch, layer, index);
-  }
-  return nullptr;
+  // In the order of MixerKind.
+#define LONGSHORE_MIXER(kind, name) make_##name##_mixer,
+  static constexpr std::array kMixers = {LONGSHORE_MIXERS(LONGSHORE_MIXER)};
+#undef LONGSHORE_MIXER
+  return kMixers.at(static_cast<size_t>(layer.mixer))(arch, layer, index);
 }
 
 }  // namespace longshore

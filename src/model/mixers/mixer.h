@@ -53,19 +53,15 @@ class Mixer {
 // Returns where attention stores the results that backward reuses.
 AttentionPlace attention_place(const UnitResults& results);
 
-// `index` is that of the unit's parameters. The functions below make one of a kind, each beside its
-// class.
+// Returns the layer's mixer. `index` is that of the unit's parameters.
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
                                   const ModuleIndex& index);
-std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                            const ModuleIndex& index);
-std::unique_ptr<Mixer> make_latent_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                         const ModuleIndex& index);
-std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                              const ModuleIndex& index);
-std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                        const ModuleIndex& index);
-std::unique_ptr<Mixer> make_mamba_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                        const ModuleIndex& index);
+
+// Each makes one kind of mixer and is defined in its file, <name>_mixer.cpp.
+#define LONGSHORE_MIXER(kind, name)                                                        \
+  std::unique_ptr<Mixer> make_##name##_mixer(const ArchSpec& arch, const LayerSpec& layer, \
+                                             const ModuleIndex& index);
+LONGSHORE_MIXERS(LONGSHORE_MIXER)
+#undef LONGSHORE_MIXER
 
 }  // namespace longshore
