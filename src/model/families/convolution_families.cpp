@@ -7,7 +7,7 @@
 
 #include "kernels/causal_convolution.h"
 #include "model/families/config_decoder.h"
-#include "model/families/families.h"
+#include "model/families/family_rows.h"
 
 namespace longshore {
 namespace {
@@ -110,6 +110,21 @@ void read_nemotron_experts(ConfigReader& config, ArchSpec& arch) {
 }
 
 }  // namespace
+
+NameTable lfm2_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kAttentionNorm, "layers.{i}.operator_norm"},
+                                      {Module::kConvolutionIn, "layers.{i}.conv.in_proj"},
+                                      {Module::kConvolutionTaps, "layers.{i}.conv.conv"},
+                                      {Module::kConvolutionOut, "layers.{i}.conv.out_proj"},
+                                      {Module::kQueryNorm, "layers.{i}.self_attn.q_layernorm"},
+                                      {Module::kKeyNorm, "layers.{i}.self_attn.k_layernorm"},
+                                      {Module::kOutput, "layers.{i}.self_attn.out_proj"},
+                                      {Module::kMlpNorm, "layers.{i}.ffn_norm"},
+                                      {Module::kGate, "layers.{i}.feed_forward.w1"},
+                                      {Module::kUp, "layers.{i}.feed_forward.w3"},
+                                      {Module::kDown, "layers.{i}.feed_forward.w2"},
+                                      {Module::kFinalNorm, "embedding_norm"}});
+}
 
 // Layers are gated convolutions or attention.
 void read_lfm2(ConfigReader& config, ArchSpec& arch) {

@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "model/families/config_decoder.h"
 #include "model/families/config_reader.h"
-#include "model/families/family_names.h"
+#include "model/families/family_rows.h"
 
 namespace longshore {
 namespace {

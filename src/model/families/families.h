@@ -10,7 +10,6 @@
 
 #include "base/json.h"
 #include "model/families/arch_spec.h"
-#include "model/families/config_reader.h"
 
 namespace longshore {
 
@@ -62,35 +61,5 @@ ExpertAdapters expert_adapters(std::string_view family);
 
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
-
-// gemma4_family: the config.json reader of Gemma 4's text model.
-void read_gemma4_text(ConfigReader& config, ArchSpec& arch);
-
-// moe_families: config.json readers of the families with experts or gated DeltaNet. Pure functions;
-// one thread.
-
-void read_qwen3_moe(ConfigReader& config, ArchSpec& arch);
-void read_qwen2_moe(ConfigReader& config, ArchSpec& arch);
-void read_mixtral(ConfigReader& config, ArchSpec& arch);
-void read_olmoe(ConfigReader& config, ArchSpec& arch);
-void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
-void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
-void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch);
-void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
-void read_glm4_moe(ConfigReader& config, ArchSpec& arch);
-void read_deepseek_v3(ConfigReader& config, ArchSpec& arch);
-
-// sliding_families: config.json readers of the families that rotate in sliding layers alone. Pure
-// functions; one thread.
-
-void read_exaone4(ConfigReader& config, ArchSpec& arch);
-void read_cohere(ConfigReader& config, ArchSpec& arch);
-void read_cohere2(ConfigReader& config, ArchSpec& arch);
-void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch);
-
-// convolution_families: those whose layers have a convolution. Pure functions; one thread.
-
-void read_lfm2(ConfigReader& config, ArchSpec& arch);
-void read_nemotron_h(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore

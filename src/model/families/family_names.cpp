@@ -1,20 +1,20 @@
-#include "model/families/family_names.h"
+#include "model/families/family_rows.h"
 
-#include <initializer_list>
 #include <utility>
 
 namespace longshore {
 namespace {
 
 using Modules = std::array<std::string_view, kModuleCount>;
-using Names = std::initializer_list<std::pair<Module, std::string_view>>;
 
-Modules with(Modules modules, Names names) {
+Modules with(Modules modules, ModuleNames names) {
   for (const auto& [module, name] : names) modules[static_cast<size_t>(module)] = name;
   return modules;
 }
 
-NameTable named_as_llama(std::string_view block_class, Names changes) {
+}  // namespace
+
+NameTable named_as_llama(std::string_view block_class, ModuleNames changes) {
   static const Modules llama =
       with({}, {
                    {Module::kTokens, "embed_tokens"},
@@ -38,8 +38,6 @@ NameTable named_as_llama(std::string_view block_class, Names changes) {
           .skipped = {"layers.*.self_attn.rotary_emb.inv_freq"},
           .other_towers = {}};
 }
-
-}  // namespace
 
 NameTable llama_names(std::string_view block_class) {
   return named_as_llama(block_class, {});
@@ -219,21 +217,6 @@ NameTable in_muse_glimmer_wrapper(NameTable names) {
   names.other_towers = {"model.vision_tower.*", "model.vision_adapter.*",
                         "model.vision_projection.*"};
   return names;
-}
-
-NameTable lfm2_names(std::string_view block_class) {
-  return named_as_llama(block_class, {{Module::kAttentionNorm, "layers.{i}.operator_norm"},
-                                      {Module::kConvolutionIn, "layers.{i}.conv.in_proj"},
-                                      {Module::kConvolutionTaps, "layers.{i}.conv.conv"},
-                                      {Module::kConvolutionOut, "layers.{i}.conv.out_proj"},
-                                      {Module::kQueryNorm, "layers.{i}.self_attn.q_layernorm"},
-                                      {Module::kKeyNorm, "layers.{i}.self_attn.k_layernorm"},
-                                      {Module::kOutput, "layers.{i}.self_attn.out_proj"},
-                                      {Module::kMlpNorm, "layers.{i}.ffn_norm"},
-                                      {Module::kGate, "layers.{i}.feed_forward.w1"},
-                                      {Module::kUp, "layers.{i}.feed_forward.w3"},
-                                      {Module::kDown, "layers.{i}.feed_forward.w2"},
-                                      {Module::kFinalNorm, "embedding_norm"}});
 }
 
 NameTable nemotron_h_names(std::string_view block_class) {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "model/families/config_decoder.h"
-#include "model/families/families.h"
+#include "model/families/family_rows.h"
 
 namespace longshore {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "kernels/causal_convolution.h"
 #include "model/families/config_decoder.h"
-#include "model/families/families.h"
+#include "model/families/family_rows.h"
 
 namespace longshore {
 namespace {

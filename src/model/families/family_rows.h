@@ -1,13 +1,23 @@
-// family_names: the tensor names of each family. Internal to families.cpp. Pure functions.
+// family_rows: what the rows of families.cpp are made of: the names of the tensors of each family,
+// and the config.json readers of those that have a file of their own. Internal to
+// src/model/families. Pure functions; one thread.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
+#include "model/families/arch_spec.h"
+#include "model/families/config_reader.h"
 #include "model/families/families.h"
 
 namespace longshore {
 
-// `block_class` is the class of a block in transformers.
+using ModuleNames = std::initializer_list<std::pair<Module, std::string_view>>;
+
+// Returns the names of Llama with these changes. `block_class` is the class of a block in
+// transformers, here and below.
+NameTable named_as_llama(std::string_view block_class, ModuleNames changes);
 NameTable llama_names(std::string_view block_class);
 // These have norms only after attention and MLP.
 NameTable olmo_names(std::string_view block_class);
@@ -45,10 +55,34 @@ NameTable qwen3_next_names(std::string_view block_class);
 // These are named as Gemma's, with a gate of attention.
 NameTable muse_glimmer_names(std::string_view block_class);
 NameTable in_muse_glimmer_wrapper(NameTable names);
-// These have gated convolutions in most layers.
-NameTable lfm2_names(std::string_view block_class);
 // In these a layer is a single mixer, an MLP or experts.
 NameTable nemotron_h_names(std::string_view block_class);
 NameTable gpt2_names(std::string_view block_class);
+
+// The reader of Gemma 4's text model is in gemma4_family.cpp.
+void read_gemma4_text(ConfigReader& config, ArchSpec& arch);
+
+// The families with experts or gated DeltaNet are in moe_families.cpp.
+void read_qwen3_moe(ConfigReader& config, ArchSpec& arch);
+void read_qwen2_moe(ConfigReader& config, ArchSpec& arch);
+void read_mixtral(ConfigReader& config, ArchSpec& arch);
+void read_olmoe(ConfigReader& config, ArchSpec& arch);
+void read_gpt_oss(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_5_text(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_5_moe_text(ConfigReader& config, ArchSpec& arch);
+void read_qwen3_next(ConfigReader& config, ArchSpec& arch);
+void read_glm4_moe(ConfigReader& config, ArchSpec& arch);
+void read_deepseek_v3(ConfigReader& config, ArchSpec& arch);
+
+// The families that rotate in sliding layers alone are in sliding_families.cpp.
+void read_exaone4(ConfigReader& config, ArchSpec& arch);
+void read_cohere(ConfigReader& config, ArchSpec& arch);
+void read_cohere2(ConfigReader& config, ArchSpec& arch);
+void read_muse_glimmer_text(ConfigReader& config, ArchSpec& arch);
+
+// The families whose layers have a convolution are in convolution_families.cpp.
+NameTable lfm2_names(std::string_view block_class);
+void read_lfm2(ConfigReader& config, ArchSpec& arch);
+void read_nemotron_h(ConfigReader& config, ArchSpec& arch);
 
 }  // namespace longshore
