@@ -66,12 +66,13 @@ std::string counted(const std::vector<std::string>& names) {
 
 }  // namespace
 
-ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
+ModelDirectory ModelDirectory::open(const std::string& path, Weights weights,
+                                    std::span<const std::string> mxfp4_families) {
   ModelDirectory directory;
   directory.fd_ = open_hub_directory(path, "model.path names a Hugging Face directory");
   directory.read_configs();
   directory.open_weights(weights);
-  directory.build_table();
+  directory.build_table(mxfp4_families);
   directory.list_companions();
   return directory;
 }
@@ -99,7 +100,7 @@ void ModelDirectory::read_configs() {
 }
 
 // The files decide: plain weights are trained whatever config.json says that they once were.
-void ModelDirectory::resolve_quantisation() {
+void ModelDirectory::resolve_quantisation(std::span<const std::string> mxfp4_families) {
   const std::vector<std::string> keys = quantisation_keys(config_);
   if (keys.empty()) return;
   const bool plain = std::ranges::none_of(tensors_, [](const TensorRef& ref) {
@@ -113,7 +114,7 @@ void ModelDirectory::resolve_quantisation() {
                      "or F16): it is ignored, and an export leaves it out");
     return;
   }
-  quantisation_ = read_quantisation(config_, path_of(kConfigName));
+  quantisation_ = read_quantisation(config_, path_of(kConfigName), mxfp4_families);
   for (const std::string& key : keys) {
     if (quantised() && key == "quantization_config") continue;
     throw ConfigError(path_of(kConfigName) + ": " + key +
@@ -224,7 +225,7 @@ void ModelDirectory::leave_out_absent(const std::map<std::string, std::string>& 
   index_text_ = without_tensors(index_text_, names);
 }
 
-void ModelDirectory::build_table() {
+void ModelDirectory::build_table(std::span<const std::string> mxfp4_families) {
   for (const std::unique_ptr<WeightFile>& file : files_) {
     for (const TensorInfo& tensor : file->file.tensors()) {
       tensors_.push_back({file.get(), &tensor});
@@ -237,7 +238,7 @@ void ModelDirectory::build_table() {
                         std::to_string(*index_total_size_) + ", the tensors have " +
                         std::to_string(weight_bytes_) + " bytes");
   }
-  resolve_quantisation();
+  resolve_quantisation(mxfp4_families);
   pair_packed();
 }
 

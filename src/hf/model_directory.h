@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,8 +43,10 @@ class ModelDirectory {
 
   // `path` is a directory, or the hub id of a model in the local Hugging Face cache (hub_cache.h).
   // Throws ConfigError if the directory or its config.json is unusable, DataError if a weight file
-  // or the index is damaged. kOptional is for models that start from random weights.
-  static ModelDirectory open(const std::string& path, Weights weights = Weights::kRequired);
+  // or the index is damaged. kOptional is for models that start from random weights; for
+  // `mxfp4_families` see read_quantisation.
+  static ModelDirectory open(const std::string& path, Weights weights = Weights::kRequired,
+                             std::span<const std::string> mxfp4_families = {});
 
   const std::string& path() const { return fd_.path(); }
   // Returns "<path>/<name>".
@@ -105,14 +108,14 @@ class ModelDirectory {
  private:
   ModelDirectory() = default;
   void read_configs();
-  void resolve_quantisation();
+  void resolve_quantisation(std::span<const std::string> mxfp4_families);
   void open_weights(Weights weights);
   void open_indexed_files();
   void check_index(const WeightIndex& index);
   // `file_name` is one of files().
   const TensorInfo* find_in_file(std::string_view file_name, std::string_view name) const;
   void leave_out_absent(const std::map<std::string, std::string>& absent);
-  void build_table();
+  void build_table(std::span<const std::string> mxfp4_families);
   void sort_names();
   void pair_packed();
   void list_companions();

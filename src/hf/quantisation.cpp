@@ -20,9 +20,13 @@ bool is_one_of(const Json& declared, const char* key, std::initializer_list<cons
   return std::ranges::any_of(values, [&](const char* value) { return *found == value; });
 }
 
-void check_mxfp4(const Json& config, const Json& declared, const Refuse& refuse) {
+void check_mxfp4(const Json& config, const Json& declared, std::span<const std::string> families,
+                 const Refuse& refuse) {
   const auto family = config.find("model_type");
-  if (family == config.end() || *family != "gpt_oss") refuse("mxfp4 is read for gpt_oss alone");
+  const bool known = family != config.end() && std::ranges::any_of(families, [&](const auto& name) {
+                       return *family == name;
+                     });
+  if (!families.empty() && !known) refuse("mxfp4 is read for " + joined(families, ", ") + " alone");
   for (const auto& [key, value] : declared.items()) {
     // The files show which modules are not in MXFP4.
     if (key == "quant_method" || key == "modules_to_not_convert" || key == "dequantize") continue;
@@ -105,7 +109,8 @@ std::string_view name_of(Quantisation quantisation) {
   return kNames.at(static_cast<size_t>(quantisation));
 }
 
-Quantisation read_quantisation(const Json& config, const std::string& origin) {
+Quantisation read_quantisation(const Json& config, const std::string& origin,
+                               std::span<const std::string> mxfp4_families) {
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return Quantisation::kNone;
   const Refuse refuse = [&](const std::string& why) {
@@ -114,14 +119,15 @@ Quantisation read_quantisation(const Json& config, const std::string& origin) {
   };
   const auto method = found->is_object() ? found->find("quant_method") : found->end();
   if (found->is_object() && method != found->end() && *method == "mxfp4") {
-    check_mxfp4(config, *found, refuse);
+    check_mxfp4(config, *found, mxfp4_families, refuse);
     return Quantisation::kMxfp4;
   }
   if (found->is_object() && method != found->end() && *method == "fp8") {
     check_fp8(*found, refuse);
     return Quantisation::kFp8;
   }
-  refuse("quantised weights cannot be trained, but for block-scaled fp8, and gpt_oss in mxfp4");
+  refuse("quantised weights cannot be trained, but for block-scaled fp8, and " +
+         (mxfp4_families.empty() ? "" : joined(mxfp4_families, ", ") + " in ") + "mxfp4");
   return Quantisation::kNone;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,10 @@ enum class Quantisation : uint8_t {
 std::string_view name_of(Quantisation quantisation);
 
 // Returns kNone without quantization_config. Throws ConfigError for other kinds, MXFP4 in other
-// families than gpt_oss, other blocks than 128 x 128 and unknown keys. `origin` is the file's path.
-Quantisation read_quantisation(const Json& config, const std::string& origin);
+// families (model_type) than these, other blocks than 128 x 128 and unknown keys. `origin` is the
+// file's path; without `mxfp4_families` any family may be in MXFP4.
+Quantisation read_quantisation(const Json& config, const std::string& origin,
+                               std::span<const std::string> mxfp4_families = {});
 
 // Returns the keys that say how weights are quantised and are not null: "quantization_config",
 // "compression_config", MLX's "quantization", and "text_config.quantization_config".

@@ -36,7 +36,7 @@ bool fuzz_config(std::string_view bytes) {
   const Json config = parse_json(text, {}, "config.json");
   if (!config.is_object()) return false;
   check_edits(text, config);
-  read_quantisation(config, "config.json");
+  read_quantisation(config, "config.json", mxfp4_families());
   const ArchSpec arch = read_arch_spec(config, "config.json");
   LONGSHORE_CHECK(arch.layer_count() > 0 && arch.vocabulary > 0 && arch.hidden > 0);
   return true;

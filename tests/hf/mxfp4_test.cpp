@@ -185,7 +185,10 @@ TEST_F(Mxfp4Files, OtherQuantisationsAreRefused) {
   write({{"w", TensorDType::kI8, {2, 2}}});
   const auto problem = [&](const std::string& config) {
     write_text(directory_ / "config.json", config);
-    return error_of<ConfigError>([this] { ModelDirectory::open(directory_.path()); });
+    return error_of<ConfigError>([this] {
+      ModelDirectory::open(directory_.path(), ModelDirectory::Weights::kRequired,
+                           std::vector<std::string>{"gpt_oss"});
+    });
   };
   const std::string place = directory_ / "config.json: quantization_config";
   expect_parts(problem(kConfig), {place, "the weights are packed otherwise"});

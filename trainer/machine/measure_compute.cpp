@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "base/json.h"
 #include "base/measurement.h"
+#include "model/families/families.h"
 #include "model/models/decoder_model.h"
 #include "model/parameters/adapter.h"
 #include "model/parameters/model_spec.h"
@@ -35,19 +37,16 @@ constexpr int64_t kMoreSequences = 4;
 constexpr int64_t kShortDocument = 64, kLongDocument = 2048;
 
 ArchSpec block_of(int64_t hidden) {
-  ArchSpec arch;
-  arch.family = "llama";
-  arch.origin = "a measurement";
-  arch.vocabulary = kVocabulary;
-  arch.hidden = hidden;
-  arch.intermediate = static_cast<int64_t>(kIntermediate * static_cast<double>(hidden));
-  arch.head_dim = kHeadDim;
-  arch.heads = arch.kv_heads = hidden / kHeadDim;
-  arch.max_positions = kLongDocument;
-  LayerSpec layer;
-  layer.attention_scale = 0.125;
-  arch.layers = {layer};
-  return arch;
+  const Json config = {
+      {"model_type", "llama"},
+      {"vocab_size", kVocabulary},
+      {"hidden_size", hidden},
+      {"intermediate_size", static_cast<int64_t>(kIntermediate * static_cast<double>(hidden))},
+      {"num_hidden_layers", 1},
+      {"num_attention_heads", hidden / kHeadDim},
+      {"head_dim", kHeadDim},
+      {"max_position_embeddings", kLongDocument}};
+  return read_arch_spec(config, "a measurement");
 }
 
 // Returns the median run time without the first run. It measures at least three runs, but stops

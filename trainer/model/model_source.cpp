@@ -172,7 +172,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
       random_(config.model.init == ModelSection::Init::kRandom),
       seed_(static_cast<uint64_t>(config.run.seed)) {
   directory_ = std::make_unique<ModelDirectory>(ModelDirectory::open(
-      config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights));
+      config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights, mxfp4_families()));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
   if (config.train.loss == LossKind::kDistill) arch_.distill = config.distill;

@@ -293,6 +293,8 @@ struct Family {
   bool alone = true;
   // The wrapper computes final_logit_softcapping, too.
   bool capped_inside = false;
+  // Its files may hold experts in MXFP4.
+  bool mxfp4 = false;
 };
 
 const std::vector<Family>& families() {
@@ -328,7 +330,8 @@ const std::vector<Family>& families() {
       {"mixtral", read_mixtral, mixtral_names("MixtralDecoderLayer"), ExpertAdapters::kLinear},
       {"olmoe", read_olmoe, with_qwen_experts(llama_names("OlmoeDecoderLayer")),
        ExpertAdapters::kLinear},
-      {"gpt_oss", read_gpt_oss, gpt_oss_names("GptOssDecoderLayer"), ExpertAdapters::kNamed},
+      {"gpt_oss", read_gpt_oss, gpt_oss_names("GptOssDecoderLayer"), ExpertAdapters::kNamed,
+       /*alone=*/true, /*capped_inside=*/false, /*mxfp4=*/true},
       {"qwen3_5_text", read_qwen3_5_text, qwen3_5_names("Qwen3_5DecoderLayer")},
       {"qwen3_5_moe_text", read_qwen3_5_moe_text,
        with_qwen_experts(qwen3_5_names("Qwen3_5MoeDecoderLayer"))},
@@ -458,6 +461,14 @@ const NameTable& name_table(std::string_view family) {
 ExpertAdapters expert_adapters(std::string_view family) {
   const Family* row = find_family(family);
   return row == nullptr ? ExpertAdapters::kNone : row->experts;
+}
+
+std::vector<std::string> mxfp4_families() {
+  std::vector<std::string> list;
+  for (const Family& family : families()) {
+    if (family.mxfp4) list.emplace_back(family.model_type);
+  }
+  return list;
 }
 
 ArchSpec read_arch_spec(const Json& config, const std::string& path) {

@@ -59,6 +59,9 @@ const NameTable& name_table(std::string_view family);
 // Returns kNone for what is no supported family.
 ExpertAdapters expert_adapters(std::string_view family);
 
+// Returns the families whose files may hold experts in MXFP4.
+std::vector<std::string> mxfp4_families();
+
 // Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
 
