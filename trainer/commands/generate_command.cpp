@@ -57,7 +57,7 @@ class Speaker {
   Speaker(const LoadedRun* run, const GenerateOptions* options)
       : run_(run),
         options_(options),
-        writer_(run->setup.config, *run->setup.source,
+        writer_(run->setup.config, run->setup.source->directory(),
                 options->chat ? PromptWriter::Form::kMessages : PromptWriter::Form::kText,
                 "--chat") {}
 

@@ -179,7 +179,7 @@ class InputCheck {
       }
     }
     if (!config_.run.dir.empty()) check_writable("run.dir", config_.run.dir);
-    if (checked_.source) attempt([&] { check_run_export(config_, *checked_.source); });
+    if (checked_.source) attempt([&] { check_run_export(config_, checked_.source->directory()); });
   }
 
   void check_space() {

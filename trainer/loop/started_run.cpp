@@ -245,7 +245,8 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
     if (run.ranks().first()) log_warning(note);
   }
   if (!run.eval_sets.empty() && !config.eval.prompts.empty()) {
-    run.prompts.emplace(config, source, sample_form(config, trained), "eval.prompt_format");
+    run.prompts.emplace(config, source.directory(), sample_form(config, trained),
+                        "eval.prompt_format");
     run.samples = sample_request(config, *run.prompts, plan.step.positions);
   }
   refuse_other_run(run);
@@ -474,9 +475,9 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
       ledger(&directory, setup.ranks->first()),
       data(setup.config, load_until_stopped(setup, signals, said_of_data(setup, directory))),
       eval_sets(load_sets_until_stopped(setup, signals, said_of_data(setup, directory))),
-      frozen(setup.source->frozen() == nullptr
+      frozen(setup.source->packing().frozen() == nullptr
                  ? nullptr
-                 : std::make_unique<FrozenSums>(setup.source->frozen())),
+                 : std::make_unique<FrozenSums>(setup.source->packing().frozen())),
       start_check(setup.source.get(), &directory, &setup.ranks->world()),
       engine(&setup.source->model(), plan, update_rule(setup.config), setup.ranks->groups(),
              check_run(*this, plan), {.make_tiers = make_tiers_over(frozen.get())}),
@@ -510,8 +511,8 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
     commit_start(*this);
   }
   // The warning is never silent, because the user may have expected the directory's weights.
-  if (progress.step.value == 0 && setup.source->random() && ranks().first()) {
-    log_warning(setup.source->random_weights_text());
+  if (progress.step.value == 0 && setup.source->base().random() && ranks().first()) {
+    log_warning(setup.source->base().random_weights_text());
   }
   open_metrics(*this, changes);
   reporter.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +

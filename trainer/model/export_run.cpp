@@ -26,12 +26,12 @@ AdapterExport adapter_export(const ModelSource& source) {
   for (const ParamSpec& parameter : source.whole().whole_parameters()) {
     if (parameter.frozen) continue;
     adapter.names[parameter.name] =
-        std::string(kAdapterNamePrefix) + source.published_name(parameter.name);
+        std::string(kAdapterNamePrefix) + published_name(source.arch().family, parameter.name);
   }
   if (const ParamSpec* const table = trained_tied_table(source.whole())) {
     adapter.copies[std::string(kAdapterNamePrefix) + std::string(kTiedHeadName)] = table->name;
   }
-  adapter.config = adapter_config_text(source.adapter_settings());
+  adapter.config = adapter_config_text(source.adapter()->settings());
   return adapter;
 }
 
@@ -157,9 +157,9 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   ExportOptions options;
   if (choice.as_fp32) options.dtype = DType::kF32;
   if (exports_adapter(source, choice)) options.adapter = adapter_export(source);
-  options.pretrained = !source.random();
+  options.pretrained = !source.base().random();
   options.allow_nonfinite = choice.allow_nonfinite;
-  options.copies = source.copies();
+  options.copies = source.base().copies();
   options.card = texts.card;
   options.texts = texts.files;
   options.left_out = texts.left_out;
@@ -176,7 +176,7 @@ ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, b
     // written anew.
     for (UnitSpec& unit : merged.units) {
       for (ParamSpec& parameter : unit.parameters) {
-        if (source.packs(parameter.name) || moved.contains(parameter.name)) {
+        if (source.packing().has(parameter.name) || moved.contains(parameter.name)) {
           parameter.frozen = false;
         }
       }
@@ -236,8 +236,7 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
 
 // `module` is "NAME=DIRECTORY" of the adapter, `run` names the run for a command.
 std::string next_commands_of_adapter(const std::string& module, const std::string& run,
-                                     const ModelSource& source) {
-  const AdapterSettings& settings = source.adapter_settings();
+                                     const AdapterSettings& settings) {
   std::string merge = "  longshore export " + run + " --merged --to DIR";
   if (settings.base.starts_with('/')) {
     merge += "\n" + std::string(kAdapterConfigName) + " names the model by its path, " +
@@ -311,7 +310,7 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
 Bytes export_bytes(const ModelSource& source, bool merged) {
   const ExportChoice choice{.merged = merged};
   ExportOptions options = export_options(source, choice, {});
-  options.pretrained = options.pretrained && source.has_weights();
+  options.pretrained = options.pretrained && source.base().has_weights();
   const ModelSpec spec = exported_spec(source, choice, /*corrected=*/false);
   return plan_export(source.directory(), spec, options).tensor_bytes;
 }
@@ -342,7 +341,7 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
   }
   const std::string quoted = shell_quoted(plain.string());
   if (exports_adapter(source, choice)) {
-    return next_commands_of_adapter(name + "=" + plain.string(), run, source);
+    return next_commands_of_adapter(name + "=" + plain.string(), run, source.adapter()->settings());
   }
   return "next, where the programs are installed and know the architecture:\n"
          "  vllm serve " +
@@ -355,11 +354,11 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
          shell_quoted("OWNER/" + name) + " " + quoted;
 }
 
-void check_run_export(const RunConfig& config, const ModelSource& source) {
+void check_run_export(const RunConfig& config, const ModelDirectory& model) {
   if (config.checkpoint.export_model == CheckpointSection::Export::kNever) return;
   if (config.run.dir.empty()) return;
   try {
-    check_export_place(source.directory(), config.run.dir);
+    check_export_place(model, config.run.dir);
   } catch (const ConfigError& error) {
     throw ConfigError("run.dir: " + std::string(error.what()));
   }

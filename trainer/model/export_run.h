@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hf/exporter.h"
+#include "hf/model_directory.h"
 #include "offload/engine/engine.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/model/model_source.h"
@@ -43,7 +44,7 @@ std::string next_commands(const std::string& directory, const ModelSource& sourc
 
 // ConfigError if the run exports at its end and its directory is, or is inside, the model's. A link
 // to the model inside it is allowed, because the export is then written beside the link.
-void check_run_export(const RunConfig& config, const ModelSource& source);
+void check_run_export(const RunConfig& config, const ModelDirectory& model);
 
 // Returns the directory of a run's own export: `wanted`, or "wanted-2" and so on if it contains
 // files that no export wrote. Foreign files are never changed. ConfigError inside the model's

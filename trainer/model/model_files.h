@@ -1,5 +1,5 @@
 // ModelFiles: reads the frozen parameters of a run from its model's files while it trains
-// (offload.parameters = "files"). ModelSource owns it. Any thread may read.
+// (offload.parameters = "files"). BasePacking owns it. Any thread may read.
 //
 // Reads go past the kernel's page cache, in chunks that the store chooses: a model larger than the
 // host's memory would otherwise push out everything else.

@@ -1,8 +1,11 @@
 #include "trainer/model/model_notes.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/texts.h"
+#include "hf/adapter_directory.h"
 #include "model/parameters/model_spec.h"
 
 namespace longshore {
@@ -30,7 +33,7 @@ std::string further_tokens_note(const ModelSource& source) {
   for (const ModelDirectory::TensorRef& ref : directory.tensors()) {
     if (predicts_further_tokens(source.arch(), ref.tensor->name)) names.push_back(ref.tensor->name);
   }
-  if (!names.empty() && !source.random()) {
+  if (!names.empty() && !source.base().random()) {
     return directory.path() + ": the layers that predict further tokens (MTP, " +
            std::to_string(names.size()) + " tensors such as '" + printable(names.front()) +
            "') are not trained and stay as they are: speculative decoding with them will accept "
@@ -43,12 +46,24 @@ std::string further_tokens_note(const ModelSource& source) {
          "programs that ask for them will not find any";
 }
 
+// Returns a sentence about an adapter beside the model's weights, which the run does not use, or
+// about keys of the run file that adapter.path replaces; empty if there is neither.
+std::string adapter_note(const ModelSource& source) {
+  if (source.adapter() != nullptr) return source.adapter()->replaced_note();
+  std::error_code ignored;
+  const std::string beside = source.directory().path_of(kAdapterConfigName);
+  if (!std::filesystem::exists(beside, ignored)) return {};
+  return beside +
+         ": an adapter lies beside the model's weights and is not used, although transformers "
+         "with PEFT applies both; to train it set adapter.path to this directory, or remove it";
+}
+
 }  // namespace
 
 std::vector<std::string> model_notes(const ModelSource& source) {
   std::vector<std::string> notes = source.directory().notes();
   std::ranges::copy(source.arch().config_notes, std::back_inserter(notes));
-  for (const std::string& note : {further_tokens_note(source), source.adapter_note()}) {
+  for (const std::string& note : {further_tokens_note(source), adapter_note(source)}) {
     if (!note.empty()) notes.push_back(note);
   }
   return notes;

@@ -1,7 +1,7 @@
 // PackedFiles: the frozen parameters of a run whose frozen matrices are packed: in adapter.base, or
 // in the format of the model's own files. In another format a matrix is read from the files and
 // packed as a whole, so that neither ranks nor tiers change its scales. Experts of a stacked
-// parameter are matrices of their own. ModelSource owns it. Any thread may read. A matrix that was
+// parameter are matrices of their own. BasePacking owns it. Any thread may read. A matrix that was
 // packed here is held until all of its bytes were read, so that pieces of it that several threads
 // read, and a piece that two experts share, pack it once; the latest kKept are held whatever their
 // size, more of them within kHeldBytes, and one more by each thread that reads. A rank that reads a

@@ -47,20 +47,20 @@ std::vector<TextEnd> new_ends(const TextEnds& ends, const std::vector<int64_t>& 
   return found;
 }
 
-bool has_file(const ModelSource& source, const std::string& name) {
-  const std::vector<std::string>& files = source.directory().companion_files();
+bool has_file(const ModelDirectory& directory, const std::string& name) {
+  const std::vector<std::string>& files = directory.companion_files();
   return std::ranges::find(files, name) != files.end();
 }
 
 // Returns a file of the model's directory as it was when the run began.
-std::string text_of_companion(const ModelSource& source, const std::string& name) {
-  if (const std::string* text = source.directory().companion_text(name)) return *text;
-  return read_to_end(source.directory().open_companion(name), kMostTokenizerBytes);
+std::string text_of_companion(const ModelDirectory& directory, const std::string& name) {
+  if (const std::string* text = directory.companion_text(name)) return *text;
+  return read_to_end(directory.open_companion(name), kMostTokenizerBytes);
 }
 
-void leave_out_templates(const ModelSource& source, ExportTexts& texts) {
+void leave_out_templates(const ModelDirectory& directory, ExportTexts& texts) {
   texts.left_out.insert(kProcessorTemplate);
-  for (const std::string& name : source.directory().companion_files()) {
+  for (const std::string& name : directory.companion_files()) {
     if (name.starts_with(kTemplatesFolder)) texts.left_out.insert(name);
   }
 }
@@ -68,15 +68,15 @@ void leave_out_templates(const ModelSource& source, ExportTexts& texts) {
 // The run uses the tokenizer of another directory. The export takes its files, because the model's
 // tokenizer encodes text differently.
 void take_tokenizer(const ModelSource& source, ExportTexts& texts) {
-  leave_out_templates(source, texts);
+  leave_out_templates(source.directory(), texts);
   texts.left_out.insert(kTokenizerFiles.begin(), kTokenizerFiles.end());
   for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
   texts.lines.emplace_back(
       "The tokenizer is the one that the run was given, not the base model's.");
 }
 
-void put_template(const std::string& text, const ModelSource& source, ExportTexts& texts) {
-  leave_out_templates(source, texts);
+void put_template(const std::string& text, const ModelDirectory& directory, ExportTexts& texts) {
+  leave_out_templates(directory, texts);
   std::erase_if(texts.files, [](const auto& file) {
     return file.first.starts_with(kTemplatesFolder) || file.first == kProcessorTemplate;
   });
@@ -85,8 +85,8 @@ void put_template(const std::string& text, const ModelSource& source, ExportText
   const auto own = texts.files.find(kTokenizerConfigName);
   if (own != texts.files.end()) {
     own->second = without_member(own->second, "chat_template");
-  } else if (has_file(source, kTokenizerConfigName)) {
-    const std::string config = text_of_companion(source, kTokenizerConfigName);
+  } else if (has_file(directory, kTokenizerConfigName)) {
+    const std::string config = text_of_companion(directory, kTokenizerConfigName);
     const std::string edited = without_member(config, "chat_template");
     if (edited != config) texts.files[kTokenizerConfigName] = edited;
   }
@@ -104,7 +104,7 @@ void put_ends(const TextEnds& ends, const ModelSource& source, ExportTexts& text
   const std::string list = "[" + joined(ids, ", ") + "]";
   if (source.directory().generation_config() != nullptr) {
     texts.files[kGenerationName] =
-        with_member(text_of_companion(source, kGenerationName), "eos_token_id", list);
+        with_member(text_of_companion(source.directory(), kGenerationName), "eos_token_id", list);
   } else {
     std::string text = with_member("{}", "eos_token_id", list);
     // Without generation_config.json transformers takes these keys from config.json.
@@ -243,7 +243,7 @@ void add_trained_text(const RunConfig& config, const ModelSource& source,
   std::error_code ignored;
   const std::string kept = run_directory + "/" + kTemplateName;
   if (fs::exists(kept, ignored)) {
-    put_template(read_own_file(kept, kMostTemplateBytes), source, texts);
+    put_template(read_own_file(kept, kMostTemplateBytes), source.directory(), texts);
   }
   const std::string data = run_directory + "/data.json";
   if (!fs::exists(data, ignored)) return;

@@ -191,7 +191,7 @@ CardBase base_of(const ModelSource& source, const RunConfig& config) {
   constexpr Bytes kMaxCardBytes = 4 * kMiB;
   CardBase base{.family = source.arch().family,
                 .parameters = merged_spec(source.arch(), source.whole()).parameter_elements()};
-  if (source.random()) return base;
+  if (source.base().random()) return base;
   // A hub id resolves to a directory of the local cache whose name is not the id.
   std::error_code ignored;
   const std::string& path = source.directory().path();
@@ -240,7 +240,7 @@ ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& conf
     CardBase base = base_of(source, config);
     base.use = texts.lines;
     base.adapter = adapter;
-    base.dora = source.adapter_settings().dora;
+    base.dora = source.has_adapter() && source.adapter()->settings().dora;
     texts.card = model_card(read_run_record(directory.string()), base, step);
   } catch (const Error& error) {
     // The export continues without a card if the card cannot be made.

@@ -101,7 +101,7 @@ void read_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
           comparison->take(name, begin, std::as_bytes(out));
         },
         [&](const std::string& name, Bytes begin, std::span<std::byte> out) {
-          source.read_packed(name, begin, out);
+          source.packing().read_packed(name, begin, out);
           comparison->take(name, begin, out);
         });
   }
@@ -117,7 +117,7 @@ void read_initial_weights(Engine& engine, const ModelSource& source, WeightCheck
         progress.add(static_cast<Bytes>(out.size_bytes()));
       },
       [&](const std::string& name, Bytes begin, std::span<std::byte> out) {
-        source.read_packed(name, begin, out);
+        source.packing().read_packed(name, begin, out);
         comparison->take_other(name, begin, out);
         progress.add(std::ssize(out));
       });

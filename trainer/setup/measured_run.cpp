@@ -350,8 +350,8 @@ TierPlan MeasuredRun::plan_for_inference() const {
   if (inputs.frozen_files && !inputs.keep_frozen) {
     // Generation runs a pass for each token, so a model that fits in memory is read only once.
     PlanInputs in_memory = without_drives;
-    in_memory.keep_frozen = source->packs();
-    if (!source->packs()) in_memory.frozen_files = nullptr;
+    in_memory.keep_frozen = source->packing().on();
+    if (!source->packing().on()) in_memory.frozen_files = nullptr;
     const TierPlan plan = draft_tier_plan(in_memory, machine);
     if (plan.fits()) return plan;
   }
@@ -369,7 +369,7 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
   if (!cpu && run.machine.gpus.empty()) {
     notes.push_back("this machine has no GPU: the bytes of the device are estimates");
   }
-  if (!run.source->has_weights()) {
+  if (!run.source->base().has_weights()) {
     notes.push_back(run.source->directory().path() + ": has no weights yet; training needs them");
   }
   const ArchSpec& arch = run.source->arch();

@@ -41,7 +41,7 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   length.evaluation_steps = config.eval.every_steps;
   length.evaluation_sequences = config.eval.sequences;
   length.sequences_per_step = config.train.sequences_per_step;
-  if (!setup.source->random()) {
+  if (!setup.source->base().random()) {
     // The resident part of a frozen model in its files is read once, the rest in every step.
     length.weight_bytes = (plan.frozen_in_files ? plan.trainable : plan.parameters) *
                               width_of(setup.source->arch().dtype.value_or(DType::kBF16)) +

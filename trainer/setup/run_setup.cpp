@@ -64,7 +64,7 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
 void check_files(const RunConfig& config, const ModelSource& source) {
   if (config.offload.parameters != OffloadSection::Parameters::kFiles) return;
   const std::string start = "offload.parameters = \"files\": " + source.directory().path();
-  if (source.directory().quantised() && !source.packs()) {
+  if (source.directory().quantised() && !source.packing().on()) {
     throw ConfigError(start + " stores weights in " +
                       std::string(name_of(source.directory().quantisation())) +
                       ", and only adapters read these while they train (adapter.kind); set "
@@ -209,14 +209,14 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config);
   if (config.adapter.on() || !config.train.freeze.empty()) {
-    if (!source->random() && !source->directory().quantised()) {
+    if (!source->base().random() && !source->directory().quantised()) {
       inputs.model_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
     }
   }
   if (config.offload.parameters == OffloadSection::Parameters::kFiles) {
     inputs.frozen_files = inputs.model_files;
   }
-  if (source->packs()) {
+  if (source->packing().on()) {
     inputs.frozen_files = std::make_shared<const FrozenFiles>(source->frozen_dtypes());
     inputs.keep_frozen = config.offload.parameters == OffloadSection::Parameters::kHost;
     // Only matrices that are packed as published could stay in the files instead.
@@ -252,7 +252,7 @@ OpenedRun join_run(const RunArguments& arguments) {
     take_machine(run, std::nullopt);
     divide_cores(run, ranks->info().local_size);
     OpenedRun opened(std::move(run));
-    check_run_export(opened.config, *opened.source);
+    check_run_export(opened.config, opened.source->directory());
     agree_on_run(opened);
     if (opened.source->arch().moe.balance != 0.0) ranks->add_routers();
     return opened;

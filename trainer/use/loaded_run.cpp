@@ -97,8 +97,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
       find_checkpoint(weights.folder.empty() ? config.run.dir + "/checkpoints" : weights.folder,
                       weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
-  if (source.frozen() != nullptr) {
-    run.frozen = std::make_unique<FrozenSums>(source.frozen());
+  if (source.packing().frozen() != nullptr) {
+    run.frozen = std::make_unique<FrozenSums>(source.packing().frozen());
   }
   run.engine = std::make_unique<Engine>(
       &source.model(), run.setup.plan_for_inference(), update_rule(config), RankGroups{}, RunKey{},
@@ -110,7 +110,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   run.origin = weights.adapter.value_or(source.directory().path());
   if (at_start) at_start(run, !weights.model && !weights.adapter);
   if (!found.checkpoint) {
-    if (source.random()) log_warning(source.random_weights_text());
+    if (source.base().random()) log_warning(source.base().random_weights_text());
     return run;
   }
   const RunProgress& saved = found.checkpoint->manifest().progress;

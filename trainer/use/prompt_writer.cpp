@@ -14,8 +14,8 @@
 namespace longshore {
 namespace {
 
-std::string directory_of(const RunConfig& config, const ModelSource& source) {
-  return tokenizer_directory(config, source.directory().path());
+std::string directory_of(const RunConfig& config, const ModelDirectory& model) {
+  return tokenizer_directory(config, model.path());
 }
 
 std::string name_of_prompt(const std::string& text) {
@@ -48,11 +48,11 @@ std::vector<TokenId> ends_of_answers(const Tokenizer& tokenizer, const ChatTempl
 
 }  // namespace
 
-PromptWriter::PromptWriter(const RunConfig& config, const ModelSource& source, Form form,
+PromptWriter::PromptWriter(const RunConfig& config, const ModelDirectory& model, Form form,
                            const std::string& asked_by)
-    : tokenizer_(Tokenizer::load(directory_of(config, source))), stops_(tokenizer_.stop_ids()) {
+    : tokenizer_(Tokenizer::load(directory_of(config, model))), stops_(tokenizer_.stop_ids()) {
   if (form == Form::kText) return;
-  const std::string directory = directory_of(config, source);
+  const std::string directory = directory_of(config, model);
   chat_ = run_chat_template(config, directory, tokenizer_);
   if (!chat_) {
     throw ConfigError(asked_by + ": " + directory +

@@ -8,9 +8,9 @@
 
 #include "base/json.h"
 #include "config/run_config.h"
+#include "hf/model_directory.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
-#include "trainer/model/model_source.h"
 #include "trainer/use/generator.h"
 
 namespace longshore {
@@ -21,7 +21,7 @@ class PromptWriter {
 
   // `asked_by` names the option or key that asks for kMessages. ConfigError if there is no chat
   // template for it, DataError if tokenizer or template cannot be used.
-  PromptWriter(const RunConfig& config, const ModelSource& source, Form form,
+  PromptWriter(const RunConfig& config, const ModelDirectory& model, Form form,
                const std::string& asked_by);
   PromptWriter(const PromptWriter&) = delete;
   PromptWriter& operator=(const PromptWriter&) = delete;

@@ -124,7 +124,7 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
     check_tokens(run, own, model);
     config.train.freeze = globs_of_frozen(model.whole());
     // The plan leaves the model in its files where host memory cannot hold it.
-    const bool readable = !model.random() && !model.directory().quantised();
+    const bool readable = !model.base().random() && !model.directory().quantised();
     if (readable) config.offload.parameters = OffloadSection::Parameters::kFiles;
   });
   return config;
@@ -176,10 +176,11 @@ ComputedReference compute_other_reference(const MeasuredRun& reference,
                                           const StopCheck& stop) {
   const RunConfig& config = reference.config;
   const ModelSource& source = *reference.source;
-  const FrozenSums sums(source.frozen());
-  Engine engine(&source.model(), reference.plan_for_inference(), update_rule(config),
-                reference.ranks ? reference.ranks->groups() : RankGroups{}, RunKey{},
-                {.make_tiers = make_tiers_over(source.frozen() == nullptr ? nullptr : &sums)});
+  const FrozenSums sums(source.packing().frozen());
+  Engine engine(
+      &source.model(), reference.plan_for_inference(), update_rule(config),
+      reference.ranks ? reference.ranks->groups() : RankGroups{}, RunKey{},
+      {.make_tiers = make_tiers_over(source.packing().frozen() == nullptr ? nullptr : &sums)});
   World* const world = reference.ranks ? &reference.ranks->world() : nullptr;
   const std::string found = load_initial_weights(engine, source, world);
   if (!found.empty() && engine.groups().rank == Rank(0)) {

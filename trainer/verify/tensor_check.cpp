@@ -293,14 +293,14 @@ void check_tensors(const ModelSource& source, Findings& findings) {
                              : "; too few layers to compare sizes between them"));
 }
 
-void check_exported(const ModelSource& source, Findings& findings) {
-  const ExportList list = read_export_list(source.directory().path());
+void check_exported(const ModelDirectory& directory, Findings& findings) {
+  const ExportList list = read_export_list(directory.path());
   if (list.tensors.empty()) return;
   const std::vector<std::pair<std::string, uint64_t>> listed(list.tensors.begin(),
                                                              list.tensors.end());
   std::vector<std::optional<uint64_t>> found(listed.size());
   tbb::parallel_for(size_t{0}, listed.size(), [&](size_t i) {
-    const ModelDirectory::TensorRef tensor = source.directory().find_stored(listed[i].first);
+    const ModelDirectory::TensorRef tensor = directory.find_stored(listed[i].first);
     if (tensor) found[i] = tensor.file->file.hash(*tensor.tensor);
   });
   std::map<uint64_t, std::string> names;

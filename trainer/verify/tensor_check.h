@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hf/model_directory.h"
 #include "shard/unit_spec.h"
 #include "trainer/model/model_source.h"
 #include "trainer/verify/findings.h"
@@ -23,7 +24,7 @@ void check_tensors(const ModelSource& source, Findings& findings);
 
 // Compares every tensor with the hash that the export recorded. Does nothing for a directory that
 // no export wrote.
-void check_exported(const ModelSource& source, Findings& findings);
+void check_exported(const ModelDirectory& directory, Findings& findings);
 
 // BaseComparison: compares a model's tensors with those of its base model. Fine-tuning changes each
 // tensor a little; swapped, scaled or transposed tensors differ in recognizable ways. Reads 4,096

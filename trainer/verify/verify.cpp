@@ -134,7 +134,7 @@ Findings verify_model(const VerifyOptions& options) {
   }
   describe_files(*source, findings);
   check_tensors(*source, findings);
-  check_exported(*source, findings);
+  check_exported(source->directory(), findings);
   if (options.against.empty()) {
     findings.add(Verdict::kSkipped, "base", "--against",
                  "no other model was named: matrices that are swapped, or square and transposed, "

@@ -1,0 +1,79 @@
+// AdapterFiles: the adapters that a run trains: their settings, and the directory of adapter.path
+// that their values come from, if there is one. ModelSource owns it; immutable once it is bound to
+// the model. Reading is safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/errors.h"
+#include "config/run_config.h"
+#include "hf/adapter_directory.h"
+#include "hf/model_directory.h"
+#include "model/families/arch_spec.h"
+#include "model/parameters/unit_parameters.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// Returns the name that transformers gives to a parameter of the family's files: gpt2's files may
+// lack its "transformer." in front, and those of wrappers have older names.
+std::string published_name(std::string_view family, const std::string& parameter);
+
+class AdapterFiles {
+ public:
+  // Reads the settings of the run file, or of the adapter that the run starts from, and adds the
+  // adapters to `arch`.
+  AdapterFiles(const RunConfig& config, ArchSpec& arch);
+
+  // Freezes all of the model but what is trained with the adapters. Throws ConfigError or DataError
+  // if the adapter that the run starts from does not fit. `base` has the model's files.
+  void choose_trained(const ArchSpec& arch, ModelSpec& whole, const ModelDirectory& base);
+
+  // Returns the settings as adapter_config.json has them: those of the adapter that the run starts
+  // from, or those of new ones.
+  const AdapterSettings& settings() const { return settings_; }
+  // Returns a sentence about keys of the run file that adapter.path replaces; empty without any.
+  const std::string& replaced_note() const { return replaced_note_; }
+  // Returns the directory of adapter.path; null for new adapters.
+  const AdapterDirectory* directory() const { return given_ ? &*given_ : nullptr; }
+  // From now on the files sum what is read of them (SafetensorsFile::sum_reads).
+  void sum_reads() {
+    if (given_) given_->sum_reads();
+  }
+  // Returns whether the files of adapter.path hold this parameter.
+  bool has(const std::string& name) const;
+  // Reads values [begin, begin + out.size()) of such a parameter.
+  void read(const ParamSpec& parameter, int64_t begin, std::span<float> out) const;
+
+ private:
+  void name_as_peft(const ArchSpec& arch, const ModelSpec& whole);
+  void check_tensors(const ArchSpec& arch, const ModelSpec& whole);
+  void check_tied_copy(const ModelSpec& whole, const ModelDirectory& base) const;
+  DataError other_shape(const std::string& name, const std::vector<int64_t>& needed) const;
+  void find_older_tensors(const ArchSpec& arch, const ModelSpec& whole);
+  void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;
+  // Reads a whole parameter in the order of this program.
+  std::vector<float> read_whole(const ParamSpec& parameter) const;
+
+  std::string family_;                     // of the model
+  std::string path_;                       // adapter.path
+  std::optional<AdapterDirectory> given_;  // of adapter.path; empty: new adapters
+  AdapterSettings settings_;
+  std::string replaced_note_;
+  // A tensor of an adapter that was made with transformers 4: one of a single expert, or of a
+  // router with its older name.
+  struct OlderTensor {
+    std::string name;
+    AdaptedPart part;
+  };
+  std::map<std::string, std::vector<OlderTensor>> older_;  // by the parameter that they are part of
+};
+
+}  // namespace longshore
