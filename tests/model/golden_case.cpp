@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "tests/fakes/golden_weights.h"
 #include "tests/fakes/test_files.h"
 
 namespace longshore {
@@ -84,7 +85,7 @@ std::vector<std::string> golden_case_names() {
 GoldenCase read_golden_case(const std::string& name) {
   std::filesystem::path directory;
   for (const std::filesystem::path& root : golden_roots()) {
-    if (std::filesystem::exists(root / name)) directory = root / name;
+    if (std::filesystem::exists(root / name)) directory = with_weights(root / name);
   }
   GoldenCase golden;
   golden.name = name;
@@ -96,7 +97,7 @@ GoldenCase read_golden_case(const std::string& name) {
       read_tensors(entry.path(), golden.weights);
     }
   }
-  read_tensors(directory / "golden.safetensors", golden.golden);
+  golden.golden = read_sketches(directory / "golden_sketches.json");
   golden.facts = Json::parse(read_text(directory / "golden.json"));
   golden.rows = read_golden_rows(directory / "train.jsonl");
   return golden;

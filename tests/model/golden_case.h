@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/models/decoder_model.h"
 #include "model/parameters/model_spec.h"
+#include "tests/fakes/sketch.h"
 
 namespace longshore {
 
@@ -23,7 +24,7 @@ struct GoldenCase {
   Json config;
   ArchSpec arch;
   std::map<std::string, at::Tensor> weights;  // stored values as fp32
-  std::map<std::string, at::Tensor> golden;   // golden.safetensors
+  std::map<std::string, Sketch> golden;       // golden_sketches.json
   Json facts;                                 // golden.json
   std::vector<GoldenRow> rows;                // train.jsonl
 

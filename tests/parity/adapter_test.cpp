@@ -12,6 +12,7 @@
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/gpu.h"
+#include "tests/fakes/sketch.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 
@@ -54,7 +55,7 @@ struct AdapterCase {
       : directory(adapter_golden_directory(name)),
         facts(read_json_file(directory + "/golden.json", JsonLimits{})),
         base(facts.at("base").get<std::string>()),
-        tensors(read_tensors(directory + "/golden.safetensors")) {}
+        sketches(read_sketches(directory + "/golden_sketches.json")) {}
 
   // Every other setting comes from the adapter's own adapter_config.json.
   Arguments arguments() const {
@@ -65,7 +66,7 @@ struct AdapterCase {
                    "--optimizer.eps=" + facts.at("adamw").at("eps").dump()});
   }
   // Returns whether an embedding is trained that is also the head.
-  bool tied() const { return tensors.contains("final." + kPeftPrefix + kTiedHead); }
+  bool tied() const { return sketches.contains("final." + kPeftPrefix + kTiedHead); }
   bool dora() const { return facts.at("adapter").at("use_dora").get<bool>(); }
   // Returns the number of experts of a layer; 0: the model has none.
   size_t experts() const {
@@ -77,14 +78,14 @@ struct AdapterCase {
   }
   // A checkpoint has B of all experts by expert, and A of an embedding by token; PEFT's file has
   // them by output, rank, then expert, and by rank, then token.
-  std::vector<float> as_in_checkpoint(const std::string& name, std::vector<float> values) const {
+  std::vector<float> as_in_file(const std::string& name, std::vector<float> values) const {
     const bool of_all = name.find(".experts.") != std::string::npos && name.ends_with(kB);
     if (!of_all && !name.ends_with(kLookupA)) return values;
     const std::vector<float> stored = values;
     const size_t rank = facts.at("adapter").at("r").get<size_t>();
     const size_t count = of_all ? experts() : stored.size() / rank, matrix = stored.size() / count;
     for (size_t i = 0; i < stored.size(); ++i) {
-      values.at(i % count * matrix + i / count) = stored[i];
+      values[i] = stored.at(i % count * matrix + i / count);
     }
     return values;
   }
@@ -93,11 +94,11 @@ struct AdapterCase {
     const Json config = read_json_file(directory + "/adapter/adapter_config.json", JsonLimits{});
     return config.at("rank_pattern").empty() ? 1 : 2;
   }
-  // Returns the tensors of golden.safetensors whose names begin so, without that beginning.
-  Tensors part(const std::string& beginning) const {
-    Tensors found;
-    for (const auto& [name, values] : tensors) {
-      if (name.starts_with(beginning)) found[name.substr(beginning.size())] = values;
+  // Returns the sketches whose names begin so, without that beginning.
+  std::map<std::string, Sketch> part(const std::string& beginning) const {
+    std::map<std::string, Sketch> found;
+    for (const auto& [name, sketch] : sketches) {
+      if (name.starts_with(beginning)) found[name.substr(beginning.size())] = sketch;
     }
     return found;
   }
@@ -105,7 +106,7 @@ struct AdapterCase {
   std::string directory;
   Json facts;
   std::string base;
-  Tensors tensors;
+  std::map<std::string, Sketch> sketches;
 };
 
 std::map<std::string, std::vector<int64_t>> shapes_of(const std::string& path) {
@@ -128,15 +129,15 @@ void expect_peft(const AdapterCase& golden, const RunDriver& run) {
     EXPECT_LE(std::abs(norms[i] - norm), 1e-4 * norm) << golden.directory << " step " << i + 1;
   }
   const Tensors state = published_state(run);
-  Tensors final_values = golden.part("final." + kPeftPrefix);
+  std::map<std::string, Sketch> final_values = golden.part("final." + kPeftPrefix);
   if (golden.tied()) {  // PEFT's file has the embedding a second time
     EXPECT_EQ(final_values.at(kTiedHead), final_values.at(kTiedTable));
     final_values.erase(kTiedHead);
   }
-  for (const auto& [name, values] : final_values) {
+  for (const auto& [name, sketch] : final_values) {
     const auto mine = state.find(name + ".master");
     ASSERT_NE(mine, state.end()) << name;
-    EXPECT_LE(relative_error(mine->second, golden.as_in_checkpoint(name, values)), 1e-4)
+    EXPECT_LE(relative_error(golden.as_in_file(name, mine->second), sketch), 1e-4)
         << golden.directory << " " << name;
   }
   // Nothing else is trained.
@@ -156,9 +157,8 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   const Tensors state = published_state(run);
   for (const auto& [name, values] : read_tensors(hf + weights)) {
     const std::string own = name.substr(kPeftPrefix.size());
-    EXPECT_EQ(golden.as_in_checkpoint(name, values),
-              state.at((golden.tied() && own == kTiedHead ? kTiedTable : own) + ".master"))
-        << name;
+    const std::string& trained = golden.tied() && own == kTiedHead ? kTiedTable : own;
+    EXPECT_EQ(values, golden.as_in_file(name, state.at(trained + ".master"))) << name;
   }
   const Json mine = read_json_file(hf + "/adapter_config.json", JsonLimits{});
   const Json& settings = golden.facts.at("adapter");
@@ -332,8 +332,8 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
     }
   }
   EXPECT_EQ(used.size(), adapter.size());
-  for (const auto& [name, values] : golden.part("merged.")) {
-    EXPECT_LE(relative_error(merged.at(name), values), 1e-4) << name;
+  for (const auto& [name, sketch] : golden.part("merged.")) {
+    EXPECT_LE(relative_error(merged.at(name), sketch), 1e-4) << name;
   }
 }
 

@@ -10,6 +10,7 @@ compares every layer's states and the logits of the export with those of transfo
 in fp32, over the weights as they are in the file: an export in bf16 has rounded masters, and is
 compared with `eval` of itself.
 """
+import functools
 import json
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers import logging as transformers_logging
+
+from weights import with_weights
 
 ROOTS = [Path(__file__).parent / name for name in ("golden", "golden_moe", "golden_mxfp4")]
 TOLERANCE = 1e-5  # relative; both sum in fp32, in other orders
@@ -32,8 +35,9 @@ def longshore(program, *words):
     return done.stdout
 
 
+@functools.cache
 def directory_of(case):
-    return next(root / case for root in ROOTS if (root / case).exists())
+    return with_weights(next(root / case for root in ROOTS if (root / case).exists()))
 
 
 def keys_of(case, run):

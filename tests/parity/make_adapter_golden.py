@@ -9,8 +9,8 @@ models and their rows are those of make_golden.py. Every case is a directory:
                       step
   golden.json         the model, the adapter's settings, those of the optimizer, losses and gradient
                       norms of the run, and how far the same run in fp64 is from them
-  golden.safetensors  init.<name>, final.<name>  values before and after the run, by PEFT's names
-                      merged.<name>  parameters after merge_and_unload, by the names of the files
+  golden_sketches.json  sketches (sketches.py) of final, the values after the run, by PEFT's names,
+                      and of merged, parameters after merge_and_unload, by the names of the files
 
 All of it is fp32 on the CPU with eager attention and no dropout.
 
@@ -34,6 +34,7 @@ from peft.tuners.lora.layer import Embedding
 from safetensors.torch import load_file, save_file
 
 import make_golden
+from sketches import write_sketches
 from trajectory_spread import all_in_fp64, apart
 
 ROOT = make_golden.ROOT.parent / "golden_adapter"
@@ -41,8 +42,8 @@ LEARNING_RATE = 1e-2  # moves B by a multiple of its first values in 20 steps
 DEVIATION_OF_B = 0.05
 
 ALL_LINEAR = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
-# Each case names its model, what LoraConfig is given, and the parameters that golden.safetensors
-# holds after a merge.
+# Each case names its model, what LoraConfig is given, and the parameters that
+# golden_sketches.json has after a merge.
 CASES = {
     "llama": {"base": "llama", "lora": ALL_LINEAR,
               "merged": ["model.layers.0.self_attn.k_proj.weight",
@@ -242,7 +243,6 @@ def make_case(name):
     stored = load_file(directory / "adapter" / "adapter_model.safetensors")
     assert first.keys() == stored.keys()
     assert all(torch.equal(value, stored[key]) for key, value in first.items())
-    golden = {f"init.{key}": value for key, value in first.items()}
 
     rows = [json.loads(line) for line in
             (directory_of(case["base"]) / "train.jsonl").open()]
@@ -251,7 +251,7 @@ def make_case(name):
     exact_losses, exact_norms, exact = run_in_fp64(model, rows, adamw)
     losses, norms = make_golden.train(model, rows, 0.0, adamw)
     final = tensors_of(model)
-    golden.update({f"final.{key}": value for key, value in final.items()})
+    golden = {f"final.{key}": value for key, value in final.items()}
 
     settings = model.peft_config["default"]
     merged = dict(copy.deepcopy(model).merge_and_unload().named_parameters())
@@ -259,7 +259,7 @@ def make_case(name):
         golden.update({f"merged.{in_file}": value.detach().clone() for in_file, value in
                        make_golden.named_in_files(make_golden.CASES[case["base"]], key,
                                                   merged[key])})
-    save_file(golden, directory / "golden.safetensors")
+    write_sketches(golden, directory / "golden_sketches.json")
     fp64 = {"loss": apart(losses, exact_losses), "grad_norm": apart(norms, exact_norms),
             "weights": max(((value - exact[key]).norm() / exact[key].norm()).item()
                            for key, value in final.items())}

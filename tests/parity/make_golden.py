@@ -4,21 +4,23 @@
 Needs torch 2.11 (CPU) and transformers 5. Usage: make_golden.py [case ...]; without arguments all
 cases. Every case is a directory:
 
-  config.json, model*.safetensors  the model, as a user would bring it
+  config.json, model*.safetensors  the model, as a user would bring it; or
+  config.json, weights.json        how weights.py draws the model's weights
   train.jsonl                      token rows; some labels are -100, some rows have no labels
   golden.json                      rows, settings, losses and gradient norms of the two runs
-  golden.safetensors               logits.<n>   of the n-th single row
-                                   grad.<name>  of the mean loss over `gradient_rows`
-                                   clip.<name>, free.<name>  weights after the runs with and
-                                   without clipping
+  golden_sketches.json             by name, a sketch (sketches.py) of
+                                   logits       of the n-th single row
+                                   grad         of the mean loss over `gradient_rows`
+                                   clip, free   weights after the runs with and without clipping
 
 All of it is fp32 on the CPU with eager attention.
 
 Models with experts go to tests/parity/golden_moe: some tests are over the dense ones alone. Those
-whose files hold MXFP4 go to golden_mxfp4, with the two runs alone in golden.safetensors. Their
+whose files hold MXFP4 go to golden_mxfp4, with the two runs alone in golden_sketches.json. Their
 golden.json also says which experts no token chose in both runs (`idle`), and how near a choice was.
 """
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -26,14 +28,17 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 import convolution_cases
 import gemma4_cases
 import sink_attention
 import sliding_cases
+import weights
+from sketches import write_sketches
 from expert_cases import Routing, UnfitRouting, cases, in_files, quantise_experts
 from expert_cases import randomise_experts
-from expert_cases import BF16_MARGIN, TRAINING_MARGIN
+from expert_cases import BF16_MARGIN, COMMON, IDLE, TRAINING_MARGIN, is_router
 from transformers import logging as transformers_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -265,6 +270,15 @@ SEEDS.update({name: sliding_cases.FIRST_SEED + number for number, name in enumer
 SEEDS.update({name: convolution_cases.FIRST_SEED + number
               for number, name in enumerate(CONVOLUTIONS)})
 SEEDS.update({name: gemma4_cases.FIRST_SEED + number for number, name in enumerate(SHARED)})
+# With other weights rounding grows to 5e-4 of a gradient's norm in 20 steps.
+SEEDS.update({"gemma4_text": 1300, "gemma4-e2b": 1400})
+# The weights of these are in files: adapters of PEFT, runs of TRL and other golden numbers were
+# made from them, or the files have a form of their own. weights.py draws all others.
+WEIGHTS_IN_FILES = {
+    "llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "gpt2", "gpt2-plain",
+    "phi3", "granite", "gemma3", "gemma3-capped", "qwen3_5_text", "mixtral", "qwen2_moe",
+    "qwen3_moe", "qwen3_next", "glm4_moe", "deepseek_v3", "gpt_oss", "gpt_oss-mxfp4",
+    "nemotron_h-moe", "nemotron_h-latent"}
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 
@@ -273,8 +287,7 @@ def is_delta(family):
     return family.startswith("qwen3_5") or family == "qwen3_next"
 
 
-def is_centred(model, name):
-    family = model.config.model_type
+def is_centred(family, name):
     if family == "muse_glimmer":
         return name.endswith("layernorm.weight")
     return family in ("gemma2", "gemma3", "gemma3_text") or (
@@ -292,7 +305,7 @@ def randomise(model, generator):
                 parameter.copy_(noise * 0.25)
             elif name.endswith("A_log"):  # a state loses about a third of itself at each token
                 parameter.copy_(noise * 0.5 - 0.5)
-            elif is_centred(model, name):  # multiplied by 1 + weight
+            elif is_centred(model.config.model_type, name):  # multiplied by 1 + weight
                 parameter.copy_(noise * 0.2)
             else:
                 parameter.copy_(1.0 + noise * 0.2)
@@ -438,6 +451,46 @@ def named_in_files(case, name, tensor):
     return in_files(case, convolution_cases.name_in_files(case, name), tensor)
 
 
+def recipe_of(case, name, shape):
+    """Mean and deviation of a tensor of the files, and what its first column is; as randomise and
+    randomise_experts have them."""
+    config = case["config"]
+    if "idle" in case:
+        if shape[0] == VOCABULARY and name.endswith(("embed_tokens.weight", "embeddings.weight")):
+            return 0.0, 1.0, COMMON
+        if is_router(name):
+            layer = int(re.search(r"layers\.(\d+)\.", name)[1])
+            corrected = config["model_type"] in ("glm4_moe", "deepseek_v3", "nemotron_h")
+            return 0.0, 0.25 if corrected else 0.75, [
+                IDLE if (layer, expert) in case["idle"] else 0.0 for expert in range(shape[0])]
+        if name.endswith("sinks"):
+            return 0.0, 1.0
+        if config["model_type"] != "nemotron_h" and re.search(
+                r"experts\.(gate_up_proj|\d+\.(gate|up)_proj\.weight)$", name):
+            return 0.0, 0.5
+    if name.endswith("bias"):
+        return 0.0, 0.1
+    if len(shape) >= 2:
+        return 0.0, 0.25
+    if name.endswith("A_log"):
+        return -0.5, 0.5
+    if name.endswith("layer_scalar"):
+        return 0.8, 0.1
+    return (0.0 if is_centred(config["model_type"], name) else 1.0), 0.2
+
+
+def write_recipe(case, directory, key):
+    """Draws all weights of the model's file anew, as weights.json says from then on."""
+    path = directory / "model.safetensors"
+    with safe_open(path, "pt") as file:
+        shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}
+    recipe = {"key": key, "tensors": {name: [shape, *recipe_of(case, name, shape)]
+                                      for name, shape in shapes.items()}}
+    recipe["sum"] = weights.sum_of(weights.draw_all(recipe))
+    weights.write_recipe(recipe, directory / "weights.json")
+    weights.write_weights(recipe, path)
+
+
 def class_of(case):
     return AutoModelForImageTextToText if "text_config" in case["config"] else AutoModelForCausalLM
 
@@ -522,8 +575,11 @@ def make_case_of(name, directory, seed):
     drawn = random_model(case, directory, generator)
     packed = quantise_experts(drawn, generator) if case.get("mxfp4") else {}
     rows = make_rows(generator)
-    margin_of_first = check_first_rows(case, drawn, rows) if "idle" in case else None
     write_model(case, directory, drawn, packed)
+    if name not in WEIGHTS_IN_FILES:
+        write_recipe(case, directory, seed)
+        drawn = load(case, directory)
+    margin_of_first = check_first_rows(case, drawn, rows) if "idle" in case else None
     (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     golden = {}
@@ -564,7 +620,7 @@ def make_case_of(name, directory, seed):
             for part_name, value in named_in_files(case, whole, parameter.detach().clone()):
                 golden[f"{run}.{part_name}"] = value
 
-    save_file(golden, directory / "golden.safetensors")
+    write_sketches(golden, directory / "golden_sketches.json")
     facts = {"single_rows": single_rows, "gradient_rows": GRADIENT_ROWS,
              "gradient_loss": gradient_loss, "bf16_gradient_errors": bf16_errors,
              "steps": STEPS, "sequences_per_step": SEQUENCES_PER_STEP,
@@ -574,6 +630,8 @@ def make_case_of(name, directory, seed):
                             "margin_of_first_rows": margin_of_first,
                             "margin_in_training": min(watched.margin for watched in routings)}
     (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
+    if name not in WEIGHTS_IN_FILES:
+        (directory / "model.safetensors").unlink()
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"{name}: {size / 1024:.0f} KiB, loss {free_losses[0]:.3f} -> {free_losses[-1]:.3f}, "
           f"norm {min(free_norms):.2f} .. {max(free_norms):.2f}, clip {clip}"

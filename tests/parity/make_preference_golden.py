@@ -7,7 +7,7 @@ all cases. Every case is a directory:
   pairs.jsonl         the pairs as token ids, as TRL's own tokenisation made them; for KTO the rows
   golden.json         the model, the loss and its settings, those of the optimizer, and what TRL's
                       trainer had in each of 20 steps: loss, gradient norm, rewards, logps
-  golden.safetensors  final.<name>  weights after the run
+  golden_sketches.json  final: a sketch (sketches.py) of each weight after the run
 
 All of it is fp32 on the CPU with eager attention, in batches of 3 pairs or 4 rows of KTO in the
 order of the file, without accumulation.
@@ -27,7 +27,6 @@ import tempfile
 sys.dont_write_bytecode = True
 import torch
 from datasets import Dataset
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -36,6 +35,7 @@ from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 import make_golden
+from sketches import write_sketches
 
 ROOT = make_golden.ROOT.parent / "golden_preference"
 STEPS = 20
@@ -188,7 +188,7 @@ def make_case(name):
     (directory / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     final = {f"final.{key}": value.detach().clone().contiguous()
              for key, value in model.named_parameters()}
-    save_file(final, directory / "golden.safetensors")
+    write_sketches(final, directory / "golden_sketches.json")
     facts = {"base": case["base"], "loss": case["loss"],
              "preference": {key: case[key] for key in
                             ("beta", "label_smoothing", "gamma", "desirable_weight",

@@ -7,7 +7,7 @@ Every case is a directory:
   rows.jsonl          rows of token ids with their numbers
   golden.json         the model, the loss and its settings, those of the optimizer, and the loss,
                       gradient norm and metrics of each of 20 steps
-  golden.safetensors  final.<name>  weights after the run, rounded to fp32
+  golden_sketches.json  final: a sketch (sketches.py) of each weight after the run, in fp32
 
 A step's loss is, over its rows of one sequence each:
   sft     sum(weight * nll) / sum(weight)
@@ -24,10 +24,10 @@ import sys
 
 sys.dont_write_bytecode = True
 import torch
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 import make_golden
+from sketches import write_sketches
 
 ROOT = make_golden.ROOT.parent / "golden_weighted"
 STEPS = 20
@@ -229,7 +229,7 @@ def make_case(name):
     for mine, other in zip(steps, near):
         assert all(abs(mine[key] - other[key]) < 1e-5 * max(1, abs(mine[key])) for key in mine)
     (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    save_file(final, directory / "golden.safetensors")
+    write_sketches(final, directory / "golden_sketches.json")
     facts = {"base": case["base"], "loss": case["loss"],
              "settings": {section: case[section] for section in SECTIONS if section in case},
              "adamw": adamw_of(case), "sequences_per_step": case["sequences_per_step"],

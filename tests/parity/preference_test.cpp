@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/gpu.h"
+#include "tests/fakes/sketch.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 
@@ -100,10 +101,10 @@ void expect_trl(const std::string& name, const Arguments& more) {
     }
   }
   const auto state = run.state();
-  for (const auto& [tensor, values] : read_tensors(golden.directory + "/golden.safetensors")) {
+  for (const auto& [tensor, sketch] : read_sketches(golden.directory + "/golden_sketches.json")) {
     const auto found = state.find(tensor.substr(std::string("final.").size()) + ".master");
     ASSERT_NE(found, state.end()) << tensor;
-    EXPECT_LE(relative_error(found->second, values), 1e-4) << tensor;
+    EXPECT_LE(relative_error(found->second, sketch), 1e-4) << tensor;
   }
 }
 

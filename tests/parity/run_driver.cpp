@@ -13,6 +13,7 @@
 
 #include "device/cuda_runtime.h"
 #include "hf/safetensors_reader.h"
+#include "tests/fakes/golden_weights.h"
 #include "tests/fakes/test_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -41,9 +42,10 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 std::string golden_directory(const std::string& name) {
   for (const std::string& folder : {kExperts, kMxfp4}) {
-    if (std::filesystem::exists(test_data() + folder + name)) return test_data() + folder + name;
+    const std::string found = test_data() + folder + name;
+    if (std::filesystem::exists(found)) return with_weights(found);
   }
-  return test_data() + kDense + name;
+  return with_weights(test_data() + kDense + name);
 }
 
 std::vector<std::string> golden_names() {

@@ -14,6 +14,7 @@
 
 namespace longshore {
 
+// Returns a folder with the files of a golden case and its weights (tests/fakes/golden_weights.h).
 std::string golden_directory(const std::string& name);
 std::vector<std::string> golden_names();         // dense models
 std::vector<std::string> expert_golden_names();  // models with experts

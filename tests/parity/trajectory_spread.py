@@ -23,6 +23,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import make_golden  # noqa: E402
+from weights import with_weights  # noqa: E402
 
 GOLDEN = HERE / "golden"
 
@@ -40,12 +41,12 @@ def all_in_fp64():
         torch.set_default_dtype(kept[2])
 
 
-def train_longshore(program, name, facts, max_grad_norm, work):
+def train_longshore(program, model, facts, max_grad_norm, work):
     """Losses and norms of the run that RunDriver::golden_arguments describes."""
     (work / "empty.toml").write_text("")
     adamw = facts["adamw"]
     values = {
-        "model.path": str(GOLDEN / name), "data.train": [str(GOLDEN / name / "train.jsonl")],
+        "model.path": str(model), "data.train": [str(model / "train.jsonl")],
         "data.format": "tokens", "data.packing": False, "data.shuffle": False,
         "data.max_tokens": 40, "data.cache": str(work / "cache"), "run.dir": str(work / "run"),
         "train.steps": facts["steps"], "train.sequences_per_step": facts["sequences_per_step"],
@@ -63,9 +64,9 @@ def train_longshore(program, name, facts, max_grad_norm, work):
     return [step["loss"] for step in steps], [step["grad_norm"] for step in steps]
 
 
-def train_fp64(name, facts, max_grad_norm):
-    model = make_golden.load(make_golden.CASES[name], str(GOLDEN / name)).double()
-    rows = [json.loads(line) for line in (GOLDEN / name / "train.jsonl").open()]
+def train_fp64(directory, facts, max_grad_norm):
+    model = make_golden.load(make_golden.CASES[directory.name], str(directory)).double()
+    rows = [json.loads(line) for line in (directory / "train.jsonl").open()]
     with all_in_fp64():
         return make_golden.train(model, rows, max_grad_norm, facts["adamw"])
 
@@ -86,12 +87,13 @@ def main():
           f"{'':24}{'gradient norms':^27}{'losses':^27}\n"
           f"{'model':18}{'run':6}" + 2 * f"{'L-T':>9}{'T-D':>9}{'L-D':>9}", flush=True)
     for name in arguments.names or sorted(path.name for path in GOLDEN.iterdir()):
-        facts = json.loads((GOLDEN / name / "golden.json").read_text())
+        model = with_weights(GOLDEN / name)
+        facts = json.loads((model / "golden.json").read_text())
         for kind, wanted in facts["runs"].items():
             with tempfile.TemporaryDirectory() as work:
-                losses, norms = train_longshore(program, name, facts, wanted["max_grad_norm"],
+                losses, norms = train_longshore(program, model, facts, wanted["max_grad_norm"],
                                                 pathlib.Path(work))
-            exact_losses, exact_norms = train_fp64(name, facts, wanted["max_grad_norm"])
+            exact_losses, exact_norms = train_fp64(model, facts, wanted["max_grad_norm"])
             figures = [apart(norms, wanted["grad_norm"]), apart(wanted["grad_norm"], exact_norms),
                        apart(norms, exact_norms), apart(losses, wanted["loss"]),
                        apart(wanted["loss"], exact_losses), apart(losses, exact_losses)]

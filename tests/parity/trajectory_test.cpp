@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/fakes/gpu.h"
+#include "tests/fakes/sketch.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -64,14 +65,14 @@ void expect_golden(const std::string& golden, const std::string& kind,
     EXPECT_LE(std::abs(norms[i] - norm), norm_tolerance(golden) * norm)
         << golden << " step " << i + 1;
   }
-  const auto tensors = read_tensors(golden_directory(golden) + "/golden.safetensors");
+  const auto tensors = read_sketches(golden_directory(golden) + "/golden_sketches.json");
   const auto state = run.state();
   size_t compared = 0;
-  for (const auto& [name, values] : tensors) {
+  for (const auto& [name, sketch] : tensors) {
     if (name.rfind(kind + ".", 0) != 0) continue;
     const auto mine = state.find(name.substr(kind.size() + 1) + ".master");
     ASSERT_NE(mine, state.end()) << name;
-    EXPECT_LE(relative_error(mine->second, values), weight_tolerance(name))
+    EXPECT_LE(relative_error(mine->second, sketch), weight_tolerance(name))
         << golden << " " << name;
     ++compared;
   }
