@@ -82,7 +82,9 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
     const UnitParts parts(layouts[u], options);
     for (const PartRole role : kStoredRoles) {
       if (parts.part_bytes(role) == 0) continue;
-      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning,
+      const bool whole = layouts[u].segment_bytes(Segment::kWholeMatrices).bytes > 0;
+      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning +
+                           (whole ? ", whole matrices" : ""),
                        parts.part_bytes(role), role != PartRole::kFrozen});
     }
   }

@@ -64,7 +64,7 @@ class UnitParts {
  private:
   PartRole role_of(Region region, Segment segment) const;
 
-  std::vector<std::array<RegionExtent, 3>> places_;  // by Region::place
+  std::vector<std::array<RegionExtent, kSegments.size()>> places_;  // by Region::place
   std::array<Bytes, 4> used_{};
   Bytes width_;  // of an element in the device layout
   Bytes parameter_bytes_ = 0;

@@ -93,7 +93,7 @@ Bytes PlanSizes::gradient_bytes(size_t unit) const {
 
 Bytes PlanSizes::update_bytes(size_t unit) const {
   Bytes sum = 0;
-  for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+  for (Segment segment : kTrainedSegments) {
     sum += update_traffic(inputs_.state, segment, layouts_[unit].shard_elements(segment)).total();
   }
   return sum;

@@ -168,8 +168,6 @@ Bytes buffer_bytes(const std::vector<FlatLayout>& layouts, DType drain, int64_t 
   return align_up(std::min(largest, chunk_elements) * width_of(drain), kBufferAlignment);
 }
 
-constexpr std::array<Segment, 2> kTrainable = {Segment::kQuantisedMoments, Segment::kFullMoments};
-
 }  // namespace
 
 HostGradients::HostGradients(const std::vector<FlatLayout>& layouts,
@@ -184,8 +182,7 @@ HostGradients::HostGradients(const std::vector<FlatLayout>& layouts,
         units_.emplace_back(Unit{.begin = cursor, .bytes = gradient_bytes(layout, options.dtype)});
     cursor += align_up(unit.bytes, kPlaceAlignment);
     Bytes end = 0;
-    for (const Segment segment : kSegments) {
-      if (segment == Segment::kFrozen) continue;
+    for (const Segment segment : kTrainedSegments) {
       const Bytes own = layout.shard_elements(segment) * width_of(options.dtype);
       unit.segments[static_cast<size_t>(segment)] = {end, own};
       end += own;
@@ -249,9 +246,7 @@ GradientDrain::GradientDrain(HostGradients* host, CopyEngine* copies,
   for (const FlatLayout& layout : layouts) {
     std::vector<Piece> pieces;
     for (const ShardPiece& piece : layout.trained_pieces(rank)) {
-      const int64_t before = piece.segment == Segment::kFullMoments
-                                 ? layout.shard_elements(Segment::kQuantisedMoments)
-                                 : 0;
+      const int64_t before = layout.shard_elements_before(piece.segment);
       pieces.push_back({layout.shard(piece.segment, rank).begin + piece.shard_begin,
                         before + piece.shard_begin, piece.elements});
     }
@@ -347,7 +342,7 @@ void GradientReducer::reduce(UnitId unit, std::span<float> sums) {
   if (sums.empty()) return;
   const FlatLayout& layout = layouts_->at(static_cast<size_t>(unit.value));
   Communicator::FloatSegments whole, own;
-  for (Segment segment : kTrainable) {
+  for (Segment segment : kTrainedSegments) {
     const ElementRange range = layout.segment(segment);
     const ElementRange part = layout.shard(segment, groups_.shard());
     if (range.elements == 0) continue;

@@ -94,7 +94,8 @@ class HostGradients {
   struct Unit {
     Bytes begin = 0;  // offset of its own slot in the arena; unused in a ring
     Bytes bytes = 0;
-    std::array<ElementRange, 3> segments{};  // byte ranges inside the gradient
+    std::array<ElementRange, kTrainedSegments.size()>
+        segments{};  // byte ranges inside the gradient
   };
 
   HostGradientsOptions options_;

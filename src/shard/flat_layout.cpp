@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "shard/whole_matrices.h"
 
 namespace longshore {
 
 Segment segment_of(const ParamSpec& parameter) {
   if (parameter.frozen) return Segment::kFrozen;
+  if (parameter.whole_matrices) return Segment::kWholeMatrices;
   const bool small =
       !parameter.is_matrix() || parameter.whole().elements() < kSmallParameterElements;
   return small ? Segment::kFullMoments : Segment::kQuantisedMoments;
@@ -47,6 +49,12 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int32_t shard_factor, DType compute
   Bytes cursor = 0;
   for (Segment segment : kSegments) {
     const Bytes begin = cursor;
+    if (segment == Segment::kWholeMatrices) {
+      const Bytes end = place_matrices(unit, begin);
+      segments_[static_cast<size_t>(segment)] = {begin, end - begin};
+      cursor = end;
+      continue;
+    }
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       if (parameter_segments_[i] != segment) continue;
       parameters_[i] = {cursor, bytes[i]};
@@ -56,6 +64,38 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int32_t shard_factor, DType compute
     segments_[static_cast<size_t>(segment)] = {begin, cursor - begin};
   }
   flat_bytes_ = cursor;
+}
+
+Bytes FlatLayout::place_matrices(const UnitSpec& unit, Bytes begin) {
+  const int64_t width = width_of(compute_);
+  std::vector<UncutParameter> all;
+  std::vector<size_t> indices;
+  int64_t elements = 0;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    if (parameter_segments_[i] != Segment::kWholeMatrices) continue;
+    all.push_back(uncut_parameter(unit.parameters[i], kBlockElements));
+    elements += align_up(all.back().elements, kBlockElements);
+    indices.push_back(i);
+  }
+  const MatrixShards shards = share_matrices(all, shard_factor_, kBlockElements);
+  for (size_t i = 0; i < all.size(); ++i) {
+    parameters_[indices[i]] = {begin + shards.begins[i] * width, all[i].elements * width};
+  }
+  const int64_t placed = shards.shard_elements * shard_factor_;
+  matrix_padding_ = (placed - elements) * width;
+  return begin + placed * width;
+}
+
+int64_t FlatLayout::shard_elements_before(Segment segment) const {
+  int64_t sum = 0;
+  for (const Segment earlier : kTrainedSegments) {
+    if (earlier < segment) sum += shard_elements(earlier);
+  }
+  return sum;
+}
+
+int64_t FlatLayout::whole_matrix_padding() const {
+  return matrix_padding_ / width_of(compute_) / shard_factor_;
 }
 
 FlatLayout FlatLayout::without_frozen() const {
@@ -104,8 +144,7 @@ void FlatLayout::for_parts(Segment segment, Rank rank, const Add& add) const {
 
 std::vector<ShardPiece> FlatLayout::trained_pieces(Rank rank) const {
   std::vector<ShardPiece> pieces;
-  for (Segment segment : kSegments) {
-    if (segment == Segment::kFrozen) continue;
+  for (Segment segment : kTrainedSegments) {
     for_parts(segment, rank, [&](int32_t index, ByteRange in_parameter, ByteRange in_shard) {
       const ElementRange place = elements_of(in_shard, segment);
       pieces.push_back(

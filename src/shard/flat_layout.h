@@ -5,7 +5,7 @@
 // end to end, each at a multiple of 256 elements of the compute dtype, and is padded so that all
 // ranks get equal shards of it:
 //
-//   [ quantised-moment segment | full-moment segment | frozen segment ]
+//   [ quantised-moment segment | full-moment segment | whole-matrix segment | frozen segment ]
 //
 // Everything is counted in bytes. Trained parameters are numbers of the compute dtype, so that
 // their segments also count elements, which gradients and the state format's regions share. Frozen
@@ -13,6 +13,10 @@
 //
 // Parameters keep the unit's order inside their segment. Rank r's shard is the r-th of
 // `shard_factor` equal parts of each segment. Padding belongs to no parameter.
+//
+// The whole-matrix segment has the matrices of an update rule that needs each of them on one rank;
+// without such a rule it is empty. Its shards begin and end between matrices, with as little
+// padding as that allows (whole_matrices.h).
 #pragma once
 
 #include <array>
@@ -34,10 +38,13 @@ inline constexpr int64_t kSmallParameterElements = 4096;
 enum class Segment : uint8_t {
   kQuantisedMoments,  // matrices; a state format may store their moments in fewer bits
   kFullMoments,       // one-dimensional and small parameters: moments are fp32 in every format
+  kWholeMatrices,     // matrices that no rank's shard cuts; moments as their rule says, or fp32
   kFrozen,            // parameters without gradient and state
 };
-inline constexpr std::array<Segment, 3> kSegments = {Segment::kQuantisedMoments,
-                                                     Segment::kFullMoments, Segment::kFrozen};
+inline constexpr std::array<Segment, 4> kSegments = {
+    Segment::kQuantisedMoments, Segment::kFullMoments, Segment::kWholeMatrices, Segment::kFrozen};
+inline constexpr std::array<Segment, 3> kTrainedSegments = {
+    Segment::kQuantisedMoments, Segment::kFullMoments, Segment::kWholeMatrices};
 
 Segment segment_of(const ParamSpec& parameter);
 
@@ -116,7 +123,7 @@ class FlatLayout {
   // Returns the pieces of frozen parameters that the rank owns, in shard order, without padding.
   std::vector<FrozenPiece> frozen_pieces(Rank rank) const;
 
-  // ---- Elements of the two trained segments, padding included.
+  // ---- Elements of the trained segments, padding included.
   int64_t trainable_elements() const { return trainable_bytes() / width_of(compute_); }
   // Its `elements` is a multiple of shard_factor * kBlockElements.
   ElementRange segment(Segment segment) const;
@@ -125,6 +132,11 @@ class FlatLayout {
     return this->segment(segment).elements / shard_factor_;
   }
   ElementRange shard(Segment segment, Rank rank) const;
+  // Returns the elements of one rank's shards of the trained segments before this one.
+  int64_t shard_elements_before(Segment segment) const;
+  // Returns the elements of a rank's shard that hold nothing because matrices are kept whole, on
+  // the average over ranks.
+  int64_t whole_matrix_padding() const;
   std::vector<ShardPiece> trained_pieces(Rank rank) const;
 
   // Returns the layout with an empty frozen segment: what a tier holds of a unit whose frozen
@@ -137,15 +149,18 @@ class FlatLayout {
   template <typename Add>
   void for_parts(Segment segment, Rank rank, const Add& add) const;
   ElementRange elements_of(ByteRange range, Segment segment) const;
+  // Places the parameters of the whole-matrix segment, which begins at `begin`; returns its end.
+  Bytes place_matrices(const UnitSpec& unit, Bytes begin);
 
   int32_t shard_factor_ = 1;
   DType compute_ = DType::kF32;
   Bytes flat_bytes_ = 0;
-  std::array<ByteRange, 3> segments_;
+  std::array<ByteRange, kSegments.size()> segments_;
   std::vector<ByteRange> parameters_;
   std::vector<Segment> parameter_segments_;
   std::vector<StorageType> types_;  // by parameter
   std::vector<Bytes> first_bytes_;  // by parameter: offset in the whole parameter
+  Bytes matrix_padding_ = 0;        // of all ranks
 };
 
 // Makes the layout of every unit of a model, indexed by unit id.

@@ -78,12 +78,17 @@ struct MomentSpan {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
+// The parameters of a run whose rule has several parts: those updated element by element, or those
+// updated as whole matrices (Segment::kWholeMatrices).
+enum class RegionUse : uint8_t { kAll, kElements, kMatrices };
+
 // StateRegion: what an update rule keeps beside each trained parameter, a value per element. A rule
 // has a list of them; tiers, plans, drives and checkpoints read the list and know no rule.
 struct StateRegion {
   std::string_view name;                    // in checkpoints; unlike the rule's others and "master"
   Moment moment = Moment::kFirst;           // whose codes and random bits narrow formats use
   std::optional<MomentFormat> format = {};  // of all parameters; empty: the run's state format says
+  RegionUse use = RegionUse::kAll;          // the parameters beside which it is kept
 
   bool operator==(const StateRegion&) const = default;
 };

@@ -53,6 +53,7 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
   LONGSHORE_CHECK(segment != Segment::kFrozen) << "frozen parameters are counted in bytes";
   const bool fp32_compute = options.compute == DType::kF32;
   const bool split = splits_master(options.format);
+  if (region.is_rules() && !is_kept(options.regions[region.index], segment)) return 0;
   switch (region.kind) {
     case Region::kMaster:
       return split ? 0 : 4 * elements;

@@ -91,6 +91,14 @@ inline size_t region_count(const StateOptions& options) {
   return Region::kValues + 2 * options.regions.size();
 }
 
+// Returns whether parameters of a trained segment, or of either grain, have the region.
+constexpr bool is_kept(RegionUse use, bool whole_matrices) {
+  return use == RegionUse::kAll || (use == RegionUse::kMatrices) == whole_matrices;
+}
+constexpr bool is_kept(const StateRegion& region, Segment segment) {
+  return is_kept(region.use, segment == Segment::kWholeMatrices);
+}
+
 // Returns the format of a segment's values in the rule's region `index`.
 MomentFormat moment_format(const StateOptions& options, Segment segment, size_t index);
 

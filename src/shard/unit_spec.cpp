@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -24,6 +25,40 @@ ParamSpec ParamSpec::whole() const {
 
 int64_t ParamSpec::first_element() const {
   return first_row == 0 ? 0 : first_row * (elements() / shape.front());
+}
+
+std::vector<MatrixPlace> ParamSpec::matrix_places() const {
+  if (matrices.none || shape.size() != (stacked ? 3U : 2U)) return {};
+  const int64_t count = stacked ? shape.front() : 1;
+  const int64_t stored_rows = shape[shape.size() - 2], stored_columns = shape.back();
+  const int64_t outputs = matrices.transposed ? stored_columns : stored_rows;
+  const int64_t output_step = matrices.transposed ? 1 : stored_columns;
+  std::vector<int64_t> widths = matrices.outputs;
+  if (widths.empty()) widths = {outputs};
+  const int64_t turn = std::accumulate(widths.begin(), widths.end(), int64_t{0});
+  LONGSHORE_CHECK(turn > 0 && outputs % turn == 0) << name << " has " << outputs << " outputs";
+  std::vector<MatrixPlace> places;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t first = i * stored_rows * stored_columns;
+    for (const int64_t width : widths) {
+      places.push_back({.first = first,
+                        .rows = width * (outputs / turn),
+                        .columns = matrices.transposed ? stored_rows : stored_columns,
+                        .row_step = output_step,
+                        .column_step = matrices.transposed ? stored_columns : 1,
+                        .group_rows = width,
+                        .group_step = turn * output_step});
+      first += width * output_step;
+    }
+  }
+  return places;
+}
+
+void check_whole_matrices(const ParamSpec& parameter) {
+  if (!parameter.whole_matrices || parameter.whole_rows == 0 || parameter.stacked) return;
+  throw ConfigError("fsdp.units cuts '" + parameter.name +
+                    "' into rows, and the update rule needs its whole matrices; use units of whole "
+                    "blocks, or another rule for it in optimizer.groups");
 }
 
 StorageType ParamSpec::storage(DType compute) const {

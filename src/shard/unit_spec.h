@@ -27,6 +27,33 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
+// MatrixForm: which matrices a parameter holds. Without fields it is one matrix [outputs, inputs],
+// and a stacked parameter one in each row.
+struct MatrixForm {
+  bool none = false;        // a table, whose rows belong to tokens or positions
+  bool transposed = false;  // stored [inputs, outputs]
+  // The outputs of several matrices in one: these many of the first, of the second, and so on,
+  // again and again until all outputs are taken. Empty: one matrix.
+  std::vector<int64_t> outputs = {};
+  bool operator==(const MatrixForm&) const = default;
+};
+
+// The elements of one matrix in its parameter, counted from the parameter's first.
+struct MatrixPlace {
+  int64_t first = 0;
+  int64_t rows = 0, columns = 0;  // outputs and inputs
+  int64_t row_step = 0, column_step = 0;
+  // So many rows follow each other; the next ones begin `group_step` behind their beginning.
+  int64_t group_rows = 1, group_step = 0;
+
+  int64_t elements() const { return rows * columns; }
+  int64_t element(int64_t row, int64_t column) const {
+    return first + row / group_rows * group_step + row % group_rows * row_step +
+           column * column_step;
+  }
+  int64_t end() const { return element(rows - 1, columns - 1) + 1; }
+};
+
 // One parameter, in the shape in which the model's files store its values and the units compute
 // with them. It may be a piece: consecutive rows of a larger parameter, whose other rows are other
 // pieces with the same name. Names and offsets that leave the engine refer to the whole parameter.
@@ -41,6 +68,9 @@ struct ParamSpec {
   bool routes = false;         // a router's matrix, which is small and never packed
   // A table of which a position reads one row: its unit multiplies nothing by it.
   bool looked_up = false;
+  MatrixForm matrices = {};
+  // The run's update rule needs each matrix on one rank (keep_matrices_whole).
+  bool whole_matrices = false;
   double dropout = 0.0;  // the share of the matrix's inputs that training drops
   InitSpec init;
   // The packed type of a frozen matrix, or of each matrix of a stacked parameter, whose scales are
@@ -55,10 +85,16 @@ struct ParamSpec {
   // How a run of this compute dtype stores it. Of a trained one this is what the device reads; its
   // master is exact in every state format.
   StorageType storage(DType compute) const;
+  // Returns the matrices in the order of their first elements; none of vectors, tables and taps of
+  // convolutions.
+  std::vector<MatrixPlace> matrix_places() const;
   // Matrices decay by default and may have narrow moments; vectors do neither.
   bool is_matrix() const { return shape.size() >= (stacked ? 3U : 2U); }
   bool operator==(const ParamSpec&) const = default;
 };
+
+// Throws ConfigError if the parameter is a piece that cuts one of its whole matrices.
+void check_whole_matrices(const ParamSpec& parameter);
 
 // Identifies a parameter by its owner.
 struct ParamRef {

@@ -14,9 +14,11 @@ void add(UnitBuilder& builder, const ArchSpec& family, const LayerSpec& layer) {
   const int64_t q = arch.query_width(), kv = arch.key_width();
   if (arch.fused_qkv) {
     builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
+    builder.holds(Module::kQkv, {q, kv, kv});
   } else {
     const bool both = arch.output_gate && !arch.own_gate_matrix;
     builder.matrix(Module::kQuery, both ? 2 * q : q, arch.hidden, arch.qkv_bias);
+    if (both) builder.holds(Module::kQuery, {arch.head_dim, arch.head_dim});
     if (layer.keys_of < 0) builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
     if (layer.keys_of < 0 && !layer.values_are_keys) {
       builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);

@@ -11,6 +11,7 @@ void add(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec&) {
   const ConvolutionSpec& convolution = arch.convolution;
   const InitSpec taps = normal_init(arch.initializer_range);
   builder.matrix(Module::kConvolutionIn, 3 * arch.hidden, arch.hidden, convolution.bias);
+  builder.holds(Module::kConvolutionIn, {arch.hidden, arch.hidden, arch.hidden});
   builder.filled(Module::kConvolutionTaps, {arch.hidden, 1, convolution.taps}, taps);
   if (convolution.bias) builder.zeros(Module::kConvolutionTaps, arch.hidden);
   builder.matrix(Module::kConvolutionOut, arch.hidden, arch.hidden, convolution.bias,

@@ -17,8 +17,12 @@ void add(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec&) {
   if (delta.fused) {
     builder.matrix(Module::kDeltaQkvGate, delta.mixed_width() + values, arch.hidden, false);
     builder.matrix(Module::kDeltaBetaDecay, 2 * heads, arch.hidden, false);
+    const int64_t times = heads / delta.key_heads, of_head = times * delta.value_dim;
+    builder.holds(Module::kDeltaQkvGate, {delta.key_dim, delta.key_dim, of_head, of_head});
+    builder.holds(Module::kDeltaBetaDecay, {times, times});
   } else {
     builder.matrix(Module::kDeltaQkv, delta.mixed_width(), arch.hidden, false);
+    builder.holds(Module::kDeltaQkv, {delta.key_width(), delta.key_width(), values});
     builder.matrix(Module::kDeltaGate, values, arch.hidden, false);
     builder.matrix(Module::kDeltaBeta, heads, arch.hidden, false);
     builder.matrix(Module::kDeltaDecay, heads, arch.hidden, false);

@@ -19,9 +19,11 @@ void add(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec&) {
     builder.matrix(Module::kQueryUp, queries, latent.query_rank, false);
   }
   builder.matrix(Module::kLatentDown, latent.rank + latent.rope_dim, arch.hidden, arch.qkv_bias);
+  builder.holds(Module::kLatentDown, {latent.rank, latent.rope_dim});
   builder.norm(Module::kLatentNorm, latent.rank, NormKind::kRms);
   builder.matrix(Module::kLatentUp, arch.heads * (latent.plain_dim + latent.value_dim), latent.rank,
                  false);
+  builder.holds(Module::kLatentUp, {latent.plain_dim, latent.value_dim});
   builder.matrix(Module::kOutput, arch.hidden, arch.heads * latent.value_dim, arch.output_bias,
                  arch.residual_init_scale);
 }

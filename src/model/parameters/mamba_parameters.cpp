@@ -14,6 +14,9 @@ void add(UnitBuilder& builder, const ArchSpec& arch, const LayerSpec&) {
   const InitSpec ones = {.kind = InitSpec::Kind::kOnes};
   builder.matrix(Module::kMambaIn, mamba.inner_width() + mamba.mixed_width() + mamba.heads,
                  arch.hidden, mamba.bias);
+  const int64_t keyed = mamba.groups * mamba.state;
+  builder.holds(Module::kMambaIn,
+                {mamba.inner_width(), mamba.inner_width(), keyed, keyed, mamba.heads});
   builder.filled(Module::kMambaConv, {mamba.mixed_width(), 1, mamba.taps},
                  normal_init(arch.initializer_range));
   if (mamba.convolution_bias) builder.zeros(Module::kMambaConv, mamba.mixed_width());

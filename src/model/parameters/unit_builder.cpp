@@ -11,6 +11,7 @@ void UnitBuilder::matrix(Module module, int64_t out, int64_t in, bool bias, doub
   std::vector<int64_t> shape{out, in};
   if (arch_.transposed_weights) std::swap(shape[0], shape[1]);
   add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
+  parameters_.back().spec.matrices.transposed = arch_.transposed_weights;
   if (arch_.adapter.adapts(layer_, module)) {
     parameters_.back().adapted = {.module = adapter_module(module),
                                   .scaling = arch_.adapter.scaling_of(module),
@@ -18,6 +19,14 @@ void UnitBuilder::matrix(Module module, int64_t out, int64_t in, bool bias, doub
   }
   if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
   if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
+}
+
+void UnitBuilder::holds(Module module, std::vector<int64_t> outputs) {
+  for (ModuleParameter& parameter : parameters_) {
+    if (parameter.module != module || parameter.role != ParameterRole::kWeight) continue;
+    parameter.spec.matrices.outputs = std::move(outputs);
+    return;
+  }
 }
 
 void UnitBuilder::router(int64_t experts, int64_t in) {
@@ -30,6 +39,7 @@ void UnitBuilder::table(Module module, int64_t rows) {
   const bool lookup = module != Module::kHead;
   add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
   parameters_.back().spec.looked_up = lookup;
+  parameters_.back().spec.matrices.none = true;
   if (!arch_.adapter.adapts(layer_, module)) return;
   parameters_.back().adapted = {.module = adapter_module(module),
                                 .scaling = arch_.adapter.scaling,
@@ -62,6 +72,7 @@ void UnitBuilder::expert_matrices(Module module, int64_t out, int64_t in, double
   if (moe.transposed) std::swap(shape[1], shape[2]);
   add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
   parameters_.back().spec.stacked = true;
+  parameters_.back().spec.matrices.transposed = moe.transposed;
   if (arch_.adapter.adapts(layer_, module)) {
     parameters_.back().adapted = {.module = adapter_module(module),
                                   .scaling = arch_.adapter.scaling_of(module),
@@ -139,6 +150,7 @@ void UnitBuilder::add_lookup_adapter(Module module, int64_t rows) {
          .spec = {.name = name, .shape = std::move(shape), .adapter = true, .init = init}});
   };
   push(ParameterRole::kLoraA, names.a, {rows, rank}, {.kind = InitSpec::Kind::kZeros});
+  parameters_.back().spec.matrices.none = true;
   push(ParameterRole::kLoraB, names.b, {arch_.hidden, rank}, normal_init(1.0));
   if (!arch_.adapter.magnitudes) return;
   push(ParameterRole::kLoraMagnitude, names.magnitude, {arch_.hidden},

@@ -376,6 +376,7 @@ ParamSpec piece_of(ParamSpec whole, const TableRows& rows) {
   whole.shape.front() = rows.count;
   whole.first_row = rows.first;
   whole.whole_rows = rows.all;
+  check_whole_matrices(whole);
   return whole;
 }
 

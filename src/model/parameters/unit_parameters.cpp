@@ -81,6 +81,8 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   if (moe.shared_width > 0) add_shared_expert(builder, arch);
   if (moe.fused) {
     builder.expert_matrices(Module::kExpertsGateUp, inner, outer);
+    const int64_t turn = moe.interleaved ? 1 : width;
+    if (arch.gated) builder.holds(Module::kExpertsGateUp, {turn, turn});
     builder.expert_matrices(Module::kExpertsDown, outer, width, arch.residual_init_scale);
   }
   for (int64_t expert = 0; !moe.fused && expert < moe.experts; ++expert) {
@@ -98,6 +100,7 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
 void add_dense(UnitBuilder& builder, const ArchSpec& arch) {
   if (arch.fused_gate_up) {
     builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
+    builder.holds(Module::kGateUp, {arch.intermediate, arch.intermediate});
   } else {
     if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
     builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
@@ -152,6 +155,7 @@ std::vector<ModuleParameter> input_table_parameters(const ArchSpec& arch,
                  normal_init(arch.initializer_range));
   std::vector<ModuleParameter> parameters = builder.take();
   parameters.back().spec.looked_up = true;
+  parameters.back().spec.matrices.none = true;
   return parameters;
 }
 
