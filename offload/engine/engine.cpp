@@ -116,6 +116,8 @@ void check_tiers(const EngineParts& parts) {
       << inputs << " host bytes of inputs, planned " << host.inputs;
   LONGSHORE_CHECK(parts.host_gradients.host_bytes() == host.gradients)
       << parts.host_gradients.host_bytes() << " bytes of gradients, planned " << host.gradients;
+  LONGSHORE_CHECK(parts.optimizer.scratch_bytes() == host.matrix_scratch)
+      << parts.optimizer.scratch_bytes() << " bytes for matrices, planned " << host.matrix_scratch;
 }
 
 }  // namespace

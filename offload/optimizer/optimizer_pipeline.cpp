@@ -52,6 +52,13 @@ OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients
     units_.push_back(make_unit(layouts[i], model.units[i], rank));
     pending_.emplace_back(false);
   }
+  size_of_scratch_ = matrix_scratch(
+      model,
+      [this](int64_t rows, int64_t columns) { return rule_->scratch_elements(rows, columns); },
+      pool->threads());
+  scratch_.resize(static_cast<size_t>(size_of_scratch_.count * size_of_scratch_.elements));
+  const MutexLock lock(free_mutex_);
+  for (int64_t i = 0; i < size_of_scratch_.count; ++i) free_.push_back(static_cast<size_t>(i));
 }
 
 OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, const UnitSpec& spec,
@@ -61,6 +68,14 @@ OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, c
     const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
     const int32_t group = rule_->group_of(parameter);
     const ArsKey key = rounding_key(rule_->seed(), parameter.name);
+    const bool whole = rule_->grain_of(parameter) == UpdateGrain::kMatrices;
+    LONGSHORE_CHECK(whole == (piece.segment == Segment::kWholeMatrices)) << parameter.name;
+    unit.traffic_bytes += update_traffic(store_->options(), piece.segment, piece.elements).total();
+    if (whole) {
+      add_matrices(unit, parameter, piece,
+                   {.segment = piece.segment, .group = group, .rounding = {key, 0, 0}});
+      continue;
+    }
     for (int64_t done = 0; done < piece.elements; done += kTileElements) {
       unit.tiles.push_back({piece.segment,
                             piece.shard_begin + done,
@@ -68,10 +83,27 @@ OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, c
                             group,
                             {key, static_cast<uint64_t>(piece.parameter_begin + done), 0}});
     }
-    unit.traffic_bytes += update_traffic(store_->options(), piece.segment, piece.elements).total();
   }
   add_tasks(unit);
   return unit;
+}
+
+// A piece has whole matrices; of other experts' the unit, or another rank, has the rest.
+void OptimizerPipeline::add_matrices(Unit& unit, const ParamSpec& parameter,
+                                     const ShardPiece& piece, const Tile& like) {
+  const int64_t begin = piece.parameter_begin - parameter.first_element();
+  for (MatrixPlace place : parameter.matrix_places()) {
+    if (place.end() <= begin || place.first >= begin + piece.elements) continue;
+    LONGSHORE_CHECK(place.first >= begin && place.end() <= begin + piece.elements)
+        << parameter.name << " is cut inside of a matrix";
+    WholeMatrix matrix{like, place};
+    matrix.tile.begin = piece.shard_begin + place.first - begin;
+    matrix.tile.elements = place.end() - place.first;
+    matrix.tile.rounding.first_element =
+        static_cast<uint64_t>(parameter.first_element() + place.first);
+    matrix.place.first = 0;
+    unit.matrices.push_back(matrix);
+  }
 }
 
 // Makes tasks; small parameters share one, because a task per norm of a thousand elements would
@@ -92,7 +124,9 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   LONGSHORE_CHECK(!pending()) << "update " << update.update << " staged before the last is applied";
   rule_->stage(update);
   staged_update_ = static_cast<uint64_t>(update.update);
-  for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
+  for (size_t i = 0; i < units_.size(); ++i) {
+    pending_[i] = !units_[i].tiles.empty() || !units_[i].matrices.empty();
+  }
 }
 
 bool OptimizerPipeline::update(UnitId unit) {
@@ -104,15 +138,22 @@ bool OptimizerPipeline::update(UnitId unit) {
 void OptimizerPipeline::update(UnitId id, ShardStore::StateLease& state) {
   LONGSHORE_CHECK(pending(id)) << "unit " << id << " has no pending update";
   Unit& unit = units_.at(static_cast<size_t>(id.value));
-  constexpr std::array<Segment, 2> kTrained = {Segment::kQuantisedMoments, Segment::kFullMoments};
-  std::array<StateSpans, kTrained.size()> states;
-  std::array<std::span<const std::byte>, kTrained.size()> gradients;
-  for (const Segment segment : kTrained) {
+  std::array<StateSpans, kTrainedSegments.size()> states;
+  std::array<std::span<const std::byte>, kTrainedSegments.size()> gradients;
+  for (const Segment segment : kTrainedSegments) {
     states[static_cast<size_t>(segment)] = state.segment(segment);
     gradients[static_cast<size_t>(segment)] = gradients_->segment(id, segment);
   }
-  pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
-    const Task& task = unit.tasks[static_cast<size_t>(index)];
+  const size_t matrices = unit.matrices.size();
+  const auto blocks = static_cast<int64_t>(matrices + unit.tasks.size());
+  pool_->for_each_block(blocks, [&](int64_t block) {
+    const auto index = static_cast<size_t>(block);
+    if (index < matrices) {
+      constexpr auto kSegment = static_cast<size_t>(Segment::kWholeMatrices);
+      update_matrix(unit.matrices[index], states[kSegment], gradients[kSegment]);
+      return;
+    }
+    const Task& task = unit.tasks[index - matrices];
     for (size_t i = task.begin; i < task.end; ++i) {
       const Tile& tile = unit.tiles[i];
       const auto segment = static_cast<size_t>(tile.segment);
@@ -121,6 +162,29 @@ void OptimizerPipeline::update(UnitId id, ShardStore::StateLease& state) {
   });
   pending_[static_cast<size_t>(id.value)] = false;
   bytes_ += unit.traffic_bytes;
+}
+
+void OptimizerPipeline::update_matrix(const WholeMatrix& matrix, const StateSpans& state,
+                                      std::span<const std::byte> gradient) {
+  // Some place is free: there is one for each thread, or for each matrix of the unit.
+  struct Lease {
+    explicit Lease(OptimizerPipeline& of) : pipeline(of) {
+      const MutexLock lock(of.free_mutex_);
+      LONGSHORE_CHECK(!of.free_.empty()) << "more whole matrices at a time than planned";
+      place = of.free_.back();
+      of.free_.pop_back();
+    }
+    ~Lease() {
+      const MutexLock lock(pipeline.free_mutex_);
+      pipeline.free_.push_back(place);
+    }
+    OptimizerPipeline& pipeline;
+    size_t place = 0;
+  };
+  const Lease lease(*this);
+  const auto elements = static_cast<size_t>(size_of_scratch_.elements);
+  rule_->apply_matrix(matrix.tile.group, matrix.place, slice_of(matrix.tile, state, gradient),
+                      std::span(scratch_).subspan(lease.place * elements, elements));
 }
 
 UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state,
@@ -136,8 +200,10 @@ UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& stat
       .rounding = tile.rounding,
   };
   slice.regions.reserve(state.regions.size());
-  for (const MomentSpan& region : state.regions) {
-    slice.regions.push_back(region.part(tile.begin, tile.elements));
+  const std::span<const StateRegion> regions = store_->options().regions;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    if (!is_kept(regions[i], tile.segment)) continue;
+    slice.regions.push_back(state.regions[i].part(tile.begin, tile.elements));
   }
   slice.rounding.update = staged_update_;
   return slice;

@@ -1,10 +1,11 @@
-// OptimizerPipeline: applies an element-wise optimizer to the store's shards, one unit at a time in
+// OptimizerPipeline: applies an update rule to the store's shards, one unit at a time in
 // schedule order. Owned by the engine; the update lane calls update(), the engine's thread the rest
 // while no pass runs; the pool does the work. A step is staged once its clip factor is known; then
 // each unit is updated once, in any order.
 //
 // Parameters are cut into tiles and tiles into tasks of fixed sizes, so results do not depend on
-// the number of threads. Each byte of state is read and written once.
+// the number of threads. Each byte of state is read and written once. A matrix that the rule needs
+// whole is a task of its own.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "offload/optimizer/update_rule.h"
 #include "offload/staging/gradient_drain.h"
 #include "pinned/worker_pool.h"
@@ -57,6 +59,8 @@ class OptimizerPipeline {
   bool pending() const;
   // Returns bytes that updates read and wrote since the last call.
   Bytes take_bytes() { return std::exchange(bytes_, 0); }
+  // Returns the host memory of whole matrices' scratch; equal to the plan.
+  Bytes scratch_bytes() const { return size_of_scratch_.bytes(); }
 
  private:
   // Part of one parameter, inside one segment of the shard.
@@ -72,14 +76,24 @@ class OptimizerPipeline {
     size_t begin = 0;
     size_t end = 0;
   };
+  // A matrix that one task updates; `place` counts from the tile's first element.
+  struct WholeMatrix {
+    Tile tile;
+    MatrixPlace place;
+  };
   struct Unit {
+    std::vector<WholeMatrix> matrices;  // they come first
     std::vector<Tile> tiles;
     std::vector<Task> tasks;
     Bytes traffic_bytes = 0;  // of one update
   };
 
   Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank) const;
+  static void add_matrices(Unit& unit, const ParamSpec& parameter, const ShardPiece& piece,
+                           const Tile& like);
   static void add_tasks(Unit& unit);
+  void update_matrix(const WholeMatrix& matrix, const StateSpans& state,
+                     std::span<const std::byte> gradient);
   UpdateSlice slice_of(const Tile& tile, const StateSpans& state,
                        std::span<const std::byte> gradient) const;
 
@@ -91,6 +105,10 @@ class OptimizerPipeline {
   std::deque<std::atomic<bool>> pending_;  // by unit
   uint64_t staged_update_ = 0;
   Bytes bytes_ = 0;
+  MatrixScratch size_of_scratch_;
+  std::vector<float> scratch_;
+  Mutex free_mutex_;
+  std::vector<size_t> free_ LONGSHORE_GUARDED_BY(free_mutex_);  // places in the scratch
 };
 
 }  // namespace longshore

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "offload/optimizer/update_rule.h"
 #include "offload/plan/drive_plan.h"
 #include "offload/plan/machine.h"
 #include "pinned/frozen_file_store.h"
@@ -91,6 +92,26 @@ void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
              ", " + dtype + ", the largest unit";
   }
   add_line(plan, "gradients", detail, plan.gradients, true);
+}
+
+// Adds the memory of updates of whole matrices. Its text has the cost of whole matrices in balance:
+// the state of a rank's shard, in whatever tier, that holds nothing.
+void add_matrices(HostPlan& plan, const PlanSizes& sizes) {
+  const PlanInputs& inputs = sizes.inputs();
+  if (!inputs.matrix_scratch) return;
+  const MatrixScratch scratch =
+      matrix_scratch(sizes.model(), inputs.matrix_scratch, inputs.optimizer_threads);
+  plan.matrix_scratch = scratch.bytes();
+  for (const FlatLayout& layout : sizes.layouts()) {
+    for (const Region region : regions_of(inputs.state)) {
+      plan.matrix_padding += region_bytes(inputs.state, Segment::kWholeMatrices, region,
+                                          layout.whole_matrix_padding());
+    }
+  }
+  add_line(plan, "matrix updates",
+           std::to_string(scratch.count) + " whole matrices at a time; they leave " +
+               format_bytes(plan.matrix_padding) + " of the rank's state empty",
+           plan.matrix_scratch, true);
 }
 
 void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
@@ -218,6 +239,7 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
   HostPlan plan;
   add_state(plan, sizes, step);
   add_gradients(plan, sizes);
+  add_matrices(plan, sizes);
   add_activation_checkpoints(plan, sizes, step);
   if (device.kind == DeviceKind::kCpu) {
     add_line(plan, "cpu device", "all of the device's bytes", device.total, false);

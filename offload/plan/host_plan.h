@@ -15,6 +15,8 @@ struct HostPlan : PlanAccount {
   Bytes arena = 0;            // store of parameters and state, exact
   Bytes gradients = 0;        // HostGradients, exact
   int32_t gradient_ring = 0;  // > 0: units reuse N host gradient slots in rotation
+  Bytes matrix_scratch = 0;   // of updates of whole matrices, exact
+  Bytes matrix_padding = 0;   // of state, in a tier, because matrices are kept whole
   Bytes inputs = 0;           // activation checkpoints or their staging slots; exact
   Bytes resident = 0;         // frozen parameters that stay, in `arena`; exact
   Bytes machine = 0;          // the rank's share of the machine's or cgroup's memory; 0: unknown

@@ -1,6 +1,7 @@
 #include "offload/plan/plan_from_config.h"
 
 #include <algorithm>
+#include <span>
 
 namespace longshore {
 namespace {
@@ -32,13 +33,29 @@ int optimizer_threads(const RunConfig& config, const Machine& machine) {
   return threads_or(config.offload.threads, threads - std::min(kLaunchingThreads, threads / 2));
 }
 
+// A rule that the run file can choose. One that needs whole matrices has the regions
+// kRegionsOfBoth<kAdamWRegions, its own>, and makes a TwoRules with AdamW that takes what its
+// groups' globs match.
+struct ChosenRule {
+  std::span<const StateRegion> regions;
+  std::unique_ptr<UpdateRule> (*make)(const RunConfig& config);
+};
+
+// Returns the rule of optimizer.groups; so far all of them are AdamW's.
+ChosenRule chosen_rule(const RunConfig&) {
+  return {.regions = kAdamWRegions,
+          .make = [](const RunConfig& config) -> std::unique_ptr<UpdateRule> {
+            return std::make_unique<AdamWRule>(adamw_options(config));
+          }};
+}
+
 }  // namespace
 
 StateOptions state_options(const RunConfig& config) {
   return {.format = config.offload.state_format,
           .compute = config.precision.compute,
           .drain = config.precision.drain_dtype(),
-          .regions = kAdamWRegions};
+          .regions = chosen_rule(config).regions};
 }
 
 AdamWOptions adamw_options(const RunConfig& config) {
@@ -53,7 +70,7 @@ AdamWOptions adamw_options(const RunConfig& config) {
 }
 
 std::unique_ptr<UpdateRule> update_rule(const RunConfig& config) {
-  return std::make_unique<AdamWRule>(adamw_options(config));
+  return chosen_rule(config).make(config);
 }
 
 DeviceKind device_kind(const RunConfig& config) {
@@ -91,6 +108,10 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.device = device_kind(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
+  inputs.matrix_scratch = [rule = std::shared_ptr<const UpdateRule>(update_rule(config))](
+                              int64_t rows, int64_t columns) {
+    return rule->scratch_elements(rows, columns);
+  };
   inputs.compute_threads = compute_threads(config, machine);
   inputs.optimizer_threads = optimizer_threads(config, machine);
   return inputs;

@@ -122,6 +122,8 @@ struct PlanInputs {
   Bytes export_bytes = 0;           // of the run's export without merging adapters, for the text
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto
+  // The floats that the update rule's work on a whole matrix takes; empty: it has no such work.
+  std::function<int64_t(int64_t rows, int64_t columns)> matrix_scratch;
   int compute_threads = 1;
   int optimizer_threads = 1;
   Bytes data_bytes = 0;             // host memory of the training data, estimated

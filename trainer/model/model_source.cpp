@@ -15,6 +15,7 @@
 #include "model/parameters/adapter_values.h"
 #include "model/parameters/model_spec.h"
 #include "model/parameters/unit_cut.h"
+#include "offload/plan/plan_from_config.h"
 #include "trainer/model/trained_text.h"
 
 namespace longshore {
@@ -110,6 +111,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   } else {
     freeze_parameters(whole_, config.train.freeze, "train.freeze");
   }
+  keep_matrices_whole(whole_, *update_rule(config));
   validate_model_spec(whole_);
   if (whole_.trainable_elements() == 0) {
     throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
