@@ -17,7 +17,10 @@ namespace longshore {
 namespace {
 
 constexpr const char* kRegions = "regions";
-constexpr std::array<const char*, 2> kMoments = {"first", "second"};  // by Moment
+constexpr std::array<const char*, 2> kMoments = {"first", "second"};           // by Moment
+constexpr std::array<const char*, 3> kUses = {"all", "elements", "matrices"};  // by RegionUse
+constexpr const char* kUse = "use";
+constexpr const char* kWholeMatrices = "whole_matrices";
 constexpr std::string_view kFormatName = "longshore-checkpoint";
 // The text of a manifest ends in "manifest_xxh3": "0123456789abcdef", a line break and "}".
 constexpr std::string_view kHashDigits = "0000000000000000";
@@ -32,6 +35,7 @@ Json parameters_json(const std::vector<CheckpointParameter>& parameters) {
   Json array = Json::array();
   for (const CheckpointParameter& parameter : parameters) {
     array.push_back({{"name", parameter.name}, {"shape", parameter.shape}});
+    if (parameter.whole_matrices) array.back()[kWholeMatrices] = true;
   }
   return array;
 }
@@ -41,7 +45,10 @@ std::vector<CheckpointParameter> parse_parameters(const JsonFields& fields,
   std::vector<CheckpointParameter> parameters;
   for (const Json& value : fields.array("parameters")) {
     const JsonFields item(value, path + ": parameters");
-    CheckpointParameter parameter{item.text("name"), {}};
+    CheckpointParameter parameter{item.text("name"), {}, item.has(kWholeMatrices)};
+    if (parameter.whole_matrices && item.member(kWholeMatrices) != true) {
+      item.fail("'" + parameter.name + "' has another whole_matrices than true");
+    }
     int64_t elements = 1;
     for (const Json& dimension : item.array("shape")) {
       const bool whole = is_whole_number(dimension, 1, std::numeric_limits<int64_t>::max());
@@ -65,6 +72,9 @@ Json regions_json(const std::vector<CheckpointRegion>& regions) {
   for (const CheckpointRegion& region : regions) {
     array.push_back(
         {{"name", region.name}, {"moment", kMoments.at(static_cast<size_t>(region.moment))}});
+    if (region.use != RegionUse::kAll) {
+      array.back()[kUse] = kUses.at(static_cast<size_t>(region.use));
+    }
   }
   return array;
 }
@@ -79,6 +89,11 @@ std::vector<CheckpointRegion> parse_regions(const JsonFields& fields, const std:
     const auto moment = std::ranges::find(kMoments, item.text("moment"));
     if (moment == kMoments.end()) item.fail("'" + region.name + "' is of an unknown kind");
     region.moment = static_cast<Moment>(moment - kMoments.begin());
+    if (item.has(kUse)) {
+      const auto use = std::ranges::find(kUses, item.text(kUse));
+      if (use == kUses.end()) item.fail("'" + region.name + "' has an unknown use");
+      region.use = static_cast<RegionUse>(use - kUses.begin());
+    }
     regions.push_back(std::move(region));
   }
   return regions;
@@ -192,7 +207,7 @@ void check_own_hash(const std::string& text, const std::string& path) {
 std::vector<CheckpointRegion> checkpoint_regions(std::span<const StateRegion> regions) {
   std::vector<CheckpointRegion> named;
   for (const StateRegion& region : regions) {
-    named.push_back({std::string(region.name), region.moment});
+    named.push_back({std::string(region.name), region.moment, region.use});
   }
   return named;
 }

@@ -13,7 +13,9 @@
 // half-open element range, "<parameter>.master[4096:8192]", which the manifest repeats as fields.
 // Masters are the exact F32 masters, joined from split formats; regions have the writer's state
 // format (checkpoint_moments.h). Frozen parameters are not stored, because the base model has them.
-// The member "regions" lists the rule's regions; without it they are kDefaultRegions.
+// The member "regions" lists the rule's regions; without it they are kDefaultRegions. A region with
+// the member "use" is kept beside these parameters alone: "elements", or "matrices" for those whose
+// entry has "whole_matrices": true.
 //
 // Checksums are xxh3-64 as 16 hex digits. The last member, "manifest_xxh3", is the checksum of the
 // manifest's text with these 16 digits set to zero.
@@ -57,7 +59,8 @@ struct CheckpointFile {
 
 struct CheckpointParameter {
   std::string name;
-  std::vector<int64_t> shape;  // the product fits in 64 bits
+  std::vector<int64_t> shape;   // the product fits in 64 bits
+  bool whole_matrices = false;  // ParamSpec::whole_matrices
 
   int64_t elements() const;
 };
@@ -66,6 +69,7 @@ struct CheckpointParameter {
 struct CheckpointRegion {
   std::string name;
   Moment moment = Moment::kFirst;
+  RegionUse use = RegionUse::kAll;
   bool operator==(const CheckpointRegion&) const = default;
 };
 std::vector<CheckpointRegion> checkpoint_regions(std::span<const StateRegion> regions);

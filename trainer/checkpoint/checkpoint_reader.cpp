@@ -147,10 +147,12 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
 }
 
 void Checkpoint::check_coverage() const {
-  std::vector<std::string> kinds = {kMasterKind};
-  for (const CheckpointRegion& region : manifest_.regions) kinds.push_back(region.name);
   for (const CheckpointParameter& parameter : manifest_.parameters) {
     const int64_t elements = parameter.elements();
+    std::vector<std::string> kinds = {kMasterKind};
+    for (const CheckpointRegion& region : manifest_.regions) {
+      if (is_kept(region.use, parameter.whole_matrices)) kinds.push_back(region.name);
+    }
     for (const std::string& kind : kinds) {
       int64_t covered = 0;
       for (const Part& part : parts(parameter.name, kind)) {
@@ -267,6 +269,7 @@ void Checkpoint::restore(const ShardedModel& model, const StateSweep& sweep) con
                           (more > 0 ? "\n  and " + std::to_string(more) + " more" : ""));
   }
   check_regions(sweep.options.regions);
+  check_matrices(model.spec);
   Progress progress("restoring the checkpoint", model.fp32_bytes(false));
   sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     restore_unit(model, model.spec.unit(unit), lease);
@@ -284,6 +287,20 @@ void Checkpoint::check_regions(std::span<const StateRegion> regions) const {
                         names(manifest_.regions) + "; this run keeps " + names(wanted));
 }
 
+void Checkpoint::check_matrices(const ModelSpec& spec) const {
+  std::map<std::string_view, bool> whole;
+  for (const CheckpointParameter& stored : manifest_.parameters) {
+    whole[stored.name] = stored.whole_matrices;
+  }
+  for (const ParamSpec& parameter : spec.whole_parameters()) {
+    if (parameter.frozen || whole.at(parameter.name) == parameter.whole_matrices) continue;
+    const auto text = [](bool matrices) { return matrices ? "as whole matrices" : "by elements"; };
+    throw CheckpointError(path_ + ": the checkpoint is of another optimizer: '" + parameter.name +
+                          "' is updated " + text(!parameter.whole_matrices) + " there, and " +
+                          text(parameter.whole_matrices) + " in this run");
+  }
+}
+
 void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
                               ShardStore::StateLease& lease) const {
   for (const Segment segment : kSegments) {
@@ -297,6 +314,7 @@ void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
       if (overlap(part.range, wanted)) restore_part(part, {}, piece, state);
     }
     for (size_t region = 0; region < manifest_.regions.size(); ++region) {
+      if (state.regions[region].empty()) continue;
       for (const Part& part : parts(parameter.name, manifest_.regions[region].name)) {
         if (overlap(part.range, wanted)) restore_part(part, region, piece, state);
       }

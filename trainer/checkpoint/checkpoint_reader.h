@@ -62,6 +62,8 @@ class Checkpoint {
   void check_coverage() const;
   void verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const;
   void check_regions(std::span<const StateRegion> regions) const;
+  // Compares which parameters are updated as whole matrices.
+  void check_matrices(const ModelSpec& spec) const;
   void restore_unit(const ShardedModel& model, const UnitSpec& unit,
                     ShardStore::StateLease& lease) const;
   // Without `region` the part holds masters.

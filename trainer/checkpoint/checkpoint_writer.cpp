@@ -41,7 +41,9 @@ std::vector<CheckpointTensor> state_tensors(const ShardedModel& model,
              parameter.name, std::string(kind), range, 0});
       };
       add(kMasterKind);
-      for (const StateRegion& region : options.regions) add(region.name);
+      for (const StateRegion& region : options.regions) {
+        if (is_kept(region, piece.segment)) add(region.name);
+      }
     }
   }
   return tensors;
@@ -100,7 +102,9 @@ void append_units(const ShardedModel& model, const StateSweep& sweep, Safetensor
     for (const ShardPiece& piece : model.layout(unit).trained_pieces(model.rank)) {
       const StateSpans state = lease.segment(piece.segment);
       append_masters(state, piece, writer, chunk);
-      for (const MomentSpan& region : state.regions) append_moments(region, piece, writer);
+      for (const MomentSpan& region : state.regions) {
+        if (!region.empty()) append_moments(region, piece, writer);
+      }
     }
   });
 }
@@ -110,7 +114,8 @@ void append_units(const ShardedModel& model, const StateSweep& sweep, Safetensor
 std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
   std::vector<CheckpointParameter> parameters;
   for (const ParamSpec& parameter : spec.whole_parameters()) {
-    if (!parameter.frozen) parameters.push_back({parameter.name, parameter.shape});
+    if (parameter.frozen) continue;
+    parameters.push_back({parameter.name, parameter.shape, parameter.whole_matrices});
   }
   return parameters;
 }
