@@ -36,7 +36,7 @@ class PinnedArena {
   Bytes huge_page_bytes_ = 0;
 };
 
-// numa: reads from /sys which NUMA nodes of the machine have memory. Keeps no state; any thread.
+// The NUMA nodes of the machine that have memory, read from /sys. Pure functions; any thread.
 
 // Returns the ids of the nodes with memory, ascending, from the files below `root` ("/" except in
 // tests). Returns {0} if the kernel lists none.

@@ -20,9 +20,9 @@
 
 namespace longshore {
 
-// SharedShards: a tier whose parameters the machine's other ranks can read. Each rank has one
-// mapping, with the same layout on all ranks of a shard group. A ShardStore implements it.
-
+// The interface of a tier whose parameters the other ranks of the machine can read. Each rank has
+// one mapping, and the layout is the same on all ranks of a shard group. A ShardStore implements
+// it.
 class SharedShards {
  public:
   virtual ~SharedShards() = default;

@@ -1,6 +1,6 @@
-// forecast_text: a plan on one screen, readable without documentation: whether it fits, how long it
-// takes, what limits it, and which key would change that. Pure functions. A machine's rates have
-// text forms too.
+// The text of a plan on one screen, readable without documentation: whether the plan fits, how long
+// a step takes, what limits it, and which key would change that. Also the text of a machine's
+// rates. Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -44,7 +44,7 @@ std::string format_points(const std::vector<PlanPoint>& points,
 nlohmann::ordered_json forecast_to_json(const RunForecast& forecast, const std::string& source);
 nlohmann::ordered_json points_to_json(const std::vector<PlanPoint>& points);
 
-// rates_text: a machine's rates as text and as JSON. Pure functions.
+// A machine's rates as text and as JSON.
 
 // Prints a line for each known rate.
 std::string format_rates(const MachineRates& rates);

@@ -1,4 +1,4 @@
-// code_vectors: updates a block of 8-bit moments in passes: moments and their units, then
+// Vectorised update of a block of 8-bit moments, in two passes: the moments with their scales, then
 // parameters and codes. Only adamw_kernels.cpp includes it, once per instruction set. Every
 // function gives the bits of its scalar twin in adamw_kernels.h and moments.h.
 #if defined(LONGSHORE_CODE_VECTORS) == defined(HWY_TARGET_TOGGLE)
