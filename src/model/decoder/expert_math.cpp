@@ -120,8 +120,8 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
 }
 
 at::Tensor ExpertMath::outputs(const Expert& expert, const ExpertRows& rows) const {
-  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpacked(), rows.x));
-  const Linear down = expert.down.unpacked();
+  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpack(), rows.x));
+  const Linear down = expert.down.unpack();
   const at::Tensor out = completed(at::mm(value, down.matrix_for(value)), down, value);
   return out.to(at::kFloat).mul_(rows.weights);
 }
@@ -138,7 +138,7 @@ at::Tensor ExpertMath::inner_backward(const Expert& expert, const Linear& gate_u
 // would take longer than the product of a few tokens.
 ExpertMath::Gradients ExpertMath::gradients(const Expert& expert, const ExpertRows& rows,
                                             const at::Tensor& grad, GradientSink& sink) const {
-  const Linear gate_up = expert.gate_up.unpacked();
+  const Linear gate_up = expert.gate_up.unpack();
   const Linear& down = expert.down;
   at::Tensor inner_values = inner(expert, gate_up, rows.x);
   at::Tensor value = value_of(inner_values);

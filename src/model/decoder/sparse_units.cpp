@@ -244,7 +244,7 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
                                   const at::Tensor& grad, const Sums& sums,
                                   GradientSink& sink) const {
   const at::Tensor weights = shared_weights(parameters, x);
-  const Linear chooser = index_.linear(parameters, Module::kSharedSwitch).unpacked();
+  const Linear chooser = index_.linear(parameters, Module::kSharedSwitch).unpack();
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};

@@ -112,7 +112,7 @@ struct LinearGroup {
     std::vector<Linear> joined = linears;
     if (!unread) join_inner(in, joined);
     for (size_t i = 0; i < linears.size(); ++i) {
-      Linear one = joined[i].unpacked(!unread || joined[i].lora.magnitude.defined());
+      Linear one = joined[i].unpack(!unread || joined[i].lora.magnitude.defined());
       one.set_norms();
       linears[i].lora.norms = one.lora.norms;
       out.push_back(unread ? unread_values(x.size(0), linears[i].outputs(), x.options())
@@ -130,7 +130,7 @@ struct LinearGroup {
     at::Tensor sum;                    // the gradient of `in`
     std::vector<at::Tensor> inner, a;  // of joined adapters: what flows to x through A
     for (size_t i = 0; i < linears.size(); ++i) {
-      const Linear one = linears[i].unpacked(through || linears[i].lora.magnitude.defined());
+      const Linear one = linears[i].unpack(through || linears[i].lora.magnitude.defined());
       const auto own = LinearGradients::of(one, grads[i], in, sink);
       if (through) {
         if (i == 0) {
@@ -266,7 +266,7 @@ struct ActivateAndProject {
 
   at::Tensor forward(Values values) {
     const bool unread = values == Values::kUnread;
-    Linear own = down.unpacked(!unread || down.lora.magnitude.defined());
+    Linear own = down.unpack(!unread || down.lora.magnitude.defined());
     own.set_norms();
     down.lora.norms = own.lora.norms;
     if (unread) return unread_values(up.size(0), down.outputs(), up.options());
@@ -277,7 +277,7 @@ struct ActivateAndProject {
     if (gate.defined()) gate = gate.detach();
     up = up.detach();
     NodeSink sink(&gradients);
-    const Linear one = down.unpacked(gradients.wanted(1) || down.lora.magnitude.defined());
+    const Linear one = down.unpack(gradients.wanted(1) || down.lora.magnitude.defined());
     at::Tensor value = activated(gate, up, activation);
     one.add_bias_gradient(sink, grads[0]);
     const auto own = LinearGradients::of(one, grads[0], value, sink);

@@ -103,7 +103,7 @@ at::Tensor Lora::magnitude_gradient(const at::Tensor& grad, const at::Tensor& in
   return sum.div_(norms);
 }
 
-Linear Linear::unpacked(bool read) const {
+Linear Linear::unpack(bool read) const {
   Linear own = *this;
   own.weight = {.stored = read ? weight.values() : at::Tensor()};
   return own;

@@ -75,7 +75,7 @@ struct Linear {
   at::Tensor matrix_for(const at::Tensor& x) const;
   // Returns the same with its values in memory as long as it lives if they are read, else without
   // them.
-  Linear unpacked(bool read = true) const;
+  Linear unpack(bool read = true) const;
   // Returns one of stacked ones.
   Linear of_matrix(int64_t matrix) const;
   // Returns the same for the rows `rows` of those that its dropout has keys for.
