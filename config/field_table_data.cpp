@@ -118,6 +118,13 @@ Section data_section() {
                       "of its documents; empty: once each",
        .bounds = between(0, 1000)});
   rows.add(
+      "max_rows", KeyType::kInteger, &Data::max_rows,
+      {.description = "number of rows that are read of each data file, of data.eval and "
+                      "eval.sets too: the first ones, in the file's order; 0: all; a .txt file "
+                      "is one row",
+       .bounds = between(0, 1e12),
+       .unit = "rows"});
+  rows.add(
       "keys", KeyType::kTable, &Data::keys,
       {.description =
            "field names of a row where they differ from text, prompt, context, "

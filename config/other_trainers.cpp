@@ -23,6 +23,7 @@ constexpr OtherKeys kKeys[] = {
     {kSame, "adapter.dropout", "lora_dropout"},
     {kSame, "checkpoint.keep", "save_total_limit"},
     {kSame, "data.chat_template", "chat_template_path"},
+    {kSame, "data.max_rows", "max_samples"},
     {kSame, "data.max_tokens", "cutoff_len max_length max_seq_length sequence_len"},
     {kSame, "data.threads", "dataset_num_proc dataset_processes preprocessing_num_workers"},
     {kSame, "log.every_steps", "logging_steps"},
@@ -198,8 +199,8 @@ constexpr OtherKeys kKeys[] = {
      "a prompt and its answer together have data.max_tokens; data.overlength says what happens "
      "to longer ones",
      "max_completion_length max_prompt_length truncation_mode"},
-    {kMissing, "all rows are read; set data.weights below 1, or train.steps",
-     "max_samples max_train_samples"},
+    {kMissing, "all rows are read; data.max_rows counts them in each file, of data.eval too",
+     "max_train_samples"},
     {kMissing,
      "rows without a system message get this one there; here they have what the chat template "
      "writes; give the rows a system message",

@@ -88,6 +88,7 @@ struct DataSection {
   Format format = Format::kAuto;
   Mask mask = Mask::kAuto;
   std::vector<double> weights;           // one per file of `train`, or empty
+  int64_t max_rows = 0;                  // of each file; 0 = all
   std::vector<std::string> keys;         // "prompt = \"question\""; see KeyType::kTable
   std::string prompt_template = "auto";  // auto, plain, alpaca, chat, or a text
   std::string chat_template = "auto";    // auto, training, or a file

@@ -124,6 +124,7 @@ TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
   expect_anew("data.bad_rows", [&] { options_.data.bad_rows = DataSection::BadRows::kSkip; });
   expect_anew("data.overlength",
               [&] { options_.data.overlength = DataSection::Overlength::kDrop; });
+  expect_anew("data.max_rows", [&] { options_.data.max_rows = 1; });
   expect_anew("data.add_eos", [&] { options_.data.add_eos = !first.data.add_eos; });
   expect_anew("the vocabulary", [&] { options_.model_vocabulary_size = 300; });
 }

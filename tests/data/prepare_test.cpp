@@ -39,6 +39,29 @@ TEST_F(Prepare, ReadsATextFileAsOneDocument) {
   EXPECT_EQ(data.report.files.at(0).format, "text");
 }
 
+// data.max_rows reads the first rows: blank lines are no rows, bad rows are. What follows may be
+// damaged. The count is of each file, and a limit above the number of rows changes no token.
+TEST_F(Prepare, ReadsTheFirstRowsOfEachFile) {
+  options_.data.max_rows = 2;
+  const std::string rows = "\n{\"text\": \"a\"}\n \n{\"text\": \"b\"}\n";
+  options_.files = {files_.write("first.jsonl", rows + "{\"text\": \"c\"}\n{damaged\n"),
+                    files_.write("array.json", "[{\"text\": \"d\"}, {\"text\": \"e\"}, 7]"),
+                    files_.write("short.jsonl", "{\"text\": \"f\"}\n")};
+  const LoadedData data = load();
+  ASSERT_EQ(data.dataset->document_count(), 5);
+  EXPECT_EQ(text_of(tokens_of(data, 1)) + text_of(tokens_of(data, 3)), "b</s>e</s>");
+  EXPECT_EQ(data.report.total().rows, 5);
+  options_.files.resize(1);
+  const uint64_t two = load().dataset->fingerprint();
+  options_.data.max_rows = 0;
+  EXPECT_EQ(load(rows).dataset->fingerprint(), two);
+  options_.data.max_rows = 2;
+  options_.data.bad_rows = DataSection::BadRows::kSkip;
+  const LoadedData bad = load("{damaged\n" + rows);
+  EXPECT_EQ(bad.dataset->document_count(), 1);
+  EXPECT_EQ(bad.report.total().rows, 2);
+}
+
 // Rows of token ids are read with and without labels.
 TEST_F(Prepare, ReadsTokenRowsWithAndWithoutLabels) {
   options_.tokenizer = nullptr;

@@ -76,6 +76,7 @@ const std::map<std::string, Change> kChanges = {
     {"data.format", {"messages"}},
     {"data.mask", {"last", kChat}},
     {"data.weights", {"[0.5]"}},
+    {"data.max_rows", {"2"}},
     {"data.keys", {"{ text = \"absent\" }"}},
     {"data.prompt_template",
      {"plain", {"data.train=[\"$/prompts.jsonl\"]", "data.max_tokens=512"}}},

@@ -65,7 +65,7 @@ TEST_F(OtherExamples, OfLlamaFactoryForAdapters) {
   const std::string lora = model + kFactoryRun +
                            "stage: sft\nfinetuning_type: lora\nlora_rank: 8\nlora_target: all\n"
                            "dataset: identity,alpaca_en_demo\nlearning_rate: 1.0e-4\n";
-  const Keys expected = {"max_samples", "template"};
+  const Keys expected = {"template"};
   const ConvertedRun plain = converted(lora);
   EXPECT_EQ(left_of(plain), expected);
   const RunConfig config = config_of(plain);
@@ -99,7 +99,7 @@ TEST_F(OtherExamples, OfLlamaFactoryForTheWholeModel) {
       model + kFactoryRun +
       "stage: sft\nfinetuning_type: full\ndataset: identity,alpaca_en_demo\nlearning_rate: 1.0e-5\n"
       "deepspeed: examples/deepspeed/ds_z3_offload_config.json\n");
-  EXPECT_EQ(left_of(full), (Keys{"max_samples", "template"}));
+  EXPECT_EQ(left_of(full), Keys{"template"});
   EXPECT_FALSE(config_of(full).adapter.on());
   EXPECT_EQ(config_of(full).offload.optimizer, OffloadSection::Optimizer::kHost);
 
@@ -116,7 +116,7 @@ TEST_F(OtherExamples, OfLlamaFactoryForPreferences) {
                             "pref_beta: 0.1\nlearning_rate: 5.0e-6\n";
   const ConvertedRun dpo =
       converted(start + "stage: dpo\npref_loss: sigmoid\ndataset: dpo_en_demo\n");
-  EXPECT_EQ(left_of(dpo), (Keys{"max_samples", "template"}));
+  EXPECT_EQ(left_of(dpo), Keys{"template"});
   EXPECT_EQ(config_of(dpo).train.loss, LossKind::kDpo);
   EXPECT_EQ(config_of(dpo).preference.beta, 0.1);
   EXPECT_EQ(config_of(dpo).optimizer.lr, 5e-6);

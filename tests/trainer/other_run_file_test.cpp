@@ -298,7 +298,8 @@ TEST_F(OtherRunFile, ConvertsAFullFineTuneOfLlamaFactory) {
   EXPECT_EQ(config.eval.every_steps, 200);
   EXPECT_FALSE(config.adapter.on());
   EXPECT_TRUE(has(why(run.left, "template"), "own chat template"));
-  EXPECT_TRUE(has(why(run.left, "max_samples"), "all rows"));
+  EXPECT_EQ(config.data.max_rows, 1000);
+  EXPECT_EQ(why(run.left, "max_samples"), "");
   EXPECT_EQ(config.schedule.warmup_ratio, 0.1);
   EXPECT_NE(why(run.needless, "deepspeed"), "");
 }

@@ -182,12 +182,13 @@ std::vector<InspectedRow> read_rows(const PrepareOptions& options, const RowForm
       continue;
     }
     DataSection::Format found = options.data.format;
+    const int64_t most = options.data.max_rows;
     if (found == DataSection::Format::kAuto)
-      found = detect_file_format(JsonlReader(path), rows, true);
+      found = detect_file_format(JsonlReader(path, most), rows, true);
     if (found == DataSection::Format::kAuto) refuse_unknown_format(path, rows);
     const auto format = make_row_format(found, rows);
     picker.begin_file(format.get());
-    JsonlReader reader(path);
+    JsonlReader reader(path, most);
     JsonlLine line;
     while (!picker.done() && reader.next(line)) {
       if (line.blank() && !line.too_long) continue;

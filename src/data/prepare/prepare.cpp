@@ -134,6 +134,7 @@ class FilePreparer {
     if (data.special_tokens != DataSection::SpecialTokens::kKeep) {
       settings["special_tokens"] = static_cast<int>(data.special_tokens);
     }
+    if (data.max_rows > 0) settings["max_rows"] = data.max_rows;
     if (options_.teacher_tokens != DistillOptions().top_k) {
       settings["teacher_tokens"] = options_.teacher_tokens;
     }
@@ -228,11 +229,11 @@ class FilePreparer {
     DataSection::Format found = options_.data.format;
     report_.detected = found == DataSection::Format::kAuto;
     if (report_.detected) {
-      found = detect_file_format(JsonlReader(file_->from_begin()), rows_,
+      found = detect_file_format(reader_from_begin(), rows_,
                                  options_.data.bad_rows == DataSection::BadRows::kSkip);
     }
     if (found == DataSection::Format::kAuto) {
-      const std::string kind = unknown_kind(JsonlReader(file_->from_begin()));
+      const std::string kind = unknown_kind(reader_from_begin());
       if (!kind.empty()) throw DataError(kind);
     }
     std::unique_ptr<RowFormat> format;
@@ -240,7 +241,7 @@ class FilePreparer {
       format = make_row_format(found, rows_);
       report_.format = format->name();
     }
-    JsonlReader reader(file_->from_begin());
+    JsonlReader reader = reader_from_begin();
     go_on_from(writer.saved_state(), reader);
     const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
     Bytes saved_at = 0;
@@ -256,6 +257,10 @@ class FilePreparer {
       progress_.tokens = writer.tokens();
       report_progress();
     });
+  }
+
+  JsonlReader reader_from_begin() const {
+    return JsonlReader(file_->from_begin(), options_.data.max_rows);
   }
 
   // Skips the lines that an earlier process has finished.

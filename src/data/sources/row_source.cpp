@@ -226,8 +226,8 @@ std::unique_ptr<ByteSource> make_array_rows(std::string front, std::unique_ptr<B
   return std::make_unique<ArrayRows>(std::move(front), std::move(source), path);
 }
 
-JsonlReader::JsonlReader(UniqueFd file)
-    : path_(file.path()), source_(open_row_source(std::move(file))) {
+JsonlReader::JsonlReader(UniqueFd file, int64_t max_rows)
+    : path_(file.path()), source_(open_row_source(std::move(file))), max_rows_(max_rows) {
   skip_byte_order_mark();
 }
 
@@ -265,6 +265,13 @@ bool JsonlReader::pass_over_line() {
 }
 
 bool JsonlReader::next(JsonlLine& line) {
+  if (max_rows_ > 0 && rows_ == max_rows_) return false;
+  if (!next_line(line)) return false;
+  rows_ += line.too_long || !line.blank() ? 1 : 0;
+  return true;
+}
+
+bool JsonlReader::next_line(JsonlLine& line) {
   size_t searched = 0;  // bytes after begin_ that hold no line feed
   while (true) {
     const size_t feed = buffer_.find('\n', begin_ + searched);

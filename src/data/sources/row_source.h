@@ -45,17 +45,20 @@ struct JsonlLine {
 class JsonlReader {
  public:
   // Throws DataError as open_data_file does.
-  explicit JsonlReader(const std::string& path) : JsonlReader(open_data_file(path)) {}
-  // Reads a file of open_data_file.
-  explicit JsonlReader(UniqueFd file);
+  explicit JsonlReader(const std::string& path, int64_t max_rows = 0)
+      : JsonlReader(open_data_file(path), max_rows) {}
+  // Reads a file of open_data_file. The file ends for the reader after `max_rows` lines that are
+  // not blank; 0: after all of them.
+  explicit JsonlReader(UniqueFd file, int64_t max_rows = 0);
 
-  // Returns false at the end of the file.
+  // Returns false at the end of the file, and after `max_rows` rows.
   bool next(JsonlLine& line);
   const std::string& path() const { return path_; }
   // Returns the bytes of the file read so far, for progress.
   Bytes position() const { return source_->file_position(); }
 
  private:
+  bool next_line(JsonlLine& line);
   bool refill();
   bool pass_over_line();
   void skip_byte_order_mark();
@@ -65,6 +68,8 @@ class JsonlReader {
   std::string buffer_;  // unread bytes start at begin_
   size_t begin_ = 0;
   int64_t line_number_ = 0;
+  int64_t max_rows_ = 0;  // 0: all
+  int64_t rows_ = 0;      // lines that were given and are not blank
   bool at_end_ = false;
 };
 
