@@ -152,11 +152,23 @@ struct OptimizerSection {
 };
 
 struct ScheduleSection {
-  enum class Name : uint8_t { kConstant, kLinear, kCosine, kWsd };
+  // config/schedule_table.cpp has their formulas.
+  enum class Name : uint8_t {
+    kConstant,
+    kLinear,
+    kCosine,
+    kCosineWithRestarts,
+    kPolynomial,
+    kInverseSqrt,
+    kWsd
+  };
   Name name = Name::kCosine;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;  // the warm-up as a share of the run; 0: warmup_steps counts
   double min_lr_ratio = 0.1;
+  int64_t cycles = 1;       // cosine_with_restarts only
+  double power = 1.0;       // polynomial only
+  int64_t timescale = 0;    // inverse_sqrt only: steps; 0 = the warm-up's, or 10 000
   int64_t decay_steps = 0;  // wsd only: length of the final decay
   // Returns the steps of the warm-up in a run of this length: at most all of them.
   int64_t warmup_in(int64_t total_steps) const;

@@ -238,8 +238,9 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "{ classes = [...] }, { min_parameters = N } or "
        "{ groups = [[...], ...] }, found a table with 'sizes'"},
       {"[schedule]\nname = 3",
-       "run.toml:2:8: schedule.name: expected \"constant\", \"linear\", \"cosine\" or \"wsd\", "
-       "found the integer 3"},
+       "run.toml:2:8: schedule.name: expected \"constant\", \"linear\", \"cosine\", "
+       "\"cosine_with_restarts\", \"polynomial\", \"inverse_sqrt\" or \"wsd\", found the integer "
+       "3"},
   });
 }
 

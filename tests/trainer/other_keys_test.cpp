@@ -540,7 +540,7 @@ TEST_F(OtherKeysOneByOne, AreAllNamedByARefusal) {
 // Goal: keys of the command line win over the file, and answer what it could not say.
 TEST_F(OtherKeysOneByOne, GiveWayToTheCommandLine) {
   write("other.yml", std::string(kAxolotl) +
-                         "learning_rate: 1e-4\nnum_epochs: 3\nlr_scheduler: polynomial\n"
+                         "learning_rate: 1e-4\nnum_epochs: 3\nlr_scheduler: greedy\n"
                          "chat_template: llama3\nval_set_size: 0.1\nlora_r: 32\n");
   const std::vector<std::string> from = {"init", "run.toml", "--replace", "--from", "other.yml"};
   EXPECT_EQ(run_command(from).exit_code, 2) << "the schedule";

@@ -187,11 +187,11 @@ datasets:
   - path: Intel/orca_dpo_pairs
     type: chatml.intel
 optimizer: lion_8bit
-lr_scheduler: polynomial
+lr_scheduler: greedy
 learning_rate: 0.0002
 )");
   for (const char* part :
-       {"load_in_4bit", "rl = grpo", "not rewards", "optim = lion_8bit", "polynomial"}) {
+       {"load_in_4bit", "rl = grpo", "not rewards", "optim = lion_8bit", "greedy"}) {
     EXPECT_TRUE(has(found, part)) << part << "\n" << found;
   }
   EXPECT_FALSE(has(found, "load_in_8bit")) << "it is false";

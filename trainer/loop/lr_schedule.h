@@ -1,17 +1,23 @@
 // The learning rate of every step. Pure functions but for a warning; any thread.
 //
 // With s = step - 1 (steps already done), T = total steps, W = warmup_steps, or warmup_ratio of T
-// rounded up, but at most T, D = decay_steps and r = min_lr_ratio, the rate is the peak rate times
-//   s < W       s / W                                in every schedule
-//   constant    1
-//   linear      r + (1 - r) * (T - s) / (T - W)
-//   cosine      r + (1 - r) * (1 + cos(pi * (s - W) / (T - W))) / 2
-//   wsd         1 while s < T - D, then r + (1 - r) * (T - s) / D      (warm up, stay, decay)
-// A step beyond T has the rate of s = T.
+// rounded up, but at most T, p = (s - W) / (T - W), r = min_lr_ratio, C = cycles, D = decay_steps
+// and N = timescale, the rate is the peak rate times
+//   s < W                 s / W                                in every schedule
+//   constant              1
+//   linear                r + (1 - r) * (1 - p)
+//   cosine                r + (1 - r) * (1 + cos(pi * p)) / 2
+//   cosine_with_restarts  r + (1 - r) * (1 + cos(pi * (C * p mod 1))) / 2, and r where p = 1
+//   polynomial            r + (1 - r) * (1 - p) ^ power
+//   inverse_sqrt          1 / sqrt(1 + (s - W) / N), with N = W, or 10 000 if W = 0, for N = 0
+//   wsd                   1 while s < T - D, then r + (1 - r) * (T - s) / D   (warm up, stay,
+//   decay)
+// A step beyond T has the rate of s = T. config/schedule_table.cpp has a row for each.
 //
 // transformers' Trainer has the same rates: constant, linear and cosine "with warmup"
-// (cosine_with_min_lr if r > 0), and, if r = 0, wsd with decay_type "linear". The first of W > 0
-// warm-up steps has rate 0, as in transformers.
+// (cosine_with_min_lr if r > 0), cosine_with_restarts if r = 0, polynomial with lr_end = r * peak,
+// inverse_sqrt, and, if r = 0, wsd with decay_type "linear". The first of W > 0 warm-up steps has
+// rate 0, as in transformers.
 #pragma once
 
 #include <cstdint>

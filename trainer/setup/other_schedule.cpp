@@ -1,9 +1,13 @@
 // The schedule of the learning rate that a file of Axolotl, LLaMA-Factory or TRL asks for.
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/texts.h"
+#include "config/schedule_table.h"
 #include "config/toml_document.h"
 #include "trainer/setup/other_findings.h"
 
@@ -26,26 +30,18 @@ class ScheduleReader {
     if (given != nullptr && !given->is_object() && *given != "") {
       in_.left("lr_scheduler_kwargs", "expected a table of numbers", "schedule.min_lr_ratio");
     }
-    double least = 0.0;
-    std::string ours = name;
-    if (name == "constant_with_warmup") ours = "constant";
-    if (name == "cosine_with_min_lr") {
-      ours = "cosine";
-      const double lowest = options.number("min_lr").value_or(0.0);
-      least =
-          options.number("min_lr_rate").value_or(defaults_.lr > 0.0 ? lowest / defaults_.lr : 0.0);
-    }
-    if (name == "warmup_stable_decay") {
-      ours = "wsd";
-      in_.set("schedule.decay_steps",
-              formatted("%.0f", options.number("num_decay_steps").value_or(0.0)));
-      least = options.number("min_lr_ratio").value_or(0.0);
-    }
-    if (ours != "constant" && ours != "cosine" && ours != "linear" && ours != "wsd") {
+    in_.set("schedule.min_lr_ratio", toml_real(0.0));
+    const auto schedules = other_schedules();
+    const auto found = std::ranges::find(schedules, std::string_view(name), &OtherSchedule::name);
+    if (found == schedules.end()) {
+      const auto named = [](const OtherSchedule& one) { return std::string(one.name); };
       in_.refuse("lr_scheduler = " + printable(name, 40),
-                 "the run file has constant, linear, cosine and wsd (schedule.name)",
-                 "schedule.name");
-      ours = "constant";
+                 "expected one of " + joined(schedules, ", ", named), "schedule.name");
+    } else {
+      in_.set("schedule.name", quote_toml(lr_schedule_of(found->kind).name));
+      for (const OtherScheduleOption& option : found->options) {
+        if (option.name != nullptr) read_option(option, options);
+      }
     }
     for (const OtherFinding& wrong : options_found.refused) {
       in_.refuse("lr_scheduler_kwargs." + wrong.key, wrong.why);
@@ -55,13 +51,23 @@ class ScheduleReader {
       in_.left("lr_scheduler_kwargs." + printable(key, 40),
                "the run file has no such setting of this schedule");
     }
-    in_.set("schedule.name", quote_toml(ours));
-    in_.set("schedule.min_lr_ratio", toml_real(least));
     read_warmup(name);
     return std::move(found_);
   }
 
  private:
+  void read_option(const OtherScheduleOption& option, OtherReader& options) {
+    const std::optional<double> given = options.number(option.name);
+    double value = given.value_or(option.usual);
+    if (!given && value == 0.0) return;
+    if (option.is_rate) value = defaults_.lr > 0.0 ? value / defaults_.lr : 0.0;
+    if (option.whole && value != std::floor(value)) {
+      return in_.refuse(std::string("lr_scheduler_kwargs.") + option.name, "expected an integer",
+                        option.key);
+    }
+    in_.set(option.key, option.whole ? formatted("%.0f", value) : toml_real(value));
+  }
+
   void read_warmup(const std::string& schedule) {
     double steps = in_.number("warmup_steps").value_or(0.0);
     double ratio = in_.number("warmup_ratio").value_or(0.0);
