@@ -18,6 +18,13 @@ Section run_section() {
   rows.add("seed", KeyType::kInteger, &RunSection::seed,
            {.description = "seed of all random numbers: order of samples, random initial weights",
             .bounds = at_least(0)});
+  rows.add("on_end", KeyType::kStrings, &RunSection::on_end,
+           {.description = "command at the end of the run, without a shell: [\"./notify.sh\", "
+                           "\"me\"]; it gets three more arguments: run.dir, the exit code, and the "
+                           "directory of the export or an empty text"});
+  rows.add("on_end_limit", KeyType::kDuration, &RunSection::on_end_limit_ms,
+           {.description = "maximum time of run.on_end, after which it is killed",
+            .bounds = between(1, 1000.0 * 24 * 3'600'000)});
   return section;
 }
 

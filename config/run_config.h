@@ -21,6 +21,8 @@ namespace longshore {
 struct RunSection {
   std::string dir;  // output directory of the run
   int64_t seed = 42;
+  std::vector<std::string> on_end = {};        // a command and its arguments; empty: none
+  int64_t on_end_limit_ms = int64_t{600'000};  // the key `on_end_limit`, a duration
   bool operator==(const RunSection&) const = default;
 };
 

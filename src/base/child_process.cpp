@@ -94,29 +94,44 @@ struct Pipe {
 
 // Runs in the child: executes the program or writes errno to `trouble`. It makes system calls only,
 // because other threads of the parent may have held locks at the fork.
-[[noreturn]] void become(char* const* argv, int output, int trouble, pid_t parent) {
+[[noreturn]] void become(char* const* argv, char* const* environment, int output, int trouble,
+                         pid_t parent) {
   ::setpgid(0, 0);
   // Ctrl-C reaches only the parent's group; this signal ends the program with its parent.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (::getppid() == parent && ::dup2(nothing, STDIN_FILENO) >= 0 &&
       ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0) {
-    ::execvp(argv[0], argv);
+    ::execvpe(argv[0], argv, environment);
   }
   const int error = errno;
   static_cast<void>(!::write(trouble, &error, sizeof error));
   ::_exit(127);
 }
 
+// Returns this process's environment without the variables of these names, ended by a null.
+std::vector<char*> environment_without(const std::set<std::string, std::less<>>& hidden) {
+  std::vector<char*> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!hidden.contains(text.substr(0, text.find('=')))) variables.push_back(*entry);
+  }
+  variables.push_back(nullptr);
+  return variables;
+}
+
 // Returns the program's process id; 0, with the reason in `not_started`, if it did not start.
-pid_t start(std::vector<std::string>& arguments, const Pipe& output, std::string& not_started) {
+pid_t start(std::vector<std::string>& arguments, const std::vector<char*>& environment,
+            const Pipe& output, std::string& not_started) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   Pipe trouble(arguments.front());
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child == 0) become(argv.data(), output.writing.get(), trouble.writing.get(), parent);
+  if (child == 0) {
+    become(argv.data(), environment.data(), output.writing.get(), trouble.writing.get(), parent);
+  }
   if (child < 0) {
     not_started = std::strerror(errno);
     return 0;
@@ -126,7 +141,7 @@ pid_t start(std::vector<std::string>& arguments, const Pipe& output, std::string
   int error = 0;
   ssize_t bytes = 0;
   do {
-    bytes = ::read(trouble.reading.get(), &error, sizeof error);  // returns when execvp succeeds
+    bytes = ::read(trouble.reading.get(), &error, sizeof error);  // returns when execvpe succeeds
   } while (bytes < 0 && errno == EINTR);
   if (bytes <= 0) return child;
   end_group(child);
@@ -143,11 +158,12 @@ std::string ChildEnd::text() const {
   return "it ended with exit code " + std::to_string(exit_code);
 }
 
-ChildEnd run_child(std::vector<std::string> arguments, std::optional<milliseconds> limit) {
+ChildEnd run_child(std::vector<std::string> arguments, std::optional<milliseconds> limit,
+                   const std::set<std::string, std::less<>>& hidden) {
   Pipe output(arguments.front());
   ::fcntl(output.reading.get(), F_SETFL, O_NONBLOCK);
   ChildEnd end;
-  const pid_t child = start(arguments, output, end.not_started);
+  const pid_t child = start(arguments, environment_without(hidden), output, end.not_started);
   output.writing.reset();
   if (child == 0) return end;
   std::optional<Clock::time_point> deadline;

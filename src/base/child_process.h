@@ -5,7 +5,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,9 +27,11 @@ struct ChildEnd {
 };
 
 // Runs arguments[0], searched in PATH if it has no slash, with an empty stdin. Without a limit it
-// waits as long as the program runs. Throws IoError when no pipe can be made.
+// waits as long as the program runs. The program gets this process's environment without the
+// variables of the names `hidden`. Throws IoError when no pipe can be made.
 ChildEnd run_child(std::vector<std::string> arguments,
-                   std::optional<std::chrono::milliseconds> limit = std::nullopt);
+                   std::optional<std::chrono::milliseconds> limit = std::nullopt,
+                   const std::set<std::string, std::less<>>& hidden = {});
 
 // Quotes one argument for a shell, where it needs quotes.
 std::string shell_quoted(const std::string& argument);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -35,6 +36,16 @@ TEST(ChildProcess, GivesTheExitCodeAndBothOutputsInOrder) {
 // The standard input of a child process is empty.
 TEST(ChildProcess, HasNothingToRead) {
   EXPECT_TRUE(shell("! read line").good());
+}
+
+// A child gets this process's environment, without the variables that are hidden from it.
+TEST(ChildProcess, DoesNotGetHiddenVariables) {
+  ::setenv("LONGSHORE_TEST_SECRET", "secret", 1);
+  const std::vector<std::string> print = {"sh", "-c",
+                                          "echo ${LONGSHORE_TEST_SECRET-none} ${PATH:+path}"};
+  EXPECT_EQ(run_child(print).output, "secret path\n");
+  EXPECT_EQ(run_child(print, {}, {"LONGSHORE_TEST_SECRET"}).output, "none path\n");
+  ::unsetenv("LONGSHORE_TEST_SECRET");
 }
 
 // A child that a signal killed is reported with the signal's name.

@@ -59,6 +59,8 @@ const Arguments kDrive = {"offload.optimizer=nvme", "offload.nvme=[\"$/drive\"]"
 const std::map<std::string, Change> kChanges = {
     {"run.dir", {"$/elsewhere"}},
     {"run.seed", {"7"}},
+    {"run.on_end", {R"(["sh", "-c", "touch $/run/ended"])"}},
+    {"run.on_end_limit", {"100ms", {R"(run.on_end=["sh", "-c", "sleep 1 && touch $/run/ended"])"}}},
     {"model.path", {"$/model2"}},
     {"model.init", {"random", {"model.path=$/model2"}}},
     {"adapter.kind", {"lora"}},

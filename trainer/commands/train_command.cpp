@@ -14,6 +14,7 @@
 #include "trainer/loop/run_loop.h"
 #include "trainer/metrics/trace_file.h"
 #include "trainer/model/export_run.h"
+#include "trainer/run/end_command.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
@@ -121,8 +122,9 @@ std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPla
   return {{ExitCode::kDoesNotFit, refusal}};
 }
 
+// Sets `ended` on rank 0 when a run that has begun ends, however it does.
 int train(const MeasuredRun& setup, const std::vector<std::string>& command,
-          const std::string& trace_path) {
+          const std::string& trace_path, std::optional<RunEnd>& ended) {
   const TierPlan plan = setup.plan();
   refuse_start(*setup.ranks, space_problems(setup, plan));
   PlanForecast forecast(&setup);
@@ -147,9 +149,12 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
     if (step.value > 0) say_changes(before, setup.config);
   };
   std::optional<StartedRun> run;
+  std::string exported;
   // A refused start does not overwrite the status of an earlier run.
   const auto end = [&](int exit_code, const std::string& message) {
-    if (begun) write_end(directory, run ? run->ledger.status() : status, exit_code, message);
+    if (!begun) return;
+    write_end(directory, run ? run->ledger.status() : status, exit_code, message);
+    ended = RunEnd{.exit_code = exit_code, .exported = exported, .message = message};
   };
   try {
     run.emplace(setup, plan, directory, signals, begin, trace ? &*trace : nullptr);
@@ -164,6 +169,7 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
                trace->ledger_text());
     }
     if (trace) trace->finish();
+    exported = loop.exported();
     const std::string stopped = loop.failure().empty() ? signals.stop_text() : loop.failure();
     end(exit_code, exit_code == 0 ? "" : stopped);
     return exit_code;
@@ -195,13 +201,18 @@ std::vector<InputProblem> problems_of_start(const OpenedRun& run) {
 int run_train(const TrainOptions& options) {
   OpenedRun opened = join_run(options.run);
   const std::shared_ptr<RunRanks> ranks = opened.ranks;
+  const RunSection section = opened.config.run;
+  std::optional<RunEnd> ended;
   try {
     refuse_start(*ranks, problems_of_start(opened));
     const MeasuredRun setup(std::move(opened));
-    return train(setup, options.command, options.trace);
+    const int exit_code = train(setup, options.command, options.trace, ended);
+    if (ended) run_end_command(section, *ended);
+    return exit_code;
   } catch (const std::exception& error) {
     // Other ranks receive the failure reason before this rank exits.
     ranks->world().report_failure(error.what());
+    if (ended) run_end_command(section, *ended);
     throw;
   }
 }

@@ -350,6 +350,7 @@ void RunLoop::export_model() {
   const std::string destination =
       free_export_directory(source, run_.directory.export_directory(), choice, texts);
   const ExportResult result = export_checkpoint(source, last, destination, choice, texts);
+  exported_ = destination;
   run_.reporter.clear_display();
   log_info("exported " + std::to_string(result.tensors) + " tensors, " +
            format_bytes(result.bytes) + ", to " + destination);

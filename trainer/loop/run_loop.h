@@ -24,6 +24,8 @@ class RunLoop {
   // Returns the failure, already printed, after which the run saved and stopped; empty if there was
   // none.
   const std::string& failure() const { return failure_; }
+  // Returns the directory of the export at the run's end; empty if there was none.
+  const std::string& exported() const { return exported_; }
 
  private:
   Step step() const { return run_.ledger.progress.step; }
@@ -62,6 +64,7 @@ class RunLoop {
   bool stopping_ = false;   // the run stops after the last step; equal on all ranks
   std::string stop_cause_;  // the first failure of the record or the drives that stops the run
   std::string failure_;
+  std::string exported_;
   bool events_warned_ = false;
 };
 
