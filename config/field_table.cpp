@@ -531,6 +531,10 @@ Section log_section() {
       "tensorboard", KeyType::kBool, &LogSection::tensorboard,
       {.description = "also write TensorBoard files to <run.dir>/tensorboard, for `tensorboard "
                       "--logdir <run.dir>`"});
+  rows.add("wandb", KeyType::kString, &LogSection::wandb,
+           {.description = "W&B project to which scripts/follow_metrics sends the record while the "
+                           "run goes on; it needs Python 3.11 and the package wandb; \"none\": to "
+                           "none"});
   rows.add("router", KeyType::kBool, &LogSection::router,
            {.description = "record statistics of the routers in every step: load of each expert, "
                            "idle experts, entropy"});

@@ -27,6 +27,7 @@ constexpr OtherKeys kKeys[] = {
     {kSame, "data.max_tokens", "cutoff_len max_length max_seq_length sequence_len"},
     {kSame, "data.threads", "dataset_num_proc dataset_processes preprocessing_num_workers"},
     {kSame, "log.every_steps", "logging_steps"},
+    {kSame, "log.wandb", "wandb_project"},
     {kSame, "model.path", "base_model model_name_or_path"},
     {kSame, "optimizer.eps", "adam_epsilon"},
     {kSame, "optimizer.lr", "learning_rate"},
@@ -146,12 +147,14 @@ constexpr OtherKeys kKeys[] = {
     {kNeedless, "models are loaded from the local cache and never uploaded",
      "cache_dir hf_hub_token hf_use_auth_token hub_model_id hub_private_repo hub_revision "
      "hub_strategy hub_token ms_hub_token push_dataset_to_hub push_to_hub"},
-    {kNeedless, "the run's record is in run.dir; `scripts/follow_metrics` sends it to trackers",
+    {kNeedless,
+     "the run's record is in run.dir; `scripts/follow_metrics` sends it to trackers (to W&B also "
+     "log.wandb)",
      "comet_api_key comet_mode comet_project_name comet_workspace hf_mlflow_log_artifacts "
      "mlflow_experiment_name mlflow_run_name mlflow_tracking_uri swanlab_api_key swanlab_mode "
      "swanlab_project swanlab_run_name swanlab_workspace trackio_project_name trackio_run_name "
      "trackio_space_id use_comet use_mlflow use_swanlab use_trackio use_wandb wandb_entity "
-     "wandb_log_model wandb_mode wandb_name wandb_project wandb_run_id wandb_watch"},
+     "wandb_log_model wandb_mode wandb_name wandb_run_id wandb_watch"},
     {kNeedless, "the loader of data needs no setting",
      "dataloader_drop_last dataloader_num_workers dataloader_persistent_workers "
      "dataloader_pin_memory dataloader_prefetch_factor"},

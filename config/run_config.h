@@ -290,6 +290,8 @@ struct DistSection {
 struct LogSection {
   int64_t every_steps = 1;
   bool tensorboard = false;
+  std::string wandb = "none";  // none, or a project
+  bool sends_wandb() const { return wandb != "none" && !wandb.empty(); }
   bool router = false;
   bool operator==(const LogSection&) const = default;
 };

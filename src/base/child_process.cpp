@@ -63,11 +63,11 @@ int end_group(pid_t child) {
   return status;
 }
 
-// Collects output until the program ends or the deadline passes; returns its waitpid status.
-int watch(pid_t child, int fd, std::optional<Clock::time_point> deadline, ChildEnd& end) {
+// Collects output until the program ends or `late` returns true; returns its waitpid status.
+int watch(pid_t child, int fd, const std::function<bool()>& late, ChildEnd& end) {
   pollfd reading{.fd = fd, .events = POLLIN, .revents = 0};
   while (!has_ended(child, WNOHANG)) {
-    if (deadline && Clock::now() >= *deadline) {
+    if (late()) {
       end.in_time = false;
       break;
     }
@@ -159,7 +159,8 @@ std::string ChildEnd::text() const {
 }
 
 ChildEnd run_child(std::vector<std::string> arguments, std::optional<milliseconds> limit,
-                   const std::set<std::string, std::less<>>& hidden) {
+                   const std::set<std::string, std::less<>>& hidden,
+                   const std::function<bool()>& give_up) {
   Pipe output(arguments.front());
   ::fcntl(output.reading.get(), F_SETFL, O_NONBLOCK);
   ChildEnd end;
@@ -168,7 +169,10 @@ ChildEnd run_child(std::vector<std::string> arguments, std::optional<millisecond
   if (child == 0) return end;
   std::optional<Clock::time_point> deadline;
   if (limit) deadline = Clock::now() + *limit;
-  const int status = watch(child, output.reading.get(), deadline, end);
+  const auto late = [&] {
+    return (deadline && Clock::now() >= *deadline) || (give_up && give_up());
+  };
+  const int status = watch(child, output.reading.get(), late, end);
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
   return end;

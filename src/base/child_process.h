@@ -28,10 +28,12 @@ struct ChildEnd {
 
 // Runs arguments[0], searched in PATH if it has no slash, with an empty stdin. Without a limit it
 // waits as long as the program runs. The program gets this process's environment without the
-// variables of the names `hidden`. Throws IoError when no pipe can be made.
+// variables of the names `hidden`. It is killed, as at the limit, once `give_up` returns true,
+// which is asked every few milliseconds. Throws IoError when no pipe can be made.
 ChildEnd run_child(std::vector<std::string> arguments,
                    std::optional<std::chrono::milliseconds> limit = std::nullopt,
-                   const std::set<std::string, std::less<>>& hidden = {});
+                   const std::set<std::string, std::less<>>& hidden = {},
+                   const std::function<bool()>& give_up = {});
 
 // Quotes one argument for a shell, where it needs quotes.
 std::string shell_quoted(const std::string& argument);

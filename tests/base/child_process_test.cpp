@@ -38,6 +38,15 @@ TEST(ChildProcess, HasNothingToRead) {
   EXPECT_TRUE(shell("! read line").good());
 }
 
+// A child is killed once its caller gives up, and not before.
+TEST(ChildProcess, IsKilledOnceTheCallerGivesUp) {
+  int asked = 0;
+  const ChildEnd end =
+      run_child({"sh", "-c", "exec sleep 1000"}, {}, {}, [&asked] { return ++asked == 3; });
+  EXPECT_FALSE(end.in_time);
+  EXPECT_EQ(asked, 3);
+}
+
 // A child gets this process's environment, without the variables that are hidden from it.
 TEST(ChildProcess, DoesNotGetHiddenVariables) {
   ::setenv("LONGSHORE_TEST_SECRET", "secret", 1);

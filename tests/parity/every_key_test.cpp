@@ -171,6 +171,7 @@ const std::map<std::string, Change> kChanges = {
     {"dist.secret_file", {"parity/stranger_test.cpp", {}, Sight::kOtherTest}},
     {"log.every_steps", {"2"}},
     {"log.tensorboard", {"true"}},
+    {"log.wandb", {"parity/tracker_test.cpp", {}, Sight::kOtherTest}},
     {"log.router", {"true", kExperts}}};
 
 std::string text_of_file(const std::string& path) {

@@ -16,6 +16,7 @@
 #include "trainer/model/export_run.h"
 #include "trainer/run/end_command.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/run/tracker_process.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
@@ -122,9 +123,20 @@ std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPla
   return {{ExitCode::kDoesNotFit, refusal}};
 }
 
-// Sets `ended` on rank 0 when a run that has begun ends, however it does.
+// What rank 0 does once a run that has begun has ended, however it did.
+struct AfterRun {
+  std::optional<TrackerProcess> tracker;
+  std::optional<RunEnd> end;
+
+  // The run's memory is free, and the other ranks know of its end.
+  void finish(const RunSection& run) {
+    tracker.reset();
+    if (end) run_end_command(run, *end);
+  }
+};
+
 int train(const MeasuredRun& setup, const std::vector<std::string>& command,
-          const std::string& trace_path, std::optional<RunEnd>& ended) {
+          const std::string& trace_path, AfterRun& after) {
   const TierPlan plan = setup.plan();
   refuse_start(*setup.ranks, space_problems(setup, plan));
   PlanForecast forecast(&setup);
@@ -154,13 +166,15 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
   const auto end = [&](int exit_code, const std::string& message) {
     if (!begun) return;
     write_end(directory, run ? run->ledger.status() : status, exit_code, message);
-    ended = RunEnd{.exit_code = exit_code, .exported = exported, .message = message};
+    after.end = RunEnd{.exit_code = exit_code, .exported = exported, .message = message};
   };
   try {
     run.emplace(setup, plan, directory, signals, begin, trace ? &*trace : nullptr);
     if (first) {
       run->reporter.check_plan(forecast.check(plan),
                                [&forecast](const PlanCheck& check) { forecast.learn(check); });
+      const LogSection& log = setup.config.log;
+      if (log.sends_wandb()) after.tracker.emplace(path, log.wandb);
     }
     RunLoop loop(&*run);
     const int exit_code = loop.run();
@@ -202,17 +216,17 @@ int run_train(const TrainOptions& options) {
   OpenedRun opened = join_run(options.run);
   const std::shared_ptr<RunRanks> ranks = opened.ranks;
   const RunSection section = opened.config.run;
-  std::optional<RunEnd> ended;
+  AfterRun after;
   try {
     refuse_start(*ranks, problems_of_start(opened));
     const MeasuredRun setup(std::move(opened));
-    const int exit_code = train(setup, options.command, options.trace, ended);
-    if (ended) run_end_command(section, *ended);
+    const int exit_code = train(setup, options.command, options.trace, after);
+    after.finish(section);
     return exit_code;
   } catch (const std::exception& error) {
     // Other ranks receive the failure reason before this rank exits.
     ranks->world().report_failure(error.what());
-    if (ended) run_end_command(section, *ended);
+    after.finish(section);
     throw;
   }
 }

@@ -502,7 +502,7 @@ class Converter {
       board = board || name == "tensorboard" || name == "all";
       if (name != "tensorboard" && name != "none") {
         add(needless_, "report_to = " + printable(name, 40),
-            std::string(find_other_key("wandb_project")->why));
+            std::string(find_other_key("use_wandb")->why));
       }
     }
     if (board) set("log", "tensorboard", "true");
