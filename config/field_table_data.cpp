@@ -29,6 +29,43 @@ void add_template_keys(Rows<DataSection>& rows) {
                       "the same data gives the same tokens"});
 }
 
+// Adds the keys that say what a row is and which of its tokens are trained.
+void add_format_keys(Rows<DataSection>& rows) {
+  using Data = DataSection;
+  rows.choice<Data::Format>(
+      "format", &Data::format,
+      {{"auto", Data::Format::kAuto},
+       {"text", Data::Format::kText},
+       {"tokens", Data::Format::kTokens},
+       {"prompt-completion", Data::Format::kPromptCompletion},
+       {"messages", Data::Format::kMessages},
+       {"preference", Data::Format::kPreference},
+       {"unpaired-preference", Data::Format::kUnpaired},
+       {"policy", Data::Format::kPolicy},
+       {"distill", Data::Format::kDistill}},
+      {.description =
+           "row format. text: a .txt file is one document, a JSONL row is {\"text\": ...}; tokens: "
+           "rows {\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": "
+           "..., \"completion\": ...} or Alpaca rows; messages: conversations in the OpenAI or "
+           "ShareGPT format; preference: rows {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
+           "...}; unpaired-preference: rows {\"prompt\": ..., \"completion\": ..., \"label\": "
+           "true}; policy: rows of tokens with \"old_logps\" and \"advantage\"; distill: rows of "
+           "tokens with \"teacher_ids\" and \"teacher_logps\"; auto: detected from the first row "
+           "of each file. Files may be compressed with "
+           "gzip or zstd"});
+  rows.choice<Data::Mask>(
+      "mask", &Data::mask,
+      {{"auto", Data::Mask::kAuto},
+       {"assistant", Data::Mask::kAssistant},
+       {"completion", Data::Mask::kCompletion},
+       {"last", Data::Mask::kLast},
+       {"all", Data::Mask::kAll}},
+      {.description =
+           "tokens that count in the loss. auto: answers of conversations, completions, all tokens "
+           "of plain text. For conversations: assistant: all answers; completion: the answers "
+           "after the last question; last: the last answer; all: every token"});
+}
+
 // Adds the keys for rows that do not fit and for the cache.
 void add_upkeep_keys(Rows<DataSection>& rows) {
   using Data = DataSection;
@@ -80,38 +117,7 @@ Section data_section() {
             .example = "[\"train.jsonl\"]"});
   rows.add("eval", KeyType::kPaths, &Data::eval,
            {.description = "evaluation files, or hub ids as in data.train"});
-  rows.choice<Data::Format>(
-      "format", &Data::format,
-      {{"auto", Data::Format::kAuto},
-       {"text", Data::Format::kText},
-       {"tokens", Data::Format::kTokens},
-       {"prompt-completion", Data::Format::kPromptCompletion},
-       {"messages", Data::Format::kMessages},
-       {"preference", Data::Format::kPreference},
-       {"unpaired-preference", Data::Format::kUnpaired},
-       {"policy", Data::Format::kPolicy},
-       {"distill", Data::Format::kDistill}},
-      {.description =
-           "row format. text: a .txt file is one document, a JSONL row is {\"text\": ...}; tokens: "
-           "rows {\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": "
-           "..., \"completion\": ...} or Alpaca rows; messages: conversations in the OpenAI or "
-           "ShareGPT format; preference: rows {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
-           "...}; unpaired-preference: rows {\"prompt\": ..., \"completion\": ..., \"label\": "
-           "true}; policy: rows of tokens with \"old_logps\" and \"advantage\"; distill: rows of "
-           "tokens with \"teacher_ids\" and \"teacher_logps\"; auto: detected from the first row "
-           "of each file. Files may be compressed with "
-           "gzip or zstd"});
-  rows.choice<Data::Mask>(
-      "mask", &Data::mask,
-      {{"auto", Data::Mask::kAuto},
-       {"assistant", Data::Mask::kAssistant},
-       {"completion", Data::Mask::kCompletion},
-       {"last", Data::Mask::kLast},
-       {"all", Data::Mask::kAll}},
-      {.description =
-           "tokens that count in the loss. auto: answers of conversations, completions, all tokens "
-           "of plain text. For conversations: assistant: all answers; completion: the answers "
-           "after the last question; last: the last answer; all: every token"});
+  add_format_keys(rows);
   rows.add(
       "weights", KeyType::kReals, &Data::weights,
       {.description = "how often each entry of data.train is read per epoch: 2.0: twice; 0.5: half "

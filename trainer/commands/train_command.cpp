@@ -123,7 +123,7 @@ std::vector<InputProblem> space_problems(const MeasuredRun& setup, const TierPla
   return {{ExitCode::kDoesNotFit, refusal}};
 }
 
-// What rank 0 does once a run that has begun has ended, however it did.
+// Holds what rank 0 does after the end of a run that has begun, whatever ended it.
 struct AfterRun {
   std::optional<TrackerProcess> tracker;
   std::optional<RunEnd> end;

@@ -249,7 +249,7 @@ LinearGradients LinearGradients::of(const Linear& linear, const at::Tensor& grad
     linear.add_product(sink, ParameterRole::kLoraB, own.product,
                        lora.inner_of(kept).mul(lora.scaling));
   }
-  // Of DoRA with dropout W also multiplies the rest of x, with the factor 1.
+  // DoRA with dropout multiplies the rest of x by W, too, with the factor 1.
   if (lora.magnitude.defined() && lora.dropout.drops()) {
     own.kept = own.product.sub_(grad);
     own.product = grad;

@@ -105,7 +105,7 @@ struct Linear {
   void add_weight_gradient(GradientSink& sink, const at::Tensor& grad, const at::Tensor& x) const;
   void add_bias_gradient(GradientSink& sink, const at::Tensor& grad) const;
 
-  // Of a table, whose inputs are tokens, [in, out]: returns the rows of `ids` with their adapter.
+  // Returns the rows of `ids` of a table, [in, out], whose inputs are tokens, with their adapter.
   at::Tensor rows(const at::Tensor& ids) const;
   // Gives the gradients of table and adapter from that of rows(), row by row. It reads values only
   // if there is a magnitude.
