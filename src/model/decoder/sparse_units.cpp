@@ -39,7 +39,9 @@ ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Ten
 void add_backward(const Linear& linear, const at::Tensor& grad, const at::Tensor& x,
                   const at::Tensor& sum, GradientSink& sink) {
   const at::ScalarType type = grad.scalar_type();
-  linear.add_weight_gradient(sink, grad, x.to(type));
+  if (linear.wants(sink, ParameterRole::kWeight)) {
+    linear.add_weight_gradient(sink, grad, x.to(type));
+  }
   sum.add_(linear.input_gradient(grad));
   if (!linear.lora.a.defined()) return;
   const at::Tensor in = x.to(type);
