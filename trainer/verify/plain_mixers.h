@@ -1,5 +1,5 @@
 // plain_mixers: the formula of each mixer of a layer in fp64 with plain operations, for
-// PlainDecoder. Each stands in a file of its own, plain_<name>.cpp. Pure functions of the layer's
+// PlainDecoder. Each mixer has a file of its own, plain_<name>.cpp. Pure functions of the layer's
 // parameters; one thread.
 #pragma once
 

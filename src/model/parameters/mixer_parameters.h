@@ -1,5 +1,5 @@
-// MixerParameters: what files, adapters and plans need to know of a mixer: the parameters that it
-// has in a layer and what their names and adapters are. Each mixer's stand in a file of its own,
+// MixerParameters: what files, adapters and plans need to know of a mixer: its parameters in a
+// layer, how they are named, and which of them adapters target. Each mixer has a file of its own,
 // <name>_parameters.cpp. Plain values and pure functions, no LibTorch.
 #pragma once
 

@@ -42,7 +42,7 @@ struct Lora {
   at::Tensor inner_of(const at::Tensor& x) const {
     return inner.defined() ? inner : at::mm(x, a.to(x.scalar_type()).t());
   }
-  // Returns what flows to the x that A reads, without the scaling.
+  // Returns the gradient of x A^T from that of the product, without the scaling.
   at::Tensor inner_gradient(const at::Tensor& grad) const {
     return at::mm(grad, b.to(grad.scalar_type()));
   }
@@ -73,12 +73,11 @@ struct Linear {
   int64_t outputs() const { return weight.size(transposed ? 1 : 0); }
   // Returns the values as [in, out], in the type of `x`.
   at::Tensor matrix_for(const at::Tensor& x) const;
-  // Returns the same with its values in memory as long as it lives if they are read, else without
-  // them.
+  // Returns a copy that holds the unpacked values, or none if nothing will read them.
   Linear unpack(bool read = true) const;
-  // Returns one of stacked ones.
+  // Returns one matrix of a stack, with its bias and adapter.
   Linear of_matrix(int64_t matrix) const;
-  // Returns the same for the rows `rows` of those that its dropout has keys for.
+  // Returns a copy for these rows of x alone: its dropout has their keys.
   Linear of_rows(const at::Tensor& rows) const;
   // Sets the norms of the outputs of W + scaling * B A if there is a magnitude. It makes the sum in
   // pieces, because that is as large as the matrix, and in fp32, because in bf16 W would swallow a
@@ -94,7 +93,7 @@ struct Linear {
   // Returns the gradient of x through the matrix alone, from that of W x.
   at::Tensor input_gradient(const at::Tensor& grad) const;
 
-  // The functions below give what the sink wants to it.
+  // The functions below compute only the gradients that the sink wants.
   bool wants(const GradientSink& sink, ParameterRole role) const {
     return place(role).index >= 0 && sink.wants(place(role).index);
   }
@@ -107,8 +106,8 @@ struct Linear {
 
   // Returns the rows of `ids` of a table, [in, out], whose inputs are tokens, with their adapter.
   at::Tensor rows(const at::Tensor& ids) const;
-  // Gives the gradients of table and adapter from that of rows(), row by row. It reads values only
-  // if there is a magnitude.
+  // Gives the gradients of the table, if the sink wants it, and of the adapter from that of rows(),
+  // row by row. It reads the table only if there is a magnitude.
   void add_row_gradients(GradientSink& sink, at::Tensor grad, const at::Tensor& ids) const;
 };
 
@@ -117,8 +116,8 @@ struct Linear {
 // than two adapters are defined or they drop elements of x, each other ones.
 bool join_inner(const at::Tensor& x, std::span<Linear> linears);
 
-// LinearGradients: the gradients inside of a product. Lives for one backward of the product. The
-// Linear must be unpacked, or have no magnitude and no dropout.
+// LinearGradients: the gradients inside of a product. Lives for one backward of the product. With a
+// magnitude each function reads the matrix, so a packed one is unpacked first (Linear::unpack).
 struct LinearGradients {
   // The gradient of W x: inside of DoRA's factors, or outside of them if DoRA has dropout.
   at::Tensor product;

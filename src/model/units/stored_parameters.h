@@ -28,7 +28,7 @@ using SharedForm = std::shared_ptr<const PackedForm>;
 struct StoredMatrix {
   at::Tensor stored = {};  // the values, or packed bytes, a row of them for each stacked matrix
   SharedForm packed = {};  // null: these are the values
-  bool of_stack = false;   // one of the matrices that `packed` says
+  bool of_stack = false;   // this is one matrix of a stack, whose shape `packed` has
 
   bool defined() const { return stored.defined(); }
   // Returns a dimension of the values.
