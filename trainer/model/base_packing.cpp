@@ -23,43 +23,39 @@ std::optional<Packing> chosen_packing(const RunConfig& config, const ArchSpec& a
                                       const BaseFiles& base) {
   using Base = AdapterSection::Base;
   using Parameters = OffloadSection::Parameters;
-  std::optional<Packing> packing;
+  Packing packing{.compute = config.precision.compute};
   if (config.adapter.packs()) {
-    const bool nf4 = config.adapter.base == Base::kNf4;
-    packing = Packing{.format = nf4 ? PackedFormat::kNf4 : PackedFormat::kFp8,
-                      .compute = config.precision.compute};
-    check_packable(arch, base.directory(), packing->format);
+    packing.format = config.adapter.base == Base::kNf4 ? PackedFormat::kNf4 : PackedFormat::kFp8;
+    check_packable(arch, base.directory(), packing.format);
     return packing;
   }
   const bool stays = config.adapter.on() && !base.random() && base.directory().quantised() &&
                      config.offload.parameters != Parameters::kNvme &&
                      config.offload.optimizer != OffloadSection::Optimizer::kNvme &&
                      config.fsdp.gather != GatherMode::kHost;
-  if (!stays) return packing;
+  if (!stays) return std::nullopt;
   std::set<std::string> stored;
   for (const ModelDirectory::TensorRef& ref : base.directory().tensors()) {
     if (ref.packed != nullptr) stored.insert(ref.tensor->name);
   }
   const bool fp8 = base.directory().quantisation() == Quantisation::kFp8;
-  packing = Packing{.format = fp8 ? PackedFormat::kFp8 : PackedFormat::kMxfp4,
-                    .compute = config.precision.compute};
+  packing.format = fp8 ? PackedFormat::kFp8 : PackedFormat::kMxfp4;
   // A plan without weights counts all that the format can hold.
-  if (!stored.empty()) packing->only = std::move(stored);
+  if (!stored.empty()) packing.only = std::move(stored);
   return packing;
 }
 
 }  // namespace
 
 BasePacking::BasePacking(const RunConfig& config, const ArchSpec& arch, const BaseFiles& base)
-    : packing_(chosen_packing(config, arch, base)),
-      compute_(config.precision.compute),
-      in_files_(config.offload.parameters == OffloadSection::Parameters::kFiles) {}
+    : packing_(chosen_packing(config, arch, base)) {}
 
-void BasePacking::open(const ModelSpec& whole, const BaseFiles& base) {
+void BasePacking::open(const RunConfig& config, const ModelSpec& whole, const BaseFiles& base) {
   if (base.weights() == nullptr) return;
-  if (in_files_ || packing_) files_.emplace(base.directory(), base.weights());
+  const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
+  if (in_files || packing_) files_.emplace(base.directory(), base.weights());
   if (packing_) {
-    packed_.emplace(pack_model_spec(whole, *packing_), compute_, &*files_, base.weights());
+    packed_.emplace(pack_model_spec(whole, *packing_), packing_->compute, &*files_, base.weights());
   }
 }
 
@@ -71,7 +67,7 @@ void BasePacking::read_packed(const std::string& name, Bytes begin,
 
 void BasePacking::read_values(const std::string& name, int64_t begin, std::span<float> out) const {
   packed_->read_values(name, begin, out);
-  if (compute_ == DType::kBF16) {
+  if (packing_->compute == DType::kBF16) {
     for (float& value : out) value = bf16_to_float(float_to_bf16_nearest(value));
   }
 }

@@ -28,7 +28,7 @@ class BasePacking {
   BasePacking& operator=(const BasePacking&) = delete;
 
   // Opens the readers of these parameters, if the base has weights. `base` must outlive this.
-  void open(const ModelSpec& whole, const BaseFiles& base);
+  void open(const RunConfig& config, const ModelSpec& whole, const BaseFiles& base);
 
   // Returns nullopt if no matrix is packed.
   const std::optional<Packing>& format() const { return packing_; }
@@ -49,8 +49,6 @@ class BasePacking {
 
  private:
   std::optional<Packing> packing_;
-  DType compute_;
-  bool in_files_;
   std::optional<ModelFiles> files_;    // empty: no tier reads from it
   std::optional<PackedFiles> packed_;  // over files_; empty: no matrix is packed
 };

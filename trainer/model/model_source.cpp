@@ -118,7 +118,7 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   }
   base_.open_weights(arch_, whole_);
   if (adapter_ && base_.weights() != nullptr) adapter_->sum_reads();
-  packing_.open(whole_, base_);
+  packing_.open(config, whole_, base_);
   model_ = in_units(config.fsdp.units);
   if (config.tokenizer.path != "auto") {
     tokenizer_files_ = read_tokenizer_files(config.tokenizer.path);
