@@ -14,10 +14,6 @@
 namespace longshore {
 namespace {
 
-std::string directory_of(const RunConfig& config, const ModelDirectory& model) {
-  return tokenizer_directory(config, model.path());
-}
-
 std::string name_of_prompt(const std::string& text) {
   return "the prompt '" + printable(text, 40) + "'";
 }
@@ -50,9 +46,10 @@ std::vector<TokenId> ends_of_answers(const Tokenizer& tokenizer, const ChatTempl
 
 PromptWriter::PromptWriter(const RunConfig& config, const ModelDirectory& model, Form form,
                            const std::string& asked_by)
-    : tokenizer_(Tokenizer::load(directory_of(config, model))), stops_(tokenizer_.stop_ids()) {
+    : tokenizer_(Tokenizer::load(tokenizer_directory(config, model.path()))),
+      stops_(tokenizer_.stop_ids()) {
   if (form == Form::kText) return;
-  const std::string directory = directory_of(config, model);
+  const std::string directory = tokenizer_directory(config, model.path());
   chat_ = run_chat_template(config, directory, tokenizer_);
   if (!chat_) {
     throw ConfigError(asked_by + ": " + directory +
