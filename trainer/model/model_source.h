@@ -60,7 +60,7 @@ class ModelSource {
   // The specification without splitting or grouping, as in the files.
   const ModelSpec& whole() const { return whole_; }
   // Returns whether adapters are trained over a frozen model.
-  bool has_adapter() const { return arch_.adapter.rank > 0; }
+  bool has_adapter() const { return adapter_.has_value(); }
   // Identifies the model that is trained: its directory and the scaling of its adapters.
   std::string fingerprint() const;
   // Returns a text that is equal in two processes of one machine if they read the initial values
