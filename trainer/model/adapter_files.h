@@ -1,6 +1,6 @@
 // AdapterFiles: the adapters that a run trains: their settings, and the directory of adapter.path
-// that their values come from, if there is one. ModelSource owns it; immutable once it is bound to
-// the model. Reading is safe from any thread.
+// that their values come from, if there is one. ModelSource owns it; immutable once
+// choose_trained() and sum_reads() were called. Reading is safe from any thread.
 #pragma once
 
 #include <cstdint>
