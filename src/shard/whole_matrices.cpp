@@ -21,16 +21,20 @@ bool edges_are_cuts(const UncutParameter& parameter, int64_t begin, int64_t shar
   return true;
 }
 
-// Returns the parameter's first place from `from` on. Without one it has a matrix, or matrices in
-// the middle, that do not fill whole shards.
+// Returns the parameter's first place from `from` on. Places repeat with each shard, so those up to
+// the second edge are all. Without one it has a matrix, or matrices in the middle, that do not fill
+// whole shards.
 std::optional<int64_t> first_place(const UncutParameter& parameter, int64_t from, int64_t shard) {
   if (edges_are_cuts(parameter, from, shard)) return from;
-  const int64_t edge = (from / shard + 1) * shard;
-  for (const int64_t cut : std::views::reverse(parameter.cuts)) {
-    const int64_t begin = edge - cut;
-    if (begin > from && edges_are_cuts(parameter, begin, shard)) return begin;
+  const int64_t next = (from / shard + 1) * shard;
+  for (const int64_t edge : {next, next + shard}) {
+    for (const int64_t cut : std::views::reverse(parameter.cuts)) {
+      const int64_t begin = edge - cut;
+      if (begin > from && edges_are_cuts(parameter, begin, shard)) return begin;
+    }
+    if (edges_are_cuts(parameter, edge, shard)) return edge;
   }
-  return edges_are_cuts(parameter, edge, shard) ? std::optional(edge) : std::nullopt;
+  return std::nullopt;
 }
 
 std::optional<std::vector<int64_t>> places_in(std::span<const UncutParameter> parameters,

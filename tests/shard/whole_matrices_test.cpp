@@ -117,6 +117,19 @@ TEST(WholeMatrices, AFusedParameterByHand) {
   EXPECT_EQ(pieces_of(three), (Pieces{{{0, 0, 1024, 0}}, {{0, 1024, 1024, 0}}, {{1, 0, 512, 0}}}));
 }
 
+// A parameter may begin behind the next shard's edge, where shards as small as its largest matrix
+// allow it and no place before does.
+TEST(WholeMatrices, APlaceBehindTheNextEdgeByHand) {
+  const UnitSpec unit = unit_of({matrices("q", {20, 64}), matrices("up", {80, 64}, {24, 40, 16})});
+  const FlatLayout four(unit, 4, DType::kF32);
+  EXPECT_EQ(four.shard_elements(Segment::kWholeMatrices), 2560);
+  EXPECT_EQ(
+      pieces_of(four),
+      (Pieces{
+          {{0, 0, 1280, 0}}, {{1, 0, 1536, 1024}}, {{1, 1536, 2560, 0}}, {{1, 4096, 1024, 0}}}));
+  EXPECT_EQ(four.whole_matrix_padding(), 960);
+}
+
 // The experts of a stack are shared out; a middle rank's shard is full of them.
 TEST(WholeMatrices, AStackOfExpertsByHand) {
   const UnitSpec unit = unit_of({matrices("experts", {4, 8, 64}, {}, true)});
