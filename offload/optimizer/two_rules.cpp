@@ -34,6 +34,13 @@ TwoRules::TwoRules(std::unique_ptr<UpdateRule> elements, std::unique_ptr<UpdateR
   }
 }
 
+uint64_t TwoRules::seed() const {
+  const uint64_t elements = elements_->seed(), matrices = matrices_->seed();
+  LONGSHORE_CHECK(elements == 0 || matrices == 0 || elements == matrices)
+      << "the rules have the seeds " << elements << " and " << matrices;
+  return elements == 0 ? matrices : elements;
+}
+
 int32_t TwoRules::group_of(const ParamSpec& parameter) const {
   const bool whole = grain_of(parameter) == UpdateGrain::kMatrices;
   return (whole ? matrices_ : elements_)->group_of(parameter);

@@ -37,7 +37,8 @@ class TwoRules final : public UpdateRule {
            std::span<const StateRegion> regions, Predicate takes);
 
   std::span<const StateRegion> regions() const override { return regions_; }
-  uint64_t seed() const override { return elements_->seed(); }
+  // Returns the run's seed, which a rule that needs none leaves out.
+  uint64_t seed() const override;
   // Returns the group of the rule that has the parameter.
   int32_t group_of(const ParamSpec& parameter) const override;
   UpdateGrain grain_of(const ParamSpec& parameter) const override;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -136,6 +138,35 @@ TEST(MatrixUpdates, MoveEachMatrixByANearlyOrthogonalOne) {
     }
   }
   EXPECT_EQ(matrices, 3u + 10 + 2 + 1);
+}
+
+// A rule with a seed, as one of matrices has whose moments are narrow.
+class RoundedRule final : public UpdateRule {
+ public:
+  explicit RoundedRule(uint64_t seed) : seed_(seed) {}
+  std::span<const StateRegion> regions() const override { return MuonRule::kRegions; }
+  uint64_t seed() const override { return seed_; }
+  int32_t group_of(const ParamSpec&) const override { return 0; }
+  void stage(const StepUpdate&) override {}
+  void apply(int32_t, const UpdateSlice&) const override {}
+
+ private:
+  uint64_t seed_;
+};
+
+// The seed of rounding is the run's, whichever of two rules rounds.
+TEST(MatrixUpdates, EitherRuleHasTheSeed) {
+  const auto seed_of = [](uint64_t elements, uint64_t matrices) {
+    AdamWOptions options;
+    options.seed = elements;
+    return TwoRules(std::make_unique<AdamWRule>(options), std::make_unique<RoundedRule>(matrices),
+                    kMuonBesideAdamW, [](const ParamSpec&) { return true; })
+        .seed();
+  };
+  EXPECT_EQ(seed_of(7, 0), 7u);
+  EXPECT_EQ(seed_of(0, 7), 7u);
+  EXPECT_EQ(seed_of(7, 7), 7u);
+  EXPECT_THROW(seed_of(7, 8), CheckFailure);
 }
 
 // A rule for elements alone marks nothing, and a rule for matrices is refused where there are none.
