@@ -254,6 +254,24 @@ TEST_F(Columns, RowsOfAnyFormatMayHaveTheColumnOfALoss) {
   EXPECT_EQ(advantages_of(load("{\"text\": \"ab\", \"price\": 2}")), (Weights{2, 2}));
 }
 
+// A loss may also need the columns of a teacher, which have several values for each token.
+TEST_F(Columns, RowsOfAnyFormatMayHaveATeacher) {
+  options_.data.max_tokens = 64;
+  options_.data.format = DataSection::Format::kTokens;
+  options_.teacher_tokens = 2;
+  options_.columns = {kTeacherIdColumn, kTeacherLogpColumn};
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7], \"teacher_ids\": [[6, 9], [7]], "
+      "\"teacher_logps\": [[-0.5, -1], [-0.25]]}\n");
+  EXPECT_EQ(data.report.files.at(0).format, "tokens");
+  EXPECT_TRUE(data.report.files.at(0).unread.empty());
+  const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+  const Batch batch = make_token_batch(*data.dataset, table, Ids{0});
+  const float none = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(batch.columns[kTeacherIdColumn], (Weights{6, 9, 7, 7}));
+  EXPECT_EQ(batch.columns[kTeacherLogpColumn], (Weights{-0.5, -1, -0.25, none}));
+}
+
 // A row without the column, or with values that are none, is named by file and line; a .txt file
 // has no rows. Without a loss that needs the column the same rows have none, also from the cache.
 TEST_F(Columns, RowsWithoutTheColumnOfALossAreNamed) {

@@ -131,6 +131,7 @@ std::vector<std::string> members_of(std::span<const ColumnId> columns,
 void read_column(const Json& row, ColumnId column, const RowFormatOptions& options,
                  Document& document) {
   const ColumnTraits& traits = kColumnTable[column];
+  if (traits.of_teacher) return read_teacher(row, options, document);
   const std::string many = options.name_of(traits.member);
   const std::string one = options.name_of(std::string(traits.name));
   const Json* const of_row = traits.of_whole_row ? member_of(row, one) : nullptr;

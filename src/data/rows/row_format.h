@@ -128,7 +128,8 @@ std::vector<float> read_numbers(const Json& values, const std::string& key,
 // Returns the names of the members of rows that have the columns.
 std::vector<std::string> members_of(std::span<const ColumnId> columns,
                                     const RowFormatOptions& options);
-// Sets a column from the members of its row in the table of columns, of which there must be one.
+// Sets a column from the members of its row in the table of columns, of which there must be one;
+// with a column of a teacher the other one, too.
 void read_column(const Json& row, ColumnId column, const RowFormatOptions& options,
                  Document& document);
 // Sets the columns of a teacher from a row's "teacher_ids" and "teacher_logps": lists of up to
