@@ -8,14 +8,19 @@
 #include "base/json.h"
 #include "model/families/families.h"
 #include "model/families/random_init.h"
+#include "model/parameters/adapter.h"
 #include "model/parameters/model_spec.h"
 
 namespace longshore {
 namespace {
 
-ModelSpec spec_of(const std::string& preset) {
+ArchSpec arch_of(const std::string& preset) {
   const std::string text = init_preset_config(preset, {.vocabulary = 97, .eos_token = 3});
-  return make_model_spec(read_arch_spec(Json::parse(text), preset), {});
+  return read_arch_spec(Json::parse(text), preset);
+}
+
+ModelSpec spec_of(const std::string& preset) {
+  return make_model_spec(arch_of(preset), {});
 }
 
 // Returns the matrices' sizes, [outputs, inputs], of the first parameter whose name has the part.
@@ -75,6 +80,32 @@ TEST(ParameterMatrices, FusedAndStackedParametersHoldSeveral) {
   ASSERT_EQ(experts.size(), 2 * down.size());
   EXPECT_EQ(experts.front().first, down.front().second);
   EXPECT_EQ(experts.front().second, down.front().first);
+}
+
+// B of an adapter holds as many matrices as the parameter that it adapts, none of a table; A is
+// one.
+TEST(ParameterMatrices, AdaptersOfFusedParametersHoldSeveral) {
+  const auto adapted = [](const std::string& preset, std::vector<std::string> targets) {
+    ArchSpec arch = arch_of(preset);
+    arch.adapter = choose_adapters(arch, {.rank = 4, .targets = std::move(targets)}, preset);
+    return make_model_spec(arch, {});
+  };
+  const ModelSpec phi = adapted("tiny-phi3", {"all-linear"});
+  const ModelSpec moe = adapted("tiny-qwen3-moe", {"mlp"});
+  EXPECT_EQ(sizes_in(phi, "qkv_proj.lora_A").size(), 1u);
+  const auto qkv = sizes_in(phi, "qkv_proj.lora_B"), whole = sizes_in(phi, "qkv_proj.weight");
+  ASSERT_EQ(qkv.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(qkv[i].first, whole[i].first);
+    EXPECT_EQ(qkv[i].second, 4);
+  }
+  const size_t experts = sizes_in(moe, "experts.base_layer.lora_A").size();
+  EXPECT_GT(experts, 1u);
+  EXPECT_EQ(sizes_in(moe, "experts.base_layer.lora_B").size(), 2 * experts);
+  EXPECT_EQ(sizes_in(moe, "experts.lora_B").size(), experts);
+  const ModelSpec head = adapted("tiny-phi3", {"lm_head"});
+  EXPECT_EQ(sizes_in(head, "lm_head.lora_A").size(), 1u);
+  EXPECT_EQ(sizes_in(head, "lm_head.lora_B").size(), 0u);
 }
 
 }  // namespace

@@ -21,11 +21,11 @@ void UnitBuilder::matrix(Module module, int64_t out, int64_t in, bool bias, doub
   if (arch_.adapter.adapts(layer_, module)) add_adapter(module, out, in);
 }
 
-void UnitBuilder::holds(Module module, std::vector<int64_t> outputs) {
+void UnitBuilder::holds(Module module, const std::vector<int64_t>& outputs) {
   for (ModuleParameter& parameter : parameters_) {
-    if (parameter.module != module || parameter.role != ParameterRole::kWeight) continue;
-    parameter.spec.matrices.outputs = std::move(outputs);
-    return;
+    const bool has_outputs =
+        parameter.role == ParameterRole::kWeight || parameter.role == ParameterRole::kLoraB;
+    if (parameter.module == module && has_outputs) parameter.spec.matrices.outputs = outputs;
   }
 }
 
@@ -135,6 +135,7 @@ void UnitBuilder::add_adapter(Module module, int64_t out, int64_t in, int64_t ex
   push(ParameterRole::kLoraA, a, {rank, in}, {.kind = InitSpec::Kind::kUniform, .bound = bound});
   parameters_.back().spec.dropout = arch_.adapter.dropout;
   push(ParameterRole::kLoraB, b, {out, rank}, {.kind = InitSpec::Kind::kZeros});
+  parameters_.back().spec.matrices.none = module == Module::kHead;  // its rows belong to tokens
   if (!arch_.adapter.magnitudes) return;
   push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});
 }

@@ -26,8 +26,9 @@ class UnitBuilder {
       : arch_(arch), prefix_(prefix), layer_(layer) {}
 
   void matrix(Module module, int64_t out, int64_t in, bool bias, double scale = 1.0);
-  // Says which matrices the module's weight holds: the outputs of each, in turn (MatrixForm).
-  void holds(Module module, std::vector<int64_t> outputs);
+  // Says which matrices the module's weight holds, and its adapter's B of the same outputs: the
+  // outputs of each, in turn (MatrixForm).
+  void holds(Module module, const std::vector<int64_t>& outputs);
   void router(int64_t experts, int64_t in);
   // Adds a table of tokens or positions; the head's is a matrix whose rows are outputs.
   void table(Module module, int64_t rows);

@@ -81,8 +81,6 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   if (moe.shared_width > 0) add_shared_expert(builder, arch);
   if (moe.fused) {
     builder.expert_matrices(Module::kExpertsGateUp, inner, outer);
-    const int64_t turn = moe.interleaved ? 1 : width;
-    if (arch.gated) builder.holds(Module::kExpertsGateUp, {turn, turn});
     builder.expert_matrices(Module::kExpertsDown, outer, width, arch.residual_init_scale);
   }
   for (int64_t expert = 0; !moe.fused && expert < moe.experts; ++expert) {
@@ -95,6 +93,8 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   }
   builder.expert_adapter(Module::kExpertsGateUp, inner, outer);
   builder.expert_adapter(Module::kExpertsDown, outer, width);
+  const int64_t turn = moe.fused && moe.interleaved ? 1 : width;
+  if (arch.gated) builder.holds(Module::kExpertsGateUp, {turn, turn});
 }
 
 void add_dense(UnitBuilder& builder, const ArchSpec& arch) {
