@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/hash.h"
 #include "base/number_formats.h"
 
 namespace longshore {
@@ -10,6 +11,17 @@ namespace {
 
 // The elements that one task of a conversion handles.
 constexpr int64_t kConvertBlockElements = int64_t{1} << 18;
+
+// Returns which parameters are kept whole, because units that keep others whole may have the same
+// sizes; empty if none are.
+std::string whole_matrices_text(const FlatLayout& layout) {
+  std::string indices;
+  for (int32_t i = 0; i < layout.parameter_count(); ++i) {
+    const bool whole = layout.parameter_segment(i) == Segment::kWholeMatrices;
+    if (whole) indices += (indices.empty() ? "" : " ") + std::to_string(i);
+  }
+  return indices.empty() ? "" : ", whole matrices " + hash_text(hash64(indices));
+}
 
 }  // namespace
 
@@ -82,9 +94,8 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
     const UnitParts parts(layouts[u], options);
     for (const PartRole role : kStoredRoles) {
       if (parts.part_bytes(role) == 0) continue;
-      const bool whole = layouts[u].segment_bytes(Segment::kWholeMatrices).bytes > 0;
       specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning +
-                           (whole ? ", whole matrices" : ""),
+                           whole_matrices_text(layouts[u]),
                        parts.part_bytes(role), role != PartRole::kFrozen});
     }
   }

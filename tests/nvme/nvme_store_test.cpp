@@ -8,6 +8,7 @@
 
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_file.h"
+#include "nvme/store/unit_parts.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
@@ -421,6 +422,23 @@ TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {
       EXPECT_EQ(manifest->point.step, 7);
     }
   }
+}
+
+// Goal: drives of a rule that keeps other matrices whole are refused, although all sizes are equal.
+TEST(NvmeStore, OtherWholeMatricesAreAnotherLayout) {
+  const auto part_with = [](int whole) {
+    ModelSpec model;
+    UnitSpec& unit = model.units.emplace_back();
+    unit.parameters = {fakes::make_parameter("a", {64, 128}),
+                       fakes::make_parameter("b", {64, 128})};
+    if (whole >= 0) unit.parameters.at(static_cast<size_t>(whole)).whole_matrices = true;
+    return part_specs(make_layouts(model, 1, DType::kBF16), {}).front();
+  };
+  const PartSpec none = part_with(-1), first = part_with(0), second = part_with(1);
+  EXPECT_EQ(none.name, "unit 0's parameters, split-bf16 for bf16");
+  EXPECT_EQ(first.bytes, second.bytes);
+  EXPECT_NE(first.name, second.name);
+  EXPECT_NE(first.name.find(", whole matrices "), std::string::npos) << first.name;
 }
 
 }  // namespace
