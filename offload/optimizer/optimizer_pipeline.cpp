@@ -88,7 +88,8 @@ OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, c
   return unit;
 }
 
-// A piece has whole matrices; of other experts' the unit, or another rank, has the rest.
+// Adds the matrices that lie in the piece. Each is whole; the parameter's others lie in pieces of
+// other ranks or units.
 void OptimizerPipeline::add_matrices(Unit& unit, const ParamSpec& parameter,
                                      const ShardPiece& piece, const Tile& like) {
   const int64_t begin = piece.parameter_begin - parameter.first_element();

@@ -94,8 +94,8 @@ void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
   add_line(plan, "gradients", detail, plan.gradients, true);
 }
 
-// Adds the memory of updates of whole matrices. Its text has the cost of whole matrices in balance:
-// the state of a rank's shard, in whatever tier, that holds nothing.
+// Adds the scratch of updates of whole matrices. Its line also says what it costs to keep them
+// whole: the bytes of a rank's state, on any tier, that are padding for it.
 void add_matrices(HostPlan& plan, const PlanSizes& sizes) {
   const PlanInputs& inputs = sizes.inputs();
   if (!inputs.matrix_scratch) return;

@@ -94,7 +94,7 @@ class HostGradients {
   struct Unit {
     Bytes begin = 0;  // offset of its own slot in the arena; unused in a ring
     Bytes bytes = 0;
-    std::array<ElementRange, kSegments.size()> segments{};  // byte ranges inside the gradient
+    std::array<ByteRange, kSegments.size()> segments{};  // inside the gradient
   };
 
   HostGradientsOptions options_;

@@ -78,7 +78,7 @@ struct MomentSpan {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
-// The parameters of a run whose rule has several parts: those updated element by element, or those
+// Which parameters have a region: all, those that are updated element by element, or those that are
 // updated as whole matrices (Segment::kWholeMatrices).
 enum class RegionUse : uint8_t { kAll, kElements, kMatrices };
 
@@ -101,8 +101,9 @@ inline constexpr std::array<StateRegion, 2> kAdamWRegions = {
 // start of the whole parameter; eight share a call and two share a word. The bits that round one
 // element's first moment round the other's second, so that an element's moments are independent.
 struct RoundingStream {
-  ArsKey key;                  // from the run's seed and the parameter's name
-  uint64_t first_element = 0;  // offset of the slice in the whole parameter; a multiple of 256
+  ArsKey key;  // from the run's seed and the parameter's name
+  // Offset of the slice in the whole parameter: a multiple of 256, unless it is a whole matrix.
+  uint64_t first_element = 0;
   uint64_t update = 0;
 };
 
