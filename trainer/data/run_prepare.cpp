@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -62,7 +63,8 @@ void replace_ids(std::vector<std::string>& files, std::vector<double>& weights, 
 std::vector<ColumnId> columns_of_rows(const RunConfig& config) {
   std::vector<ColumnId> columns;
   if (traits_of(config.train.loss).own_rows != nullptr) return columns;
-  for (const ColumnId column : loss_of(config)->columns()) {
+  const std::shared_ptr<const Loss> loss = loss_of(config);
+  for (const ColumnId column : loss->columns()) {
     if (column < kTokenColumns) columns.push_back(column);
   }
   return columns;
