@@ -272,13 +272,13 @@ SEEDS.update({name: gemma4_cases.FIRST_SEED + number for number, name in enumera
 # With other weights rounding grows to 5e-4 of a gradient's norm in 20 steps.
 SEEDS.update({"gemma4_text": 1300, "gemma4-e2b": 1400})
 # The weights of these are in files: adapters of PEFT, runs of TRL and other golden numbers were
-# made from them, the files have a special form, or a test needs uneven routing. weights.py draws
-# all others.
+# made from them, the files have a special form, or a test needs weights that few random ones are.
+# weights.py draws all others.
 WEIGHTS_IN_FILES = {
     "llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "gpt2", "gpt2-plain",
-    "phi3", "granite", "gemma3", "gemma3-capped", "qwen3_5_text", "mixtral", "qwen2_moe",
-    "qwen3_moe", "qwen3_moe-balanced", "qwen3_next", "glm4_moe", "deepseek_v3", "gpt_oss",
-    "gpt_oss-mxfp4", "nemotron_h-moe", "nemotron_h-latent"}
+    "phi3", "granite", "gemma3", "gemma3-capped", "gemma4_text-shared", "qwen3_5_text", "mixtral",
+    "qwen2_moe", "qwen3_moe", "qwen3_moe-balanced", "qwen3_next", "glm4_moe", "deepseek_v3",
+    "gpt_oss", "gpt_oss-mxfp4", "nemotron_h-moe", "nemotron_h-latent"}
 # Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 
