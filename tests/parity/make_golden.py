@@ -271,6 +271,8 @@ SEEDS.update({name: convolution_cases.FIRST_SEED + number
 SEEDS.update({name: gemma4_cases.FIRST_SEED + number for number, name in enumerate(SHARED)})
 # With other weights rounding grows to 5e-4 of a gradient's norm in 20 steps.
 SEEDS.update({"gemma4_text": 1300, "gemma4-e2b": 1400})
+# A GPU rounds bf16 at other places, and gradients of the first weights left their tolerance there.
+SEEDS.update({"qwen3_moe-fused": 2100})
 # The weights of these are in files: adapters of PEFT, runs of TRL and other golden numbers were
 # made from them, the files have a special form, or a test needs weights that few random ones are.
 # weights.py draws all others.
@@ -475,7 +477,7 @@ def make_case(name):
     case = CASES[name]
     if "idle" not in case:
         return make_case_of(name, ROOT / name, SEEDS[name])
-    seed = FIRST_EXPERT_SEED
+    seed = SEEDS.get(name, FIRST_EXPERT_SEED)
     while True:
         try:
             root = MXFP4_ROOT if case.get("mxfp4") else EXPERTS_ROOT
