@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,17 +27,38 @@ void fill_standard_streams() {
   }
 }
 
+// Whether a variable of the environment begins so. It calls no library: see wait_without_spinning.
+bool begins(const char* variable, std::string_view with) {
+  for (const char c : with) {
+    if (*variable++ != c) return false;
+  }
+  return true;
+}
+
 // LibTorch's OpenMP threads spin at every barrier unless told otherwise. Another program that needs
 // a core then stops the whole computation: while one compiler ran, training on two cores reached
 // 120 tokens/s with spinning threads and 2700 with waiting ones. OpenMP reads the policy when it is
-// loaded, before main, so the program starts itself again with it. If that fails it continues
+// loaded, so the program starts itself again with it. The loader calls this before it initialises
+// any library, because LibTorch takes most of a short command's time for that, and would do it
+// twice. No library may be used here but for the system call. If it fails the program continues
 // without the setting.
-void wait_without_spinning(char** argv) {
-  constexpr std::string_view kPolicy = "PASSIVE";
-  const char* now = std::getenv("OMP_WAIT_POLICY");
-  if (now != nullptr && now == kPolicy) return;
-  if (setenv("OMP_WAIT_POLICY", kPolicy.data(), 1) == 0) execv("/proc/self/exe", argv);
+void wait_without_spinning(int, char** argv, char** environment) {
+  static constexpr std::string_view kName = "OMP_WAIT_POLICY=";
+  static char wanted[] = "OMP_WAIT_POLICY=PASSIVE";
+  static char* variables[8192];
+  size_t count = 0;
+  for (char** variable = environment; *variable != nullptr; ++variable) {
+    if (begins(*variable, {wanted, sizeof(wanted)})) return;  // with the zero at its end
+    if (begins(*variable, kName)) continue;
+    if (count + 2 >= std::size(variables)) return;
+    variables[count++] = *variable;
+  }
+  variables[count] = wanted;
+  ::execve("/proc/self/exe", argv, variables);
 }
+
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*before_libraries)(int, char**, char**) = wait_without_spinning;
 
 // LibTorch's store, which torchrun's agent serves, looks up the names of its peers for its log. A
 // name server that does not answer would stop the ranks for 5 s or more each time. Options that are
@@ -80,6 +103,5 @@ int main(int argc, char** argv) {
   ask_name_servers_briefly();
   give_streams_their_own_queues();
   longshore::fix_nccl_settings();
-  wait_without_spinning(argv);
   return leave(longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc)));
 }

@@ -106,7 +106,6 @@ bool may_be_read_from_environment(std::string_view variable) {
       "NO_COLOR",
       "GROUP_WORLD_SIZE",
       "TERM",
-      "OMP_WAIT_POLICY",
       "LONGSHORE_LAUNCH",
       "LONGSHORE_SECRET",
   };

@@ -120,6 +120,15 @@ class WheelTest(unittest.TestCase):
             for word in ("train", "report", "train.steps"):
                 self.assertIn(word, text, name)
 
+    def test_the_program_starts_itself_again_before_any_library_is_initialised(self):
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+        for policy in ({}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "PASSIVE"}):
+            done = self.beside.longshore("version",
+                                         env={**variables, **policy, "OMP_DISPLAY_ENV": "true"})
+            self.checked(done)
+            # OpenMP prints this when it is initialised: once, with threads that wait.
+            self.assertEqual(re.findall(r"OMP_WAIT_POLICY = '(\w+)'", done.stderr), ["PASSIVE"])
+
     def test_it_says_what_it_is_whose_and_under_which_licences(self):
         with zipfile.ZipFile(self.wheel) as archive:
             [info] = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
