@@ -56,8 +56,10 @@ endif()
 # must see them too, to know that every symbol is found.
 get_filename_component(site ${LONGSHORE_LIBTORCH_ROOT} DIRECTORY)
 file(GLOB nvidia_libraries ${site}/nvidia/*/lib)
-set(CMAKE_BUILD_RPATH ${LONGSHORE_LIBTORCH_ROOT}/lib ${nvidia_libraries})
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib ${LONGSHORE_LIBTORCH_ROOT}/lib ${nvidia_libraries})
+# The same: CMake fills up a shorter one with empty folders, and the loader takes each for the current
+# directory, where it would look for every library first.
+set(CMAKE_BUILD_RPATH ${CMAKE_INSTALL_RPATH})
 
 # LibTorch headers take 7 to 13 s to parse: they are compiled once, and every target that uses
 # LibTorch reuses the result (2.3 s a file).

@@ -120,6 +120,13 @@ class WheelTest(unittest.TestCase):
             for word in ("train", "report", "train.steps"):
                 self.assertIn(word, text, name)
 
+    def test_neither_program_looks_for_libraries_in_the_current_directory(self):
+        for program in (BUILD / "longshore", self.beside.site / "longshore/bin/longshore"):
+            [folders] = re.findall(r"runpath: \[(.*)\]", run("readelf", "-d", program).stdout)
+            for folder in folders.split(":"):
+                self.assertRegex(folder, r"^(/|\$ORIGIN/)", program)
+        self.checked(run(ROOT / "scripts/wheel", "--check", self.wheel, "--glibc", "2.41"))
+
     def test_the_program_starts_itself_again_before_any_library_is_initialised(self):
         variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
         for policy in ({}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "PASSIVE"}):
