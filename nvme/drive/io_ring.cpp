@@ -58,7 +58,7 @@ void report_unregistered(Bytes unregistered, Bytes wanted, int error_number) {
                      "): reads cost more CPU";
   if (error_number == ENOMEM && limit.rlim_cur != RLIM_INFINITY) {
     text += "; ulimit -l is " + std::to_string(limit.rlim_cur / 1024) + ", at least " +
-            std::to_string(2 * wanted / kKiB) + " is needed for each drive";
+            std::to_string(2 * wanted / kKiB) + " is needed for each drive of each rank";
   }
   log_info(text);
 }

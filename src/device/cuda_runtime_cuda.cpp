@@ -136,7 +136,10 @@ HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) 
   const cudaError_t status = cudaHostRegister(memory.data(), memory.size(), flags);
   if (status != cudaSuccess) {
     throw CudaError("cudaHostRegister of " + format_bytes(static_cast<Bytes>(memory.size())),
-                    cudaGetErrorString(status));
+                    std::string(cudaGetErrorString(status)) +
+                        "; WSL2 and some virtual machines let a GPU use only a part of the host's "
+                        "memory: let the run take less of it (offload.optimizer and "
+                        "offload.parameters = \"nvme\"), or use Linux itself; docs/confined.md");
   }
   memory_ = memory.data();
 }

@@ -1,9 +1,13 @@
 #include "trainer/data/run_prepare.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -13,6 +17,24 @@
 
 namespace longshore {
 namespace {
+
+// Whether a directory may be written, or made below the nearest one that is there.
+bool may_be_written(std::filesystem::path directory) {
+  std::error_code ignored;
+  while (!std::filesystem::exists(directory, ignored) && directory.has_relative_path()) {
+    directory = directory.parent_path();
+  }
+  return std::filesystem::is_directory(directory, ignored) &&
+         ::access(directory.c_str(), W_OK | X_OK) == 0;
+}
+
+// Returns the directory that XDG_CACHE_HOME or HOME gives for caches; empty if neither is set.
+std::string user_cache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return cache;
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache" : std::string();
+}
 
 // Shows progress file by file.
 class Preparing {
@@ -88,10 +110,11 @@ std::optional<ChatTemplate> run_chat_template(const RunConfig& config,
 
 std::string cache_directory(const RunConfig& config) {
   if (config.data.cache != "auto") return config.data.cache;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return std::string(cache) + "/longshore";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home == '/') return std::string(home) + "/.cache/longshore";
+  // A container may have a home directory that its user may not write.
+  const std::string user = user_cache();
+  if (!user.empty() && (config.run.dir.empty() || may_be_written(user + "/longshore"))) {
+    return user + "/longshore";
+  }
   return config.run.dir + "/cache";
 }
 

@@ -41,7 +41,8 @@ std::string tokenizer_directory(const RunConfig& config, const std::string& mode
 std::optional<ChatTemplate> run_chat_template(const RunConfig& config,
                                               const std::string& tokenizer_directory,
                                               const Tokenizer& tokenizer);
-// Returns data.cache; for "auto" it is `longshore` in the user's cache directory.
+// Returns data.cache; for "auto" it is `longshore` in the user's cache directory, or `cache` in
+// run.dir if the user has none that may be written.
 std::string cache_directory(const RunConfig& config);
 // Removes unused files from the cache until at most `limit` bytes are left, and logs it.
 void clean_run_cache(const RunConfig& config, Bytes limit);

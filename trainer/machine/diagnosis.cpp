@@ -438,9 +438,9 @@ std::string format_diagnoses(const std::vector<Diagnosis>& diagnoses) {
     std::string head(name_of(one.health));
     head.resize(6, ' ');
     head += one.check;
-    head.resize(19, ' ');
+    head.resize(20, ' ');
     text += head + printable(one.found, 1024) + "\n";
-    if (!one.advice.empty()) text += std::string(19, ' ') + "-> " + one.advice + "\n";
+    if (!one.advice.empty()) text += std::string(20, ' ') + "-> " + one.advice + "\n";
   }
   return text;
 }
