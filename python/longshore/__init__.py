@@ -1,48 +1,46 @@
-"""Longshore for Python programs: the same program as the command `longshore`, as a child process.
+"""Longshore for Python programs: the commands of the program `longshore`, as functions.
 
     import longshore
-    print(longshore.plan("run.toml")["device"]["total_bytes"])
-    run = longshore.train("run.toml", overrides={"train.steps": 100})
-    losses = [line["loss"] for line in longshore.read_metrics(run.directory)
-              if line["kind"] == "step"]
 
-Nothing is imported but Python's own library; a run's memory is the child's.
+    longshore.init("run.toml", model="models/Qwen3-0.6B", data="train.jsonl")
+    if not longshore.plan("run.toml")["fits"]:
+        raise SystemExit("too large for this machine")
+    with longshore.start("run.toml", overrides={"train.steps": 100}) as run:
+        for record in run:
+            if record["kind"] == "step":
+                print(record["step"], record["loss"])
+    print(longshore.generate("run.toml", prompts="Once")[0]["text"])
+
+Each function starts the program as a child process and waits for it; only `start` returns while it
+goes on. Nothing is imported but Python's own library, and a run's memory is the child's.
+
+Common arguments: `run_files` are paths of run files, or the directory of a run; a later file
+overrides earlier ones key by key. `overrides` are keys of the run file with their values as Python
+has them, {"train.steps": 100, "data.train": ["a.jsonl"]}. Relative paths start from the working
+directory. Exceptions: LongshoreError, or its class for the exit code, has the program's message;
+LibTorchError: the program or its torch is not there. Warnings of the program go to sys.stderr.
 """
 from __future__ import annotations
 
 import json
 import os
 import pathlib
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
+from longshore._command import (Path, Value, flag, key_words, listed, option, output_of,
+                                run_file_words)
+from longshore._errors import (CheckpointError, ConfigError, DataError, DistributedError,
+                               DoesNotFitError, GpuError, LongshoreError, NonFiniteError,
+                               OutOfMemoryError, StoppedError)
 from longshore._program import VERSION as __version__
-from longshore._program import LibTorchError, environment, program
+from longshore._program import LibTorchError
+from longshore._run import Run, RunResult
 
-__all__ = ["LibTorchError", "LongshoreError", "Run", "__version__", "plan", "presets",
-           "read_metrics", "recipes", "train"]
-
-Path = Union[str, "os.PathLike[str]"]
-Value = Union[bool, int, float, str, Sequence[Any], Mapping[str, Any]]
-
-
-class LongshoreError(Exception):
-    """The program ended with another code than 0; its README lists the codes."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message.strip() or f"longshore ended with code {exit_code}")
-        self.exit_code = exit_code
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a run ended. 0: done; 128 + N: saved and stopped by signal N."""
-
-    exit_code: int
-    directory: pathlib.Path
-    status: dict[str, Any]  # of run.json; empty where the start was refused, which writes nothing
+__all__ = ["CheckpointError", "ConfigError", "DataError", "DistributedError", "DoesNotFitError",
+           "GpuError", "LibTorchError", "LongshoreError", "NonFiniteError", "OutOfMemoryError",
+           "Run", "RunResult", "StoppedError", "__version__", "check", "eval", "export",
+           "generate", "init", "plan", "presets", "read_metrics", "recipes", "start", "train"]
 
 
 def presets() -> pathlib.Path:
@@ -55,49 +53,141 @@ def recipes() -> pathlib.Path:
     return pathlib.Path(__file__).resolve().parent / "recipes"
 
 
-def plan(*run_files: Path, overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
-    """What `longshore plan --json` says: bytes on every tier, and whether they fit ("fits").
+def init(run_file: Path, *, model: Path | None = None, data: Path | Sequence[Path] = (),
+         overrides: Mapping[str, Value] | None = None, goal: str | None = None,
+         recipe: str | None = None, adapter: bool = False, machine: Path | None = None,
+         convert: Path | None = None, replace: bool = False) -> dict[str, Any]:
+    """Writes a run file that fits this machine, and returns what `longshore init --json` prints:
+    its "path", "device_bytes", "host_bytes", "checkpoint_bytes", and so on.
 
-    LongshoreError where there is no plan: mistakes in the run file, a model that is not there.
+    model: its directory, or a hub id in the local cache; data: training files or hub ids.
+    goal, recipe, machine: as of `longshore init --help`; adapter: LoRA instead of all parameters.
+    convert: a file of Axolotl, LLaMA-Factory or TRL to convert ("not_converted" lists what could
+        not be). replace: overwrite an existing file.
+
+    ConfigError where the file exists or an input is missing; DoesNotFitError where nothing fits.
     """
-    done = _run(["plan", "--json"], run_files, overrides)
-    # A plan that does not fit is a plan too.
-    if done.returncode not in (0, 3) or not done.stdout.strip():
-        raise LongshoreError(done.returncode, done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    words = [b"init", os.fsencode(run_file), *option("--model", model)]
+    for path in listed(data):
+        words += option("--data", path)
+    words += [*option("--goal", goal), *option("--recipe", recipe), *option("--machine", machine),
+              *option("--from", convert), *flag("--adapter", adapter), *flag("--replace", replace),
+              *key_words(overrides), b"--json"]
+    return _object(output_of(words))
+
+
+def check(*run_files: Path, overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
+    """Whether everything that a run reads is there and readable: what `longshore check run --json`
+    prints, with "valid", "problems" (each with "exit_code" and "text") and "notes".
+
+    Problems of the run file, the model and the data are not raised, but listed, all at once.
+    """
+    words = [b"check", b"run", *run_file_words(run_files, overrides), b"--json"]
+    return _object(output_of(words, accepted=range(128)))
+
+
+def plan(*run_files: Path, overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
+    """What `longshore plan --json` prints: bytes on every tier, and whether they fit ("fits").
+
+    LongshoreError where there is no plan: mistakes in the run file, a model that is not there. A
+    plan that does not fit is a plan.
+    """
+    words = [b"plan", *run_file_words(run_files, overrides), b"--json"]
+    return _object(output_of(words, accepted=(0, 3)))
+
+
+def start(*run_files: Path, overrides: Mapping[str, Value] | None = None, ranks: int = 1,
+          quiet: bool = False) -> Run:
+    """Starts `longshore train`, or resumes its run, and returns at once. The Run is an iterator over
+    the run's records and a context manager that stops it; `Run.result` waits for its end.
+
+    ranks: processes of this machine, one for each GPU (`longshore launch`).
+    quiet: print only warnings and errors to sys.stderr.
+
+    ConfigError for mistakes in the run file; other errors are raised by the Run.
+    """
+    quietly = flag("--quiet", quiet)
+    words = [b"train", *run_file_words(run_files, overrides), *quietly]
+    if ranks != 1:
+        words = [b"launch", *option("--nproc", ranks), *quietly, b"--", *words]
+    return Run(words, _run_directory(run_files, overrides))
 
 
 def train(*run_files: Path, overrides: Mapping[str, Value] | None = None, ranks: int = 1,
-          check: bool = True) -> Run:
-    """Runs `longshore train` to its end; what it prints goes where this process prints.
+          quiet: bool = False, check: bool = True) -> RunResult:
+    """Runs `longshore train` to its end, or resumes its run, and returns how it ended.
 
-    Ctrl-C reaches the run, which saves before it ends. With `ranks`, as many processes of this
-    machine (`longshore launch`). LongshoreError for any code but 0, unless `check` is False.
+    ranks, quiet: as of `start`, which gives the records of a run while it goes on.
+
+    LongshoreError for any exit code but 0, unless `check` is False. Ctrl-C stops the run, which
+    saves, and raises KeyboardInterrupt.
     """
-    directory = pathlib.Path(_run_directory(run_files, overrides))
-    before = _read_object(directory / "run.json")
-    command = ["train"] if ranks == 1 else ["launch", "--nproc", str(ranks), "--", "train"]
-    child = subprocess.Popen([*program(), *command, *_arguments(run_files, overrides)],
-                             env=environment())
-    exit_code: int | None = None
-    while exit_code is None:
-        try:
-            exit_code = child.wait()
-        except KeyboardInterrupt:
-            pass  # the child got it too, and saves
-    if exit_code < 0:
-        exit_code = 128 - exit_code
-    status = _read_object(directory / "run.json")
-    run = Run(exit_code, directory, {} if status == before else status)
-    if check and exit_code != 0:
-        raise LongshoreError(exit_code, str(run.status.get("message", "")))
-    return run
+    with start(*run_files, overrides=overrides, ranks=ranks, quiet=quiet) as run:
+        return run.result(check)
+
+
+def eval(*run_files: Path, weights: Path = "auto",
+         overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
+    """The loss on data.eval and eval.sets: what `longshore eval --json` prints, with "loss" (mean
+    over trained tokens, in nats, or over pairs), "tokens", "seconds", "model", "step" and "sets".
+
+    weights: "auto" (the newest valid checkpoint, else the model), "model", or the directory of a
+        checkpoint, a run or a model.
+
+    LongshoreError, such as ConfigError where there is no data to evaluate.
+    """
+    words = [b"eval", *run_file_words(run_files, overrides), *option("--from", weights), b"--json"]
+    return _object(output_of(words))
+
+
+def generate(*run_files: Path, prompts: str | Sequence[str], chat: bool = False,
+             system: str | None = None, weights: Path = "auto", max_new_tokens: int | None = None,
+             temperature: float | None = None, top_k: int | None = None,
+             top_p: float | None = None,
+             overrides: Mapping[str, Value] | None = None) -> list[dict[str, Any]]:
+    """Continues each prompt, or answers it by the chat template: what `longshore generate --json`
+    prints for each, with "prompt", "text", "new_tokens", "ended" (False: it was cut after
+    max_new_tokens), "model" and "step".
+
+    chat: each prompt begins a conversation; system: its system message.
+    weights: as of `eval`. Sampling is the program's where it is None: 64 new tokens, greedy. The
+        seed is run.seed.
+
+    LongshoreError, such as ConfigError for a prompt that is longer than data.max_tokens.
+    """
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not texts:
+        raise ValueError("give a prompt")
+    words = [b"generate", *run_file_words(run_files, overrides), *flag("--chat", chat),
+             *option("--system", system), *option("--from", weights),
+             *option("--max-new-tokens", max_new_tokens), *option("--temperature", temperature),
+             *option("--top-k", top_k), *option("--top-p", top_p), b"--json"]
+    for text in texts:
+        words += option("--prompt", text)
+    return [_object(line) for line in output_of(words).split("\n") if line]
+
+
+def export(*run_files: Path, to: Path | None = None, weights: Path = "auto", merged: bool = False,
+           fp32: bool = False, allow_nonfinite: bool = False,
+           overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
+    """Writes a Hugging Face directory: what `longshore export --json` prints, with "directory",
+    "tensors", "bytes", "from" and "step".
+
+    to: the directory; default: <run.dir>/hf. weights: as of `eval`.
+    merged: with adapters, the model with their products added. fp32: the master weights.
+    allow_nonfinite: also weights that are NaN or infinite.
+
+    LongshoreError, such as CheckpointError where the run has no checkpoint.
+    """
+    words = [b"export", *run_file_words(run_files, overrides), *option("--to", to),
+             *option("--from", weights), *flag("--merged", merged), *flag("--fp32", fp32),
+             *flag("--allow-nonfinite", allow_nonfinite), b"--json"]
+    return _object(output_of(words))
 
 
 def read_metrics(run_directory: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, or those of one kind ("step", "eval", ...). A last line
-    that is still being written, or was torn by a kill, is left out."""
+    that is still being written, or was torn by a kill, is left out. OSError without the file."""
     lines: list[dict[str, Any]] = []
     with open(pathlib.Path(run_directory) / "metrics.jsonl", "rb") as file:
         for text in file:
@@ -109,46 +199,18 @@ def read_metrics(run_directory: Path, kind: str | None = None) -> list[dict[str,
     return lines
 
 
-def _arguments(run_files: Sequence[Path], overrides: Mapping[str, Value] | None) -> list[str]:
-    if not run_files:
-        raise ValueError("name a run file")
-    return [*(os.fspath(file) for file in run_files),
-            *(f"--{key}={_toml(value)}" for key, value in (overrides or {}).items())]
+def _object(text: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(text)
+    return value
 
 
-def _run(command: Sequence[str], run_files: Sequence[Path],
-         overrides: Mapping[str, Value] | None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*program(), *command, *_arguments(run_files, overrides)],
-                          env=environment(), capture_output=True, text=True, check=False)
-
-
-def _run_directory(run_files: Sequence[Path], overrides: Mapping[str, Value] | None) -> str:
-    done = _run(["config", "dump"], run_files, overrides)
-    if done.returncode != 0:
-        raise LongshoreError(done.returncode, done.stderr)
+def _run_directory(run_files: Sequence[Path],
+                   overrides: Mapping[str, Value] | None) -> pathlib.Path:
+    resolved = output_of([b"config", b"dump", *run_file_words(run_files, overrides)])
     section = ""
-    for line in done.stdout.splitlines():
+    for line in resolved.split("\n"):
         if line.startswith("["):
             section = line
-        elif section == "[run]" and line.startswith("dir = "):
-            return str(json.loads(line.removeprefix("dir = ")))
-    raise LongshoreError(2, "run.dir is not set")
-
-
-def _read_object(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}"
-                               for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    return json.dumps(value)
+        elif section == "[run]" and line.startswith("dir = ") and line != 'dir = ""':
+            return pathlib.Path(json.loads(line[len("dir = "):]))
+    raise ConfigError(2, "run.dir is not set: give overrides={\"run.dir\": DIRECTORY}")
