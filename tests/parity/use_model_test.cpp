@@ -259,6 +259,18 @@ TEST_F(TrainedModel, GoesOnAsItLearned) {
   EXPECT_FALSE(cut.at("ended").get<bool>());
 }
 
+// A prompt is the text of one argument, whatever brackets it has and wherever it stands.
+TEST_F(TrainedModel, TakesPromptsAsTheyAre) {
+  const Ended said = run_command({"generate", "--json", "--max-new-tokens=1", "--prompt", "[a, b]",
+                                  "--prompt=[c]", "--prompt", "x", run_file()});
+  ASSERT_EQ(said.exit_code, 0) << said.err;
+  std::vector<std::string> prompts;
+  for (const Json& line : json_lines(said.out)) {
+    prompts.push_back(line.at("prompt").get<std::string>());
+  }
+  EXPECT_EQ(prompts, (std::vector<std::string>{"[a, b]", "[c]", "x"}));
+}
+
 // At a high temperature each seed gives another text; top_k = 1 gives the most likely one.
 TEST_F(TrainedModel, DrawsByTemperatureTopKAndSeed) {
   const auto drawn = [](const std::string& temperature, const std::string& top_k,

@@ -218,6 +218,47 @@ class WheelTest(unittest.TestCase):
         self.assertEqual([exported["directory"], exported["step"]], ["json-hf", 3])
         self.assertEqual(json_of("ckpt", "prune", *keys, "--json"), [])
 
+    def test_python_goes_from_a_model_to_an_export(self):
+        work = self.beside.site.parents[2]
+        self.checked(self.beside.longshore("init-model", "api-model", cwd=work))
+        done = self.beside("""
+            import json, longshore
+            keys = {"run.dir": "api-run", "data.cache": "cache", "data.max_tokens": 32,
+                    "data.overlength": "split", "train.steps": 3, "train.sequences_per_step": 2,
+                    "eval.split": 0.1, "precision.compute": "fp32"}
+            said = [longshore.init("api.toml", model="api-model", data="text.txt",
+                                   overrides=keys)["path"], longshore.check("api.toml")["valid"]]
+            wrong = longshore.check("api.toml", overrides={"data.train": "nowhere.txt"})
+            said += [wrong["valid"], wrong["problems"][0]["exit_code"]]
+            with longshore.start("api.toml") as run:
+                steps = [record["step"] for record in run if record["kind"] == "step"]
+            said += [steps, run.result().status["status"]]
+            tuned, model = (longshore.eval("api.toml", weights=weights)
+                            for weights in ("auto", "model"))
+            said += [tuned["step"], tuned["loss"] < model["loss"]]
+            prompts = ["[a, b]", '--"line" \u00e9']
+            answers = longshore.generate("api.toml", prompts=prompts, max_new_tokens=2)
+            said += [[answer["prompt"] for answer in answers] == prompts]
+            said += [longshore.export("api.toml", to="api-hf")["step"]]
+            longer = {"train.steps": 1000000, "schedule.name": "constant"}
+            with longshore.start("api.toml", overrides=longer, quiet=True) as run:
+                for record in run:
+                    if record["kind"] == "start":
+                        said += [record["resumed_from"]]
+                    if record["kind"] == "step":
+                        run.stop()
+            said += [run.result().status["status"]]
+            try:
+                longshore.eval("api.toml", overrides={"eval.split": 0})
+            except longshore.ConfigError as error:
+                said += [error.exit_code, str(error)]
+            print(json.dumps(said))
+            """, cwd=work)
+        said = json.loads(self.checked(done).splitlines()[-1])
+        self.assertEqual(said[:-1], ["api.toml", True, False, 5, [1, 2, 3], "done", 3, True, True,
+                                     3, 3, "stopped", 2])
+        self.assertIn("data.eval and eval.sets are empty", said[-1])
+
     def test_python_plans_trains_and_reads_metrics(self):
         work = self.beside.site.parents[2]
         self.checked(self.beside.longshore("init-model", "model", cwd=work))

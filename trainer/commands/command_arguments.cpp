@@ -36,6 +36,11 @@ CommandOption& CommandOption::show_default() {
   return *this;
 }
 
+CommandOption& CommandOption::one_value_each() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
 CommandOption CommandArguments::add_flag(const std::string& names, bool& value,
                                          const std::string& help) {
   return CommandOption(app_->add_flag(names, value, help));

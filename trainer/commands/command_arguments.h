@@ -25,6 +25,9 @@ class CommandOption {
   CommandOption& excludes(const CommandOption& other);
   CommandOption& needs(const CommandOption& other);
   CommandOption& show_default();  // prints the default value in the help text
+  // A list takes one value for each time that the option is given. The value stays as it is: other
+  // lists take the words behind it, too, and split a value in brackets at commas.
+  CommandOption& one_value_each();
 
  private:
   CLI::Option* option_;

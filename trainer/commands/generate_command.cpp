@@ -191,8 +191,10 @@ int run_generate(const GenerateOptions& options) {
 void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
-  command.add_option("--prompt", options.prompts,
-                     "prompt; may be repeated. With --chat each begins a new conversation");
+  command
+      .add_option("--prompt", options.prompts,
+                  "prompt; may be repeated. With --chat each begins a new conversation")
+      .one_value_each();
   const CommandOption chat =
       command.add_flag("--chat", options.chat,
                        "answer as in a conversation, by the chat template: the prompts, or without "
