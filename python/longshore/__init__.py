@@ -98,8 +98,8 @@ def plan(*run_files: Path, overrides: Mapping[str, Value] | None = None) -> dict
 
 def start(*run_files: Path, overrides: Mapping[str, Value] | None = None, ranks: int = 1,
           quiet: bool = False) -> Run:
-    """Starts `longshore train`, or resumes its run, and returns at once. The Run is an iterator over
-    the run's records and a context manager that stops it; `Run.result` waits for its end.
+    """Starts `longshore train`, or resumes its run, and returns at once. The Run is an iterator
+    over the run's records and a context manager that stops it; `Run.result` waits for its end.
 
     ranks: processes of this machine, one for each GPU (`longshore launch`).
     quiet: print only warnings and errors to sys.stderr.
