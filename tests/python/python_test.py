@@ -27,9 +27,10 @@ try:
 except ImportError:  # before Python 3.11
     tomllib = None
 
-# What makes a Python of its own use the stand-in.
+# What makes a Python of its own use the stand-in. A shell's background processes ignore SIGINT.
 PREAMBLE = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.dont_write_bytecode = True
 sys.path.insert(0, {str(ROOT / "python")!r})
 import longshore
