@@ -20,9 +20,9 @@ from longshore import _program
 from longshore._command import command_line, exit_code_of, say
 from longshore._errors import STOP_CODES, error_of
 
-_KEPT_BYTES = 65536     # of the messages, for exceptions
-_LOOK_SECONDS = 0.1     # between looks at metrics.jsonl
-_PATIENCE_SECONDS = 2.0  # for the last messages, after the end of the process
+_KEPT_BYTES = 65536      # of the messages, for exceptions
+_LOOK_SECONDS = 0.1      # between looks at metrics.jsonl
+_PATIENCE_SECONDS = 5.0  # for the last messages, after the end of the process
 
 
 @dataclass(frozen=True)
