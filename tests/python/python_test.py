@@ -39,11 +39,11 @@ _program.program = lambda: [sys.executable, {str(STAND_IN)!r}]
 _program.environment = lambda: None
 """
 LONG_RUN = """
-stop_as_a_run()
+received = take_signals()
+print("up", file=sys.stderr, flush=True)
 write(kind="start")
 write(kind="step", step=1, loss=2.5)
-while True:
-    time.sleep(0.01)
+go_on_until_stopped(received)
 """
 
 
@@ -271,19 +271,32 @@ class Records(StandInTest):
 
 
 class Stopping(StandInTest):
+    def setUp(self):
+        super().setUp()
+        self.enter(contextlib.redirect_stderr(io.StringIO()))
+
+    def enter(self, context):
+        context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+
     def saved(self):
-        return pathlib.Path("saved").exists()
+        """The signals that the run got until it saved, and forgets them; None where it did not."""
+        path = pathlib.Path("saved")
+        if not path.exists():
+            return None
+        signals = json.loads(path.read_text())
+        path.unlink()
+        return signals
 
     def test_leaving_the_loop_or_the_block_stops_the_run_which_saves(self):
         for record in self.start(LONG_RUN):
             self.assertEqual(record["kind"], "start")
             break
-        self.assertTrue(self.saved())
-        pathlib.Path("saved").unlink()
+        self.assertEqual(self.saved(), [signal.SIGTERM])
         with self.assertRaises(ZeroDivisionError), self.start(LONG_RUN) as run:
             next(run)
             print(1 / 0)
-        self.assertTrue(self.saved())
+        self.assertEqual(self.saved(), [signal.SIGTERM])
 
     def test_a_run_that_was_asked_to_stop_has_not_failed(self):
         kinds = []
@@ -313,21 +326,17 @@ class Stopping(StandInTest):
         return child
 
     def test_ctrl_c_stops_the_run_which_gets_one_interrupt_alone(self):
-        # Python passes this line on once it has the run.
-        self.run_file("print('up', file=sys.stderr, flush=True)\n" + LONG_RUN)
+        self.run_file(LONG_RUN)
         for program in ("longshore.train('run.toml')", "list(longshore.start('run.toml'))",
                         "run = longshore.start('run.toml'); run.result()"):
             for to_the_group in (True, False):
                 child = self.python(program)
+                # Python passes this line on once it has the run.
                 self.assertEqual(child.stderr.readline(), "up\n")
                 (os.killpg if to_the_group else os.kill)(child.pid, signal.SIGINT)
                 _, said = child.communicate(timeout=60)
                 self.assertIn("KeyboardInterrupt", said)
-                self.assertTrue(self.saved(), said)
-                signals = sorted(map(int, pathlib.Path("signals").read_text().split()))
-                self.assertEqual(signals, [2, 15] if to_the_group else [15])
-                for name in ("saved", "signals"):
-                    pathlib.Path(name).unlink()
+                self.assertEqual(self.saved(), [2, 15] if to_the_group else [15], said)
 
     def test_the_end_of_the_interpreter_stops_the_run(self):
         self.run_file(LONG_RUN)
@@ -336,7 +345,7 @@ class Stopping(StandInTest):
             next(run), next(run)""")
         _, said = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 0, said)
-        self.assertTrue(self.saved())
+        self.assertEqual(self.saved(), [signal.SIGTERM])
 
 
 if __name__ == "__main__":

@@ -32,17 +32,21 @@ def wait_for(name):
         time.sleep(0.01)
 
 
-def stop_as_a_run():
-    """From now on SIGTERM saves and ends with 128 + 15; the file signals lists all signals."""
-    def note(number, _frame):
-        with open("signals", "a", encoding="utf-8") as file:
-            file.write(f"{number}\n")
-        if number == signal.SIGTERM:
-            write(kind="checkpoint", step=1)
-            pathlib.Path("saved").touch()
-            sys.exit(128 + number)
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+def take_signals():
+    """From now on SIGTERM and SIGINT are noted and do nothing else; returns their list."""
+    received = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: received.append(int(number)))
+    return received
+
+
+def go_on_until_stopped(received):
+    """Waits for SIGTERM, saves, and ends with 128 + 15. The file `saved` lists the signals."""
+    while signal.SIGTERM not in received:
+        time.sleep(0.01)
+    write(kind="checkpoint", step=1)
+    pathlib.Path("saved").write_text(json.dumps(sorted(received)))
+    sys.exit(128 + signal.SIGTERM)
 
 
 def main():
