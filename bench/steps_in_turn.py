@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Steps of one run by two builds of longshore, in turn: bench/steps_in_turn.py BEFORE AFTER DRIVE
 
-A model of random weights trains with all of its state on DRIVE, a folder of the drive that is
-measured: by BEFORE, by AFTER, by BEFORE again, five times each (--rounds). Prints the seconds of
-each step, the median of each build's rounds (of a round: its median without the first two steps),
-and their ratio. --parameters host leaves the optimizer's state alone on the drive.
+A model of random weights trains on the CPU with all of its state on DRIVE, a folder of the drive
+that is measured: by BEFORE, by AFTER, by BEFORE again, five times each (--rounds). Prints the
+seconds of each step, the median of each build's rounds (of a round: its median without the first
+two steps), their ratio, and the median of the ratios of the pairs. --state optimizer leaves the
+optimizer's state alone on the drive, and --state host nothing. --kind lora, nf4 (LoRA over a base
+in NF4, with --state host) and experts train in another way than full. Ten pairs or more show a
+difference of a few percent.
 """
 import argparse
 import pathlib
 import shutil
 import statistics
-import subprocess
 
 import runs
 
@@ -19,12 +21,13 @@ RUN = """
 dir = "{run}"
 [model]
 path = "{model}"
-init = "random"
+init = "{init}"
 [data]
 train = ["{data}"]
 format = "tokens"
 max_tokens = {tokens}
 packing = false
+cache = "{cache}"
 [train]
 steps = {steps}
 sequences_per_step = 1
@@ -32,7 +35,7 @@ sequences_per_step = 1
 lr = 1e-5
 [offload]
 parameters = "{parameters}"
-optimizer = "nvme"
+optimizer = "{optimizer}"
 nvme = ["{drive}"]
 [checkpoint]
 every_steps = 0
@@ -40,27 +43,46 @@ export = "never"
 [device]
 kind = "cpu"
 """
+LORA = """[adapter]
+kind = "lora"
+base = "{base}"
+"""
+BASES = {"lora": "published", "nf4": "nf4"}
+EXPERTS = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+           "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
 def prepare(folder, options):
-    runs.write_model(folder / "model", {
-        "tie_word_embeddings": False, "num_attention_heads": 16, "num_key_value_heads": 4,
-        "hidden_size": options.hidden, "intermediate_size": 4 * options.hidden,
-        "num_hidden_layers": options.layers, "vocab_size": options.vocabulary})
+    # The matrices of all experts together have the size of the other kinds' MLP.
+    width = options.hidden // 2 if options.kind == "experts" else 4 * options.hidden
+    sizes = {"tie_word_embeddings": False, "num_attention_heads": 16, "num_key_value_heads": 4,
+             "hidden_size": options.hidden, "intermediate_size": width,
+             "num_hidden_layers": options.layers, "vocab_size": options.vocabulary}
+    runs.write_model(folder / "model", sizes | (EXPERTS if options.kind == "experts" else {}))
     runs.write_rows(folder / "data.jsonl", options.vocabulary, options.tokens)
+    write_run(folder, options)
+    if options.kind == "nf4":
+        runs.write_weights(options.before, folder / "run.toml", folder / "model")
+
+
+def write_run(folder, options):
+    for used in ("run", "drive"):
+        shutil.rmtree(folder / used, ignore_errors=True)
+    (folder / "drive").mkdir()
+    text = RUN + (LORA if options.kind in BASES else "")
+    (folder / "run.toml").write_text(text.format(
+        run=folder / "run", model=folder / "model", data=folder / "data.jsonl",
+        drive=folder / "drive", cache=folder / "cache", tokens=options.tokens,
+        steps=options.steps, base=BASES.get(options.kind),
+        init="pretrained" if options.kind == "nf4" else "random",
+        parameters="nvme" if options.state == "nvme" else "host",
+        optimizer="host" if options.state == "host" else "nvme"))
 
 
 def run(binary, folder, options):
     """The seconds of each step, and the loss after the last."""
-    for used in ("run", "drive"):
-        shutil.rmtree(folder / used, ignore_errors=True)
-    (folder / "drive").mkdir()
-    (folder / "run.toml").write_text(RUN.format(
-        run=folder / "run", model=folder / "model", data=folder / "data.jsonl",
-        drive=folder / "drive", tokens=options.tokens, steps=options.steps,
-        parameters=options.parameters))
-    subprocess.run([binary, "train", str(folder / "run.toml")], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    write_run(folder, options)
+    runs.run([binary, "train", str(folder / "run.toml")])
     steps = runs.steps_of(folder / "run")
     return [step["seconds"] for step in steps], steps[-1]["loss"]
 
@@ -76,8 +98,13 @@ def main():
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--vocabulary", type=int, default=16384)
-    parser.add_argument("--parameters", choices=("host", "nvme"), default="nvme")
+    parser.add_argument("--kind", choices=("full", "lora", "nf4", "experts"), default="full")
+    parser.add_argument("--state", choices=("nvme", "optimizer", "host"), default="nvme")
     options = parser.parse_args()
+    if options.kind == "nf4" and options.state != "host":
+        parser.error("--kind nf4 needs --state host")
+    if options.steps < 3:
+        parser.error("--steps must be at least 3: the first two do not count")
     folder = options.drive / "steps_in_turn"
     shutil.rmtree(folder, ignore_errors=True)
     prepare(folder, options)
@@ -89,11 +116,12 @@ def main():
             medians[name].append(statistics.median(seconds[2:]))
             losses.add(loss)
             print(f"round {round_number + 1} {name}: "
-                  + " ".join(f"{s:.2f}" for s in seconds), flush=True)
+                  + " ".join(f"{s:.3f}" for s in seconds), flush=True)
     shutil.rmtree(folder)
     before, after = (statistics.median(medians[name]) for name in ("before", "after"))
-    print(f"median of {options.rounds}: before {before:.2f} s, after {after:.2f} s, "
-          f"ratio {after / before:.3f}; last loss "
+    pairs = [second / first for first, second in zip(medians["before"], medians["after"])]
+    print(f"median of {options.rounds}: before {before:.3f} s, after {after:.3f} s, "
+          f"ratio {after / before:.3f}, of the pairs {statistics.median(pairs):.3f}; last loss "
           + ("the same in all" if len(losses) == 1 else f"differs: {sorted(losses)}"))
 
 
