@@ -2,8 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
-#include <set>
 #include <vector>
 
 #include "base/child_process.h"
@@ -29,14 +27,12 @@ void run_end_command(const RunSection& run, const RunEnd& end) {
   command.push_back(absolute_path(run.dir));
   command.push_back(std::to_string(end.exit_code));
   command.push_back(end.exported.empty() ? "" : absolute_path(end.exported));
-  std::set<std::string, std::less<>> hidden;
-  for (const auto& [name, value] : launcher_variables()) hidden.insert(name);
   // The message of a failed run follows the command, which may take long.
   log_info("run.on_end: " + joined(command, " ", shell_quoted) +
            (end.message.empty() ? "" : ", since the run ended: " + end.message));
   try {
-    const ChildEnd ended =
-        run_child(command, std::chrono::milliseconds(run.on_end_limit_ms), hidden);
+    const ChildEnd ended = run_child(command, std::chrono::milliseconds(run.on_end_limit_ms),
+                                     launcher_variable_names());
     const std::string output = ended.output.empty() ? "" : ":\n" + ended.output;
     if (ended.good()) {
       if (!output.empty()) log_info("run.on_end" + output);

@@ -2,8 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
-#include <set>
 #include <system_error>
 #include <vector>
 
@@ -53,11 +51,10 @@ bool TrackerProcess::gives_up() const {
 void TrackerProcess::follow(const std::string& directory, const std::string& project) {
   const std::vector<std::string> command = {follower_program(), directory, "--to", "wandb",
                                             "--project=" + project};
-  std::set<std::string, std::less<>> hidden;
-  for (const auto& [name, value] : launcher_variables()) hidden.insert(name);
   std::string problem;
   try {
-    const ChildEnd end = run_child(command, {}, hidden, [this] { return gives_up(); });
+    const ChildEnd end =
+        run_child(command, {}, launcher_variable_names(), [this] { return gives_up(); });
     if (end.good()) return log_debug("log.wandb: " + end.output);
     problem = end.text() + (end.output.empty() ? "" : ": " + std::string(trimmed(end.output)));
   } catch (const Error& error) {

@@ -371,6 +371,12 @@ std::map<std::string, std::string> launcher_variables() {
   return found;
 }
 
+std::set<std::string, std::less<>> launcher_variable_names() {
+  std::set<std::string, std::less<>> names;
+  for (const auto& [name, value] : launcher_variables()) names.insert(name);
+  return names;
+}
+
 RankInfo discover_ranks() {
   return discover_ranks(launcher_variables());
 }

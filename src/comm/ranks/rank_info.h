@@ -13,7 +13,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -49,6 +51,9 @@ int gpu_of(const RankInfo& ranks, size_t visible);
 
 // Returns the launchers' variables that are set in this process.
 std::map<std::string, std::string> launcher_variables();
+
+// Returns their names. A child process must not get them: it would take itself for this rank.
+std::set<std::string, std::less<>> launcher_variable_names();
 
 // Without variables the run has one rank. ConfigError names all bad variables.
 RankInfo discover_ranks(const std::map<std::string, std::string>& variables);
