@@ -7,7 +7,6 @@
 
 #include <map>
 #include <mutex>
-#include <optional>
 
 #include "base/json.h"
 #include "model/families/families.h"
@@ -15,13 +14,10 @@
 #include "model/models/decoder_model.h"
 #include "model/parameters/model_spec.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/engine/train_step.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/nvme/scratch_file.h"
-#include "tests/trainer/checkpoint_fixture.h"
+#include "tests/trainer/engine_run.h"
 #include "tests/trainer/muon_rule.h"
-#include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
 namespace {
@@ -151,113 +147,57 @@ Bytes traffic_of_update(const ModelSpec& spec) {
   return bytes;
 }
 
-// Trains an engine from its update on until update `last`.
-void train_matrices(Engine& engine, int64_t last) {
-  const int64_t first = engine.updates();
-  for (int64_t step = first + 1; step <= last; ++step) {
-    std::vector<MicroBatch> own;
-    if (engine.groups().rank.value == 0) own.push_back(matrix_batch(step));
-    StepRequest request{
-        .batches = own, .loss_terms = static_cast<double>(kMatrixPositions), .lr = kMatrixRate};
-    if (engine.commits().commits()) {
-      request.record = [step](bool) { return DurableStep{step, ""}; };
-    }
-    EXPECT_FALSE(train_step(engine, request).skipped);
-  }
-  engine.apply_updates();
-  if (engine.groups().topology.ranks > 1 || engine.plan().state.format != StateFormat::kSplit) {
-    return;
-  }
-  EXPECT_EQ(engine.take_update_bytes(), (last - first) * traffic_of_update(engine.spec()));
-}
-
-// Loads the engine, restores it from a checkpoint, or goes on from its drive; returns whether the
-// drive had a point.
-bool start_matrices(Engine& engine, const std::string& checkpoint) {
-  const std::optional<DurablePoint> point = engine.commits().start(17);
-  if (point) {
-    engine.set_updates(point->step);
-    engine.advance_version();
-    return true;
-  }
-  std::map<std::string, ParamSpec> parameters;
-  for (const ParamSpec& parameter : engine.spec().whole_parameters()) {
-    parameters[parameter.name] = parameter;
-  }
-  engine.load([&parameters](const std::string& name, int64_t begin, std::span<float> out) {
-    initial_values(parameters.at(name), begin, out);
-  });
-  if (!checkpoint.empty()) {
-    const Checkpoint opened = Checkpoint::open(checkpoint);
-    opened.verify();
-    restore_checkpoint(opened, engine);
-    engine.set_updates(opened.manifest().progress.step.value);
-  }
-  if (engine.commits().commits()) engine.commit({engine.updates(), ""});
-  return false;
-}
-
 // Trains up to update `last` and saves a checkpoint in `folder`; returns its path.
 std::string run_matrices(const MatrixRun& run, int64_t last, const std::string& folder,
                          const std::string& from = "", bool from_drive = false) {
-  std::string path;
   matrix_costs(run.family);
   for (int64_t step = 1; step <= last; ++step) matrix_batch(step);
-  run_ranks(run.ranks, [&](World& world) {
-    RankGroups groups;
-    std::unique_ptr<Communicator> shards, gathers, replicas;
-    if (run.ranks > 1) {
-      groups.topology = run.topology();
-      groups.rank = Rank(world.ranks().rank);
-      groups.all = &world.all();
-      shards = world.group("shards", groups.topology.shard_group(groups.rank));
-      gathers = world.group("gathers", groups.topology.shard_group(groups.rank));
-      groups.shards = shards.get();
-      groups.gathers = gathers.get();
-      if (groups.topology.replicas() > 1) {
-        replicas = world.group("replicas", groups.topology.replica_group(groups.rank));
-        groups.replicas = replicas.get();
-      }
-    }
-    const auto model = matrix_model(run.family);
+  const auto make = [&run] {
+    auto model = matrix_model(run.family);
     std::unique_ptr<UpdateRule> rule = muon_beside_adamw();
     if (run.record != nullptr) {
       rule = std::make_unique<RecordedRule>(std::move(rule), run.record);
     }
-    Engine engine(model.get(), matrix_plan(*model, run), std::move(rule), groups, RunKey{{3, 4}});
-    EXPECT_EQ(start_matrices(engine, from), from_drive);
-    train_matrices(engine, last);
-    const ShardedModel sharded{engine.spec(), engine.layouts(), groups.shard()};
-    const SavedCheckpoint saved =
-        save_checkpoint(folder, 9, progress_at(last), sharded, engine.state_sweep(), world, groups);
-    if (world.ranks().rank == 0) path = saved.path;
-  });
-  return path;
+    std::map<std::string, ParamSpec> parameters;
+    for (const ParamSpec& parameter : model->spec().whole_parameters()) {
+      parameters[parameter.name] = parameter;
+    }
+    EngineInputs inputs{
+        .plan = matrix_plan(*model, run),
+        .rule = std::move(rule),
+        .initial = [parameters](const std::string& name, int64_t begin, std::span<float> out) {
+          initial_values(parameters.at(name), begin, out);
+        }};
+    if (run.format == StateFormat::kSplit) {
+      inputs.bytes_of_update = traffic_of_update(model->spec());
+    }
+    inputs.model = std::move(model);
+    return inputs;
+  };
+  const auto batches = [](int64_t step, int32_t rank) {
+    return rank == 0 ? std::vector{matrix_batch(step)} : std::vector<MicroBatch>();
+  };
+  return run_engine({.topology = run.topology(),
+                     .make = make,
+                     .batches = batches,
+                     .loss_terms = static_cast<double>(kMatrixPositions),
+                     .lr = kMatrixRate,
+                     .from = from,
+                     .from_drive = from_drive},
+                    last, folder);
 }
 
-using MatrixState = std::map<std::string, std::vector<float>>;  // by tensor of the checkpoint
-
 // Reads a checkpoint, whose bytes are those of the plan and whose matrices no file cuts.
-MatrixState matrix_state(const std::string& path, const MatrixRun& run) {
-  const Checkpoint checkpoint = Checkpoint::open(path);
-  checkpoint.verify();
-  MatrixState state;
-  Bytes bytes = 0;
-  for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
-    std::vector<std::string> kinds = {kMasterKind};
-    for (const CheckpointRegion& region : checkpoint.manifest().regions) {
-      if (is_kept(region.use, parameter.whole_matrices)) kinds.push_back(region.name);
-    }
-    EXPECT_EQ(kinds.size(), parameter.whole_matrices ? 2u : 3u);
-    for (const std::string& kind : kinds) {
-      std::vector<float>& values = state[parameter.name + "." + kind];
-      values.resize(static_cast<size_t>(parameter.elements()));
-      checkpoint.read(parameter.name, kind, 0, values);
-      bytes += 4 * parameter.elements();
-    }
+SavedState matrix_state(const std::string& path, const MatrixRun& run) {
+  SavedState state = saved_state(path);
+  const auto model = matrix_model(run.family);
+  size_t tensors = 0;
+  for (const ParamSpec& parameter : model->spec().whole_parameters()) {
+    tensors += parameter.whole_matrices ? 2 : 3;
   }
+  EXPECT_EQ(state.size(), tensors);
   if (run.format == StateFormat::kSplit) {
-    EXPECT_EQ(matrix_plan(*matrix_model(run.family), run).checkpoint_bytes, bytes);
+    EXPECT_EQ(matrix_plan(*model, run).checkpoint_bytes, bytes_of_values(state));
   }
   return state;
 }
@@ -296,7 +236,7 @@ at::Tensor orthogonalised(const at::Tensor& update) {
 }
 
 // Repeats a run's updates with LibTorch, from its gradients.
-MatrixState repeated_by_torch(const ModelSpec& spec, const GradientRecord& record) {
+SavedState repeated_by_torch(const ModelSpec& spec, const GradientRecord& record) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> values, momenta;
   std::vector<at::Tensor> others;
@@ -333,21 +273,17 @@ MatrixState repeated_by_torch(const ModelSpec& spec, const GradientRecord& recor
     }
     adamw.step();
   }
-  MatrixState state;
-  const auto keep = [&state](const std::string& name, const at::Tensor& tensor) {
-    const at::Tensor flat = tensor.contiguous().flatten();
-    state[name] = {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
-  };
+  SavedState state;
   for (auto& [name, value] : values) {
-    keep(name + ".master", value);
+    state[name + ".master"] = floats_of(value);
     if (momenta.contains(name)) {
-      keep(name + ".momentum_buffer", momenta[name]);
+      state[name + ".momentum_buffer"] = floats_of(momenta[name]);
       continue;
     }
     const auto& kept = static_cast<const torch::optim::AdamWParamState&>(
         *adamw.state().at(value.unsafeGetTensorImpl()));
-    keep(name + ".exp_avg", kept.exp_avg());
-    keep(name + ".exp_avg_sq", kept.exp_avg_sq());
+    state[name + ".exp_avg"] = floats_of(kept.exp_avg());
+    state[name + ".exp_avg_sq"] = floats_of(kept.exp_avg_sq());
   }
   return state;
 }
@@ -357,7 +293,7 @@ MatrixState repeated_by_torch(const ModelSpec& spec, const GradientRecord& recor
 // step.
 constexpr double kMatrixTolerance = 2e-4;
 
-void expect_matrices_near(const MatrixState& got, const MatrixState& wanted) {
+void expect_matrices_near(const SavedState& got, const SavedState& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   double moved = 0.0;
   for (const auto& [name, values] : wanted) {
@@ -386,7 +322,7 @@ TEST_P(MatrixRule, GivesTheValuesOfTorchOnEveryTierAndRankCount) {
   const ScratchDirectory folder;
   GradientRecord record;
   const MatrixRun first = {.family = GetParam(), .record = &record};
-  const MatrixState wanted =
+  const SavedState wanted =
       matrix_state(run_matrices(first, kMatrixSteps, folder.path() + "/one"), first);
   expect_matrices_near(wanted, repeated_by_torch(matrix_model(GetParam())->spec(), record));
   for (const int32_t ranks : {1, 2, 3}) {
@@ -412,7 +348,7 @@ TEST_P(MatrixRule, GoesOnFromCheckpointsAndDrives) {
   const MatrixRun one = {.family = GetParam()}, three = {.family = GetParam(), .ranks = 3};
   const MatrixRun two = {.family = GetParam(), .ranks = 2, .drive = drive.path()};
   const MatrixRun on_drive = {.family = GetParam(), .drive = other.path()};
-  const MatrixState whole = matrix_state(run_matrices(one, kMatrixSteps, path + "/whole"), one);
+  const SavedState whole = matrix_state(run_matrices(one, kMatrixSteps, path + "/whole"), one);
   const std::string half = run_matrices(two, 2, path + "/half");
   for (const MatrixRun& run : {one, three, on_drive}) {
     const std::string to = path + "/" + std::to_string(run.ranks) + (run.drive.empty() ? "h" : "d");
@@ -429,7 +365,7 @@ TEST(MatrixRuleFormats, NarrowMomentsAreTheElementsAlone) {
   const MatrixRun host = {.family = "phi3", .format = StateFormat::kSplitInt8};
   const MatrixRun drives = {
       .family = "phi3", .ranks = 2, .drive = drive.path(), .format = StateFormat::kSplitInt8};
-  const MatrixState wanted = matrix_state(run_matrices(host, 3, folder.path() + "/host"), host);
+  const SavedState wanted = matrix_state(run_matrices(host, 3, folder.path() + "/host"), host);
   EXPECT_EQ(matrix_state(run_matrices(drives, 3, folder.path() + "/drive"), drives), wanted);
 }
 

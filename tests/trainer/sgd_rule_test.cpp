@@ -8,18 +8,14 @@
 #include <array>
 #include <map>
 #include <mutex>
-#include <optional>
 
 #include "base/number_formats.h"
 #include "model/models/module_model.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "offload/engine/train_step.h"
 #include "offload/optimizer/adamw.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/fakes/quiet_log.h"
 #include "tests/nvme/scratch_file.h"
-#include "tests/trainer/checkpoint_fixture.h"
-#include "trainer/run/run_checkpoints.h"
+#include "tests/trainer/engine_run.h"
 
 namespace longshore {
 namespace {
@@ -120,15 +116,8 @@ const std::vector<MicroBatch>& sgd_batches(int64_t step) {
   return batches;
 }
 
-using SgdState = std::map<std::string, std::vector<float>>;  // by tensor of the checkpoint
-
-std::vector<float> values_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.detach().contiguous().flatten();
-  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
-}
-
 // Trains with torch's own optimizer.
-SgdState trained_by_torch(int64_t steps) {
+SavedState trained_by_torch(int64_t steps) {
   SgdModules modules;
   std::vector<at::Tensor> all;
   for (auto& [name, parameter] : modules.parameters()) all.push_back(parameter);
@@ -147,12 +136,12 @@ SgdState trained_by_torch(int64_t steps) {
     }
     optimizer.step();
   }
-  SgdState state;
+  SavedState state;
   for (auto& [name, parameter] : modules.parameters()) {
     const auto& kept = static_cast<const torch::optim::SGDParamState&>(
         *optimizer.state().at(parameter.unsafeGetTensorImpl()));
-    state[name + ".master"] = values_of(parameter);
-    state[name + ".momentum_buffer"] = values_of(kept.momentum_buffer());
+    state[name + ".master"] = floats_of(parameter);
+    state[name + ".momentum_buffer"] = floats_of(kept.momentum_buffer());
   }
   return state;
 }
@@ -183,103 +172,54 @@ TierPlan sgd_plan(const Model& model, const SgdRun& run, std::span<const StateRe
   return make_tier_plan(inputs, probe_machine());
 }
 
-// Trains an engine from its update on until update `last`.
-void train_sgd(Engine& engine, int64_t last) {
-  const int64_t first = engine.updates();
-  for (int64_t step = first + 1; step <= last; ++step) {
-    std::vector<MicroBatch> own;
-    const auto ranks = static_cast<size_t>(engine.groups().topology.ranks);
-    for (auto i = static_cast<size_t>(engine.groups().rank.value); i < kSgdMicroBatches;
-         i += ranks) {
-      own.push_back(sgd_batches(step)[i]);
-    }
-    StepRequest request{.batches = own, .loss_terms = kSgdTerms, .lr = kSgdRate};
-    if (engine.commits().commits()) {
-      request.record = [step](bool) { return DurableStep{step, ""}; };
-    }
-    EXPECT_FALSE(train_step(engine, request).skipped);
-  }
-  engine.apply_updates();
-  if (engine.groups().topology.ranks > 1) return;
-  // The update reads and writes both halves and the momentum of each element, and reads a gradient.
-  EXPECT_EQ(engine.take_update_bytes(), (last - first) * engine.spec().trainable_elements() * 20);
-}
-
-// Loads the engine, restores it from a checkpoint, or goes on from its drive; returns whether the
-// drive had a point.
-bool start_sgd(Engine& engine, const ModuleModel& model, const std::string& checkpoint) {
-  const std::optional<DurablePoint> point = engine.commits().start(17);
-  if (point) {
-    engine.set_updates(point->step);
-    engine.advance_version();
-    return true;
-  }
-  engine.load([&model](const std::string& name, int64_t begin, std::span<float> out) {
-    model.read_initial(name, begin, out);
-  });
-  if (!checkpoint.empty()) {
-    const Checkpoint opened = Checkpoint::open(checkpoint);
-    opened.verify();
-    restore_checkpoint(opened, engine);
-    engine.set_updates(opened.manifest().progress.step.value);
-  }
-  if (engine.commits().commits()) engine.commit({engine.updates(), ""});
-  return false;
-}
-
 // Trains up to update `last` and saves a checkpoint in `folder`; returns its path.
 std::string run_sgd(const SgdRun& run, int64_t last, const std::string& folder,
                     const std::string& from = "", bool from_drive = false) {
   std::mutex generator;  // of LibTorch, which makes the modules
-  std::string path;
   sgd_plan(*SgdModules().model(), run, SgdRule::kRegions);
   for (int64_t step = 1; step <= last; ++step) sgd_batches(step);
-  run_ranks(run.ranks, [&](World& world) {
-    RankGroups groups;
-    std::unique_ptr<Communicator> shards, gathers;
-    if (run.ranks > 1) {
-      groups.topology = make_topology(ShardStrategy::kFullShard, run.ranks, run.ranks);
-      groups.rank = Rank(world.ranks().rank);
-      groups.all = &world.all();
-      shards = world.group("shards", groups.topology.shard_group(groups.rank));
-      gathers = world.group("gathers", groups.topology.shard_group(groups.rank));
-      groups.shards = shards.get();
-      groups.gathers = gathers.get();
-    }
+  const auto make = [&run, &generator] {
     std::unique_lock lock(generator);
-    const auto model = SgdModules().model();
+    auto model = SgdModules().model();
     lock.unlock();
-    Engine engine(model.get(), sgd_plan(*model, run, SgdRule::kRegions),
-                  std::make_unique<SgdRule>(), groups, RunKey{{3, 4}});
-    EXPECT_EQ(start_sgd(engine, *model, from), from_drive);
-    train_sgd(engine, last);
-    const ShardedModel sharded{engine.spec(), engine.layouts(), groups.shard()};
-    const SavedCheckpoint saved =
-        save_checkpoint(folder, 9, progress_at(last), sharded, engine.state_sweep(), world, groups);
-    if (world.ranks().rank == 0) path = saved.path;
-  });
-  return path;
+    EngineInputs inputs{
+        .plan = sgd_plan(*model, run, SgdRule::kRegions),
+        .rule = std::make_unique<SgdRule>(),
+        .initial = [own = model.get()](
+                       const std::string& name, int64_t begin,
+                       std::span<float> out) { own->read_initial(name, begin, out); },
+        // The update reads and writes both halves and the momentum of each element, and reads a
+        // gradient.
+        .bytes_of_update = model->spec().trainable_elements() * 20};
+    inputs.model = std::move(model);
+    return inputs;
+  };
+  const auto batches = [&run](int64_t step, int32_t rank) {
+    const std::vector<MicroBatch>& all = sgd_batches(step);
+    std::vector<MicroBatch> own;
+    for (auto i = static_cast<size_t>(rank); i < all.size(); i += static_cast<size_t>(run.ranks)) {
+      own.push_back(all[i]);
+    }
+    return own;
+  };
+  return run_engine({.topology = make_topology(ShardStrategy::kFullShard, run.ranks, run.ranks),
+                     .make = make,
+                     .batches = batches,
+                     .loss_terms = kSgdTerms,
+                     .lr = kSgdRate,
+                     .from = from,
+                     .from_drive = from_drive},
+                    last, folder);
 }
 
-SgdState sgd_state(const std::string& path) {
-  const Checkpoint checkpoint = Checkpoint::open(path);
-  checkpoint.verify();
-  SgdState state;
-  Bytes bytes = 0;
-  for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
-    for (const std::string kind : {kMasterKind, "momentum_buffer"}) {
-      std::vector<float>& values = state[parameter.name + "." + kind];
-      values.resize(static_cast<size_t>(parameter.elements()));
-      checkpoint.read(parameter.name, kind, 0, values);
-      bytes += 4 * parameter.elements();
-    }
-  }
+SavedState sgd_state(const std::string& path) {
+  SavedState state = saved_state(path);
   const auto model = SgdModules().model();
-  EXPECT_EQ(sgd_plan(*model, {}, SgdRule::kRegions).checkpoint_bytes, bytes);
+  EXPECT_EQ(sgd_plan(*model, {}, SgdRule::kRegions).checkpoint_bytes, bytes_of_values(state));
   return state;
 }
 
-void expect_near(const SgdState& got, const SgdState& wanted) {
+void expect_near(const SavedState& got, const SavedState& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   for (const auto& [name, values] : wanted) {
     ASSERT_EQ(got.at(name).size(), values.size()) << name;
@@ -292,10 +232,10 @@ void expect_near(const SgdState& got, const SgdState& wanted) {
 // Six steps give the values of torch's optimizer, and the same bits on both tiers.
 TEST(SgdRule, GivesTheValuesOfTorchOnEveryTier) {
   const QuietLog quiet;
-  const SgdState wanted = trained_by_torch(6);
+  const SavedState wanted = trained_by_torch(6);
   for (const int32_t ranks : {1, 2}) {
     const ScratchDirectory folder, drive;
-    const SgdState host = sgd_state(run_sgd({ranks}, 6, folder.path() + "/host"));
+    const SavedState host = sgd_state(run_sgd({ranks}, 6, folder.path() + "/host"));
     expect_near(host, wanted);
     EXPECT_EQ(sgd_state(run_sgd({ranks, drive.path()}, 6, folder.path() + "/drive")), host);
   }
@@ -307,7 +247,7 @@ TEST(SgdRule, GoesOnFromCheckpointsAndDrives) {
   for (const int32_t ranks : {1, 2}) {
     const ScratchDirectory folder, drive, other;
     const std::string path = folder.path();
-    const SgdState whole = sgd_state(run_sgd({ranks}, 6, path + "/whole"));
+    const SavedState whole = sgd_state(run_sgd({ranks}, 6, path + "/whole"));
     const std::string half = run_sgd({ranks, drive.path()}, 3, path + "/half");
     EXPECT_EQ(sgd_state(run_sgd({ranks}, 6, path + "/host", half)), whole);
     EXPECT_EQ(sgd_state(run_sgd({ranks, other.path()}, 6, path + "/other", half)), whole);
