@@ -53,7 +53,8 @@ enum class UpdateGrain : uint8_t { kElements, kMatrices };
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  // Returns what the rule keeps beside each parameter. The rule, or its class, owns the list.
+  // Returns what the rule keeps beside each parameter. The list is a constant: plans and stores
+  // that read it outlive the rule.
   virtual std::span<const StateRegion> regions() const = 0;
   // Returns the seed of the stochastic rounding; rules that keep fp32 alone need none.
   virtual uint64_t seed() const { return 0; }

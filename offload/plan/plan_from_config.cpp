@@ -1,7 +1,6 @@
 #include "offload/plan/plan_from_config.h"
 
 #include <algorithm>
-#include <span>
 
 namespace longshore {
 namespace {
@@ -33,29 +32,17 @@ int optimizer_threads(const RunConfig& config, const Machine& machine) {
   return threads_or(config.offload.threads, threads - std::min(kLaunchingThreads, threads / 2));
 }
 
-// A rule that the run file can choose. One that needs whole matrices has the regions
-// kRegionsOfBoth<kAdamWRegions, its own>, and makes a TwoRules with AdamW that takes what its
-// groups' globs match.
-struct ChosenRule {
-  std::span<const StateRegion> regions;
-  std::unique_ptr<UpdateRule> (*make)(const RunConfig& config);
-};
-
-// Returns the rule of optimizer.groups; so far all of them are AdamW's.
-ChosenRule chosen_rule(const RunConfig&) {
-  return {.regions = kAdamWRegions,
-          .make = [](const RunConfig& config) -> std::unique_ptr<UpdateRule> {
-            return std::make_unique<AdamWRule>(adamw_options(config));
-          }};
+StateOptions options_of_state(const RunConfig& config, const UpdateRule& rule) {
+  return {.format = config.offload.state_format,
+          .compute = config.precision.compute,
+          .drain = config.precision.drain_dtype(),
+          .regions = rule.regions()};
 }
 
 }  // namespace
 
 StateOptions state_options(const RunConfig& config) {
-  return {.format = config.offload.state_format,
-          .compute = config.precision.compute,
-          .drain = config.precision.drain_dtype(),
-          .regions = chosen_rule(config).regions};
+  return options_of_state(config, *update_rule(config));
 }
 
 AdamWOptions adamw_options(const RunConfig& config) {
@@ -70,7 +57,7 @@ AdamWOptions adamw_options(const RunConfig& config) {
 }
 
 std::unique_ptr<UpdateRule> update_rule(const RunConfig& config) {
-  return chosen_rule(config).make(config);
+  return std::make_unique<AdamWRule>(adamw_options(config));
 }
 
 DeviceKind device_kind(const RunConfig& config) {
@@ -84,7 +71,8 @@ int compute_threads(const RunConfig& config, const Machine& machine) {
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine) {
   PlanInputs inputs;
   inputs.model = &model;
-  inputs.state = state_options(config);
+  const std::shared_ptr<const UpdateRule> rule = update_rule(config);
+  inputs.state = options_of_state(config, *rule);
   inputs.reduce = config.precision.reduce;
   inputs.nvme.state = config.offload.optimizer == OffloadSection::Optimizer::kNvme;
   inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
@@ -108,8 +96,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.device = device_kind(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
-  inputs.matrix_scratch = [rule = std::shared_ptr<const UpdateRule>(update_rule(config))](
-                              int64_t rows, int64_t columns) {
+  inputs.matrix_scratch = [rule](int64_t rows, int64_t columns) {
     return rule->scratch_elements(rows, columns);
   };
   inputs.compute_threads = compute_threads(config, machine);

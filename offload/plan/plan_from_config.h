@@ -12,7 +12,9 @@ namespace longshore {
 
 StateOptions state_options(const RunConfig& config);
 AdamWOptions adamw_options(const RunConfig& config);
-// Returns the rule whose regions state_options has.
+// Returns the rule of optimizer.groups, whose regions state_options has; so far AdamW for all of
+// them. One that needs whole matrices is a TwoRules with AdamW, which takes what its groups' globs
+// match.
 std::unique_ptr<UpdateRule> update_rule(const RunConfig& config);
 
 // Returns LibTorch's compute threads: the run file's, or the machine's physical cores.
