@@ -272,6 +272,34 @@ TEST_F(Columns, RowsOfAnyFormatMayHaveATeacher) {
   EXPECT_EQ(batch.columns[kTeacherLogpColumn], (Weights{-0.5, -1, -0.25, none}));
 }
 
+// Arrays with an element for each token with a loss have those of tokens that weights of 0 leave
+// out, in the format of a teacher's rows and in any other.
+TEST_F(Columns, WeightsOfZeroRemoveNoElementsOfArrays) {
+  options_.data.max_tokens = 64;
+  options_.teacher_tokens = 2;
+  const std::string row =
+      "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7], \"weights\": [0, 3], "
+      "\"advantages\": [4, 5], \"teacher_ids\": [[6, 9], [7]], "
+      "\"teacher_logps\": [[-0.5, -1], [-0.25]]}\n";
+  const auto batch_of = [&](DataSection::Format format, std::vector<ColumnId> columns) {
+    options_.data.format = format;
+    options_.columns = std::move(columns);
+    const LoadedData data = load(row);
+    const SequenceTable table = make_sequences(*data.dataset, {.packing = false, .max_tokens = 64});
+    return make_token_batch(*data.dataset, table, Ids{0});
+  };
+  const Batch distill = batch_of(DataSection::Format::kDistill, {});
+  const Batch tokens =
+      batch_of(DataSection::Format::kTokens, {kTeacherIdColumn, kTeacherLogpColumn});
+  for (const Batch* batch : {&distill, &tokens}) {
+    EXPECT_EQ(batch->trained_tokens, 1);
+    EXPECT_EQ(batch->columns[kTeacherIdColumn], (Weights{7, 7}));
+    EXPECT_EQ(batch->columns[kWeightColumn], (Weights{3}));
+  }
+  const Batch advantages = batch_of(DataSection::Format::kTokens, {kAdvantageColumn});
+  EXPECT_EQ(advantages.columns[kAdvantageColumn], (Weights{5}));
+}
+
 // A row without the column, or with values that are none, is named by file and line; a .txt file
 // has no rows. Without a loss that needs the column the same rows have none, also from the cache.
 TEST_F(Columns, RowsWithoutTheColumnOfALossAreNamed) {

@@ -83,7 +83,6 @@ class TokensFormat : public RowFormat {
     const std::string key = name_of_weights();
     if (const auto weights = row.find(key); weights != row.end()) {
       document.columns[kWeightColumn] = read_numbers(*weights, key, document, true);
-      leave_out_weightless(document);
     }
     return with_row_weight(row, options_, {std::move(document)});
   }
@@ -174,10 +173,19 @@ class TextFormat : public RowFormat {
   RowFormatOptions options_;
 };
 
-// Rows of another format that also have the columns which the run's loss needs.
-class ColumnsFormat : public RowFormat {
+// Tokens with the weight 0 get no loss.
+void leave_out_weightless(Document& document) {
+  const std::vector<float>& weights = document.columns[kWeightColumn];
+  for (size_t t = 1; t < weights.size(); ++t) {  // nothing predicts the first
+    if (weights[t] == 0.0f) document.labels[t] = kNotTrained;
+  }
+}
+
+// Rows of a format with the columns which the run's loss needs. Weights are applied last: arrays
+// with an element for each token with a loss have those of tokens with the weight 0, too.
+class TrainedRows : public RowFormat {
  public:
-  ColumnsFormat(std::unique_ptr<RowFormat> format, const RowFormatOptions& options)
+  TrainedRows(std::unique_ptr<RowFormat> format, const RowFormatOptions& options)
       : format_(std::move(format)), options_(options) {}
   std::string_view name() const override { return format_->name(); }
   bool gives_answers() const override { return format_->gives_answers(); }
@@ -187,6 +195,7 @@ class ColumnsFormat : public RowFormat {
     std::vector<Document> documents = format_->read_row(row, notes);
     for (Document& document : documents) {
       for (const ColumnId column : options_.columns) read_column(row, column, options_, document);
+      leave_out_weightless(document);
     }
     for (const std::string& member : members_of(options_.columns, options_)) {
       if (notes != nullptr) notes->unread.erase(printable(member, kMaxNameBytes));
@@ -284,7 +293,7 @@ std::string help_for(const Json& row) {
   return "; data.keys gives keys other names";
 }
 
-// Returns the format without the columns of a loss.
+// Returns the format without the columns of a loss, and with the loss of tokens of weight 0.
 std::unique_ptr<RowFormat> make_plain_format(DataSection::Format format,
                                              const RowFormatOptions& options) {
   switch (format) {
@@ -317,9 +326,7 @@ std::unique_ptr<RowFormat> make_plain_format(DataSection::Format format,
 std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
                                            const RowFormatOptions& options) {
   LONGSHORE_CHECK(options.model_vocabulary_size > 0) << options.model_vocabulary_size;
-  std::unique_ptr<RowFormat> plain = make_plain_format(format, options);
-  if (options.columns.empty()) return plain;
-  return std::make_unique<ColumnsFormat>(std::move(plain), options);
+  return std::make_unique<TrainedRows>(make_plain_format(format, options), options);
 }
 
 DataSection::Format detect_format(const Json& given, const RowFormatOptions& options) {
@@ -461,16 +468,8 @@ std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& o
         throw RowProblem(key + ": its product with the weight of a token is no finite number");
       }
     }
-    leave_out_weightless(document);
   }
   return documents;
-}
-
-void leave_out_weightless(Document& document) {
-  const std::vector<float>& weights = document.columns[kWeightColumn];
-  for (size_t t = 1; t < document.labels.size(); ++t) {  // nothing predicts the first
-    if (weights[t] == 0.0f) document.labels[t] = kNotTrained;
-  }
 }
 
 std::string place_of(std::string_view name, size_t index) {

@@ -121,8 +121,8 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
 // Returns a finite number that fits float32; throws RowProblem for another value, or for one below
 // 0 with `not_negative`.
 float read_number(const Json& value, const std::string& place, bool not_negative);
-// Reads an array with a number for each token, or one for each token with a loss. Values of other
-// tokens count for nothing and may be null.
+// Reads an array with a number for each token, or one for each token with a loss, as the labels say
+// before weights of 0 count. Values of other tokens count for nothing and may be null.
 std::vector<float> read_numbers(const Json& values, const std::string& key,
                                 const Document& document, bool not_negative);
 // Returns the names of the members of rows that have the columns.
@@ -138,8 +138,6 @@ void read_teacher(const Json& row, const RowFormatOptions& options, Document& do
 // Multiplies the loss of a row's documents by the row's weight, if it has one.
 std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& options,
                                       std::vector<Document> documents);
-// Tokens with the weight 0 get no loss.
-void leave_out_weightless(Document& document);
 // Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
 // Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without
