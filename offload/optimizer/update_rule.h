@@ -74,7 +74,7 @@ class UpdateRule {
 };
 
 // Marks the trained parameters whose matrices the rule needs whole. Throws ConfigError for one that
-// the units cut inside of a matrix, or that holds no matrices.
+// the units cut inside of a matrix, that holds no matrices, or beside which the rule keeps 8 bits.
 void keep_matrices_whole(ModelSpec& model, const UpdateRule& rule);
 
 // matrix_scratch: host memory for apply_matrix, as the plan counts it and the pipeline allocates

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -181,6 +182,39 @@ TEST(MatrixUpdates, OnlyMatricesAreMarked) {
   keep_matrices_whole(plain, AdamWRule(AdamWOptions{}));
   EXPECT_EQ(plain, before);
   EXPECT_THROW(keep_matrices_whole(plain, MuonRule()), ConfigError);
+}
+
+// A rule of whole matrices that keeps a region in the given format.
+class RuleOfFormat final : public UpdateRule {
+ public:
+  explicit RuleOfFormat(MomentFormat format)
+      : regions_{{{"momentum_buffer", Moment::kFirst, format}}} {}
+  std::span<const StateRegion> regions() const override { return regions_; }
+  int32_t group_of(const ParamSpec&) const override { return 0; }
+  UpdateGrain grain_of(const ParamSpec& parameter) const override {
+    return parameter.matrix_places().empty() ? UpdateGrain::kElements : UpdateGrain::kMatrices;
+  }
+  void stage(const StepUpdate&) override {}
+  void apply(int32_t, const UpdateSlice&) const override {}
+
+ private:
+  std::array<StateRegion, 1> regions_;
+};
+
+// Blocks of 8-bit codes would share scales between matrices, so such a rule is refused by name.
+TEST(MatrixUpdates, RegionsInEightBitsAreRefused) {
+  ModelSpec model = matrix_unit();
+  EXPECT_NO_THROW(keep_matrices_whole(model, RuleOfFormat(MomentFormat::kF32)));
+  EXPECT_NO_THROW(keep_matrices_whole(model, RuleOfFormat(MomentFormat::kBF16)));
+  try {
+    keep_matrices_whole(model, RuleOfFormat(MomentFormat::kInt8));
+    ADD_FAILURE() << "taken";
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'fused' is updated as whole matrices"), std::string::npos) << text;
+    EXPECT_NE(text.find("\"momentum_buffer\" for it in 8 bits"), std::string::npos) << text;
+    EXPECT_NE(text.find("keep it in fp32 or bf16"), std::string::npos) << text;
+  }
 }
 
 }  // namespace
