@@ -98,9 +98,10 @@ void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
 // whole: the bytes of a rank's state, on any tier, that are padding for it.
 void add_matrices(HostPlan& plan, const PlanSizes& sizes) {
   const PlanInputs& inputs = sizes.inputs();
-  if (!inputs.matrix_scratch) return;
+  const ScratchElements none = [](int64_t, int64_t) { return int64_t{0}; };
   const MatrixScratch scratch =
-      matrix_scratch(sizes.model(), inputs.matrix_scratch, inputs.optimizer_threads);
+      matrix_scratch(sizes.model(), inputs.matrix_scratch ? inputs.matrix_scratch : none,
+                     inputs.optimizer_threads);
   plan.matrix_scratch = scratch.bytes();
   for (const FlatLayout& layout : sizes.layouts()) {
     for (const Region region : regions_of(inputs.state)) {
@@ -108,10 +109,12 @@ void add_matrices(HostPlan& plan, const PlanSizes& sizes) {
                                           layout.whole_matrix_padding());
     }
   }
-  add_line(plan, "matrix updates",
-           std::to_string(scratch.count) + " whole matrices at a time; they leave " +
-               format_bytes(plan.matrix_padding) + " of the rank's state empty",
-           plan.matrix_scratch, true);
+  if (plan.matrix_scratch == 0 && plan.matrix_padding == 0) return;
+  plan.lines.push_back({"matrix updates",
+                        std::to_string(scratch.count) + " whole matrices at a time; they leave " +
+                            format_bytes(plan.matrix_padding) + " of the rank's state empty",
+                        plan.matrix_scratch, true});
+  plan.total += plan.matrix_scratch;
 }
 
 void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {

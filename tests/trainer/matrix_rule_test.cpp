@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -114,7 +115,7 @@ UnitCosts matrix_costs(const std::string& family) {
   return place->second;
 }
 
-TierPlan matrix_plan(const Model& model, const MatrixRun& run) {
+PlanInputs matrix_inputs(const Model& model, const MatrixRun& run) {
   PlanInputs inputs;
   inputs.model = &model.spec();
   inputs.costs = matrix_costs(run.family);
@@ -132,7 +133,11 @@ TierPlan matrix_plan(const Model& model, const MatrixRun& run) {
   inputs.nvme.state = inputs.nvme.parameters = !run.drive.empty();
   if (inputs.nvme.state) inputs.nvme.directories = {run.drive};
   inputs.device_cap = 2 * kGiB;
-  return make_tier_plan(inputs, probe_machine());
+  return inputs;
+}
+
+TierPlan matrix_plan(const Model& model, const MatrixRun& run) {
+  return make_tier_plan(matrix_inputs(model, run), probe_machine());
 }
 
 // Returns the bytes that an update of all parameters moves. Both halves of the master and the
@@ -419,6 +424,17 @@ TEST(MatrixRuleFormats, ThePlanCountsScratchAndPadding) {
   // A block has 1024, 512, 512, 1024, 1536, 1536, 1536 elements: 2560 a rank are needed, and the
   // smallest shards that cut no matrix have 3072. An element has its master and one momentum.
   EXPECT_EQ(three.host.matrix_padding, 2 * 8 * (3 * 3072 - 7680) / 3);
+  // A rule without scratch leaves as much empty, and the plan says so.
+  PlanInputs inputs = matrix_inputs(*model, {.family = "llama", .ranks = 3});
+  inputs.matrix_scratch = {};
+  const TierPlan without = make_tier_plan(inputs, probe_machine());
+  EXPECT_EQ(without.host.matrix_padding, three.host.matrix_padding);
+  EXPECT_EQ(without.host.matrix_scratch, 0);
+  EXPECT_EQ(without.host.total, three.host.total - three.host.matrix_scratch);
+  EXPECT_TRUE(std::ranges::any_of(without.host.lines, [](const PlanLine& line) {
+    return line.name == "matrix updates" && line.bytes == 0 &&
+           line.detail.find("of the rank's state empty") != line.detail.npos;
+  }));
 }
 
 // Units of rows keep matrices whole: halves and groups of experts cut none, and the tables that
