@@ -24,6 +24,9 @@ namespace {
 constexpr Bytes kMaxManifestBytes = kGiB;
 constexpr Bytes kElementBytes = sizeof(float);
 constexpr int64_t kChunkElements = int64_t{1} << 20;  // 4 MiB
+constexpr const char* kOtherOptimizer =
+    "; set the optimizer that the checkpoint is of, or start over with checkpoint.resume = "
+    "\"never\"";
 
 void clear(const MomentSpan& moment) {
   std::ranges::fill(moment.values, std::byte{0});
@@ -284,7 +287,8 @@ void Checkpoint::check_regions(std::span<const StateRegion> regions) const {
     return joined(of, ", ", [](const CheckpointRegion& region) { return region.name; });
   };
   throw CheckpointError(path_ + ": the checkpoint is of another optimizer: it has " +
-                        names(manifest_.regions) + "; this run keeps " + names(wanted));
+                        names(manifest_.regions) + "; this run keeps " + names(wanted) +
+                        kOtherOptimizer);
 }
 
 void Checkpoint::check_matrices(const ModelSpec& spec) const {
@@ -297,7 +301,7 @@ void Checkpoint::check_matrices(const ModelSpec& spec) const {
     const auto text = [](bool matrices) { return matrices ? "as whole matrices" : "by elements"; };
     throw CheckpointError(path_ + ": the checkpoint is of another optimizer: '" + parameter.name +
                           "' is updated " + text(!parameter.whole_matrices) + " there, and " +
-                          text(parameter.whole_matrices) + " in this run");
+                          text(parameter.whole_matrices) + " in this run" + kOtherOptimizer);
   }
 }
 
