@@ -21,6 +21,11 @@ namespace {
 
 constexpr size_t kLongestSetName = 200;
 
+// Returns the key with its value, as a run file has it: train.loss = "kto".
+std::string line_of(LossKind loss) {
+  return "train.loss = \"" + std::string(traits_of(loss).name) + "\"";
+}
+
 DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   DataPart part{.held_out = held_out, .fraction = fraction, .documents = data.document_count()};
   for (int64_t document = 0; document < part.documents; ++document) {
@@ -38,7 +43,7 @@ void check_own_rows(const FileReport& file, const LossTraits& loss, bool taken) 
   throw ConfigError(file.path + ": train.loss = " + name + " and rows of token ids with " +
                     loss.own_rows + " go together, but train.loss is " +
                     (taken ? name + " and the rows are of format \"" + file.format +
-                                 "\"; give such rows, or set train.loss = \"sft\""
+                                 "\"; give such rows, or set " + line_of(LossKind::kSft)
                            : "another; set it to " + name +
                                  ", or data.format = \"tokens\" to train without them"));
 }
@@ -55,22 +60,22 @@ void check_loss(const RunConfig& config, const DataReport& report) {
     const bool rows = file.format == name_of(DataSection::Format::kUnpaired);
     if (loss.judged ? pairs || (rows && !loss.paired()) : !pairs && !rows) continue;
     if (rows) {
-      throw ConfigError(file.path +
-                        ": its rows are single answers with a label, which train.loss = \"kto\" "
-                        "takes; set it, or leave the label out of the rows to train good answers "
+      throw ConfigError(file.path + ": its rows are single answers with a label, which " +
+                        line_of(LossKind::kKto) +
+                        " takes; set it, or leave the label out of the rows to train good answers "
                         "alone");
     }
     if (loss.judged) {
       throw ConfigError(
-          file.path + ": rows of format \"" + file.format + "\", but train.loss " +
-          (loss.paired() ? "needs pairs" : "= \"kto\" needs answers with a label, or pairs") +
-          " of a chosen and a rejected answer; give such rows, or set train.loss = "
-          "\"sft\"");
+          file.path + ": rows of format \"" + file.format + "\", but " +
+          (loss.paired() ? "train.loss needs pairs"
+                         : line_of(loss.kind) + " needs answers with a label, or pairs") +
+          " of a chosen and a rejected answer; give such rows, or set " + line_of(LossKind::kSft));
     }
-    throw ConfigError(file.path +
-                      ": its rows are pairs of a chosen and a rejected answer, which train.loss = "
-                      "\"sft\" does not take; set train.loss = \"dpo\" or another loss over "
-                      "pairs, or data.format = \"messages\" or \"prompt-completion\" to train "
+    throw ConfigError(file.path + ": its rows are pairs of a chosen and a rejected answer, which " +
+                      line_of(LossKind::kSft) + " does not take; set " + line_of(LossKind::kDpo) +
+                      " or another loss over pairs, or data.format = \"messages\" or "
+                      "\"prompt-completion\" to train "
                       "the conversation or the chosen answer alone");
   }
 }
