@@ -1,8 +1,10 @@
 #include "model/parameters/unit_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "base/errors.h"
 #include "model/parameters/adapter.h"
 
 namespace longshore {
@@ -22,11 +24,21 @@ void UnitBuilder::matrix(Module module, int64_t out, int64_t in, bool bias, doub
 }
 
 void UnitBuilder::holds(Module module, const std::vector<int64_t>& outputs) {
+  bool found = false;
   for (ModuleParameter& parameter : parameters_) {
     const bool has_outputs =
         parameter.role == ParameterRole::kWeight || parameter.role == ParameterRole::kLoraB;
-    if (parameter.module == module && has_outputs) parameter.spec.matrices.outputs = outputs;
+    if (parameter.module != module || !has_outputs) continue;
+    parameter.spec.matrices.outputs = outputs;
+    found = true;
   }
+  LONGSHORE_CHECK(found) << "layer " << layer_ << " has no module " << static_cast<int>(module);
+}
+
+bool UnitBuilder::has(Module module) const {
+  return std::ranges::any_of(parameters_, [module](const ModuleParameter& parameter) {
+    return parameter.module == module;
+  });
 }
 
 void UnitBuilder::router(int64_t experts, int64_t in) {

@@ -27,8 +27,10 @@ class UnitBuilder {
 
   void matrix(Module module, int64_t out, int64_t in, bool bias, double scale = 1.0);
   // Says which matrices the module's weight holds, and its adapter's B of the same outputs: the
-  // outputs of each, in turn (MatrixForm).
+  // outputs of each, in turn (MatrixForm). One of the two was added before.
   void holds(Module module, const std::vector<int64_t>& outputs);
+  // Returns whether a parameter of the module was added.
+  bool has(Module module) const;
   void router(int64_t experts, int64_t in);
   // Adds a table of tokens or positions; the head's is a matrix whose rows are outputs.
   void table(Module module, int64_t rows);

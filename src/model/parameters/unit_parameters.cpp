@@ -94,7 +94,10 @@ void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   builder.expert_adapter(Module::kExpertsGateUp, inner, outer);
   builder.expert_adapter(Module::kExpertsDown, outer, width);
   const int64_t turn = moe.fused && moe.interleaved ? 1 : width;
-  if (arch.gated) builder.holds(Module::kExpertsGateUp, {turn, turn});
+  // Experts with matrices of their own have this module only if it has an adapter.
+  if (arch.gated && builder.has(Module::kExpertsGateUp)) {
+    builder.holds(Module::kExpertsGateUp, {turn, turn});
+  }
 }
 
 void add_dense(UnitBuilder& builder, const ArchSpec& arch) {
