@@ -49,10 +49,9 @@ at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Ten
 struct HeadUnit::Gradients {
   HeadScale scale = {};
   GradientSink* sink = nullptr;
-  bool scored = false;         // the losses were computed before
-  at::Tensor in = {};          // undefined if not wanted
-  at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
-  at::Tensor bias_sum = {};
+  bool scored = false;  // the losses were computed before
+  NormGradients norm;
+  at::Tensor in = {};             // undefined if not wanted
   at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
 };
 
@@ -106,14 +105,11 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   auto own = LinearGradients::of(head, grad_logits, normed, sink, gradients.magnitude_sum);
   grad_logits.reset();
   own.add_weight(head, normed, sink);
-  const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
-  if (!gradients.in.defined() && !norm_wanted) return;
+  if (!gradients.in.defined() && !gradients.norm.wanted()) return;
   const at::Tensor grad_normed = head.input_gradient(own.product);
   own.add_to_input(head, grad_normed);
   own = {};
-  const at::Tensor grad_x =
-      fused::norm_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm),
-                           norm_kind_, norm_eps_, gradients.weight_sum, gradients.bias_sum);
+  const at::Tensor grad_x = gradients.norm.backward(grad_normed, x);
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
@@ -172,33 +168,33 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
                                               bool want_grad_in, GradientSink& sink) const {
   Result result;
   const at::Tensor trained = trained_positions(batch.targets);
-  Gradients gradients{.scale = {.scale = scale}, .sink = &sink};
+  HeadScale scales{.scale = scale};
   if (scores_first(batch)) {
     // The gradient of a position depends on all of its document and of the other answer's, so the
     // log-probabilities come first, and the logits exist a second time for gradients.
     const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result));
-    gradients.scale.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
-    gradients.scored = true;
+    scales.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
   } else if (const at::Tensor weights = weights_of(batch.all_columns()); weights.defined()) {
-    gradients.scale.factors = weights.to(in.at(0).device());
+    scales.factors = weights.to(in.at(0).device());
   }
-  if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
-  const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
-  const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
-  const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
-  const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
-  if (sink.wants(weight_index)) gradients.weight_sum = at::zeros(weight.sizes(), sums);
-  if (bias_index >= 0 && sink.wants(bias_index)) {
-    gradients.bias_sum = at::zeros(weight.sizes(), sums);
-  }
+  at::Tensor grad_in;
+  if (want_grad_in) grad_in = at::zeros(in.at(0).sizes(), in.at(0).options());
+  Gradients gradients{
+      .scale = scales,
+      .sink = &sink,
+      .scored = scores_first(batch),
+      .norm = index_.norm_gradients(parameters, Module::kFinalNorm, norm_kind_, norm_eps_, sink),
+      .in = grad_in};
   const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);
-  if (magnitude_index >= 0) gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
+  if (magnitude_index >= 0) {
+    const auto sums = in.at(0).options().dtype(at::kFloat).requires_grad(false);
+    gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
+  }
   const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients, result);
   if (!scores_first(batch)) sum_losses(losses, trained, batch, result);
-  if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
-  if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
+  gradients.norm.add_to(sink);
   if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);
-  if (want_grad_in) result.grad_in.push_back(gradients.in);
+  if (want_grad_in) result.grad_in.push_back(grad_in);
   return result;
 }
 

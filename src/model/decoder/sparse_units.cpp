@@ -322,18 +322,9 @@ void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, Module module, NormKind kind,
                                       const at::Tensor& h, const at::Tensor& grad,
                                       GradientSink& sink) const {
-  const at::Tensor weight = index_.weight(parameters, module);
-  const int32_t weight_index = index_.weight_index(module);
-  const int32_t bias_index = index_.bias_index(module);
-  const auto sum_for = [&](int32_t index) {
-    const bool wanted = index >= 0 && sink.wants(index);
-    return wanted ? at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)) : at::Tensor();
-  };
-  const at::Tensor weight_sum = sum_for(weight_index), bias_sum = sum_for(bias_index);
-  const at::Tensor result = fused::norm_backward(grad.to(h.scalar_type()), h, weight, kind,
-                                                 arch_.norm_eps, weight_sum, bias_sum);
-  if (weight_sum.defined()) sink.add(weight_index, weight_sum);
-  if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+  const NormGradients own = index_.norm_gradients(parameters, module, kind, arch_.norm_eps, sink);
+  const at::Tensor result = own.backward(grad.to(h.scalar_type()), h);
+  own.add_to(sink);
   return result;
 }
 

@@ -162,23 +162,15 @@ class HeadRows {
                        Carry grad, GradientSink& sink) const {
     if (!rows_.begins()) return grad;
     const at::Tensor& hidden = in.at(0);
-    const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
-    const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
-    const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
-    const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
-    at::Tensor weight_sum, bias_sum;
-    if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
-    if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
+    const NormGradients own =
+        index_.norm_gradients(parameters, Module::kFinalNorm, norm_kind_, norm_eps_, sink);
     at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
     for_each_chunk(rows_, batch, [&](const HeadPlace& place) {
       const at::Tensor& rows = place.rows;
       const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
-      copy_rows(grad_in, rows,
-                fused::norm_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
-                                     norm_eps_, weight_sum, bias_sum));
+      copy_rows(grad_in, rows, own.backward(by_normed, hidden.index_select(0, rows)));
     });
-    if (weight_sum.defined()) sink.add(weight_index, weight_sum);
-    if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+    own.add_to(sink);
     return {grad_in};
   }
   at::Tensor scores(UnitParameters parameters, const Carry& in, const at::Tensor& positions) const {

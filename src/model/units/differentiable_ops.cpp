@@ -1,5 +1,7 @@
 #include "model/units/differentiable_ops.h"
 
+#include <utility>
+
 #include "base/errors.h"
 #include "model/attention/document_attention.h"
 #include "model/ops/fused_ops.h"
@@ -12,38 +14,6 @@ using Gradients = std::vector<at::Tensor>;
 
 at::Tensor normed(const at::Tensor& x, const NormWeights& norm) {
   return fused::norm(x, norm.weight, norm.bias, norm.kind, norm.eps);
-}
-
-// Sets the gradient of x, the node's input 0, and those of the norm's weight and bias, the inputs
-// from `place`. `grad` is that of the norm's output.
-void norm_backward(InputGradients& gradients, size_t place, const at::Tensor& grad,
-                   const at::Tensor& x, const NormWeights& norm) {
-  const auto sums = norm.weight.options().dtype(at::kFloat).requires_grad(false);
-  const auto sum_for = [&](size_t input) {
-    return gradients.wanted(input) ? at::zeros_like(norm.weight, sums) : at::Tensor();
-  };
-  const at::Tensor weight = sum_for(place), bias = sum_for(place + 1);
-  gradients[0] = fused::norm_backward(grad, x, norm.weight, norm.kind, norm.eps, weight, bias);
-  if (weight.defined()) gradients[place] = weight.to(norm.weight.scalar_type());
-  if (bias.defined()) gradients[place + 1] = bias.to(norm.weight.scalar_type());
-}
-
-// The inputs are x and the norm's weight and bias.
-struct Normalise {
-  at::Tensor x;
-  NormWeights norm;
-
-  at::Tensor forward() const { return normed(x, norm); }
-  std::vector<at::Tensor*> saved() { return {&x, &norm.weight, &norm.bias}; }
-  void backward(const Gradients& grads, InputGradients& gradients) const {
-    norm_backward(gradients, 1, grads[0], x, norm);
-  }
-};
-
-// Returns a [rows, columns] tensor for values that are never read. Its elements share one memory
-// location, so LibTorch reports an error if it is written.
-at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
-  return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
 }
 
 // NodeSink: the gradients of a node's inputs as those of parameters. Lives for one backward.
@@ -70,6 +40,37 @@ class NodeSink final : public GradientSink {
  private:
   InputGradients* gradients_;
 };
+
+// Sets the gradient of x, the node's input 0, and those of the norm's weight and bias, the inputs
+// from `place`. `grad` is that of the norm's output.
+void norm_backward(InputGradients& gradients, int32_t place, const at::Tensor& grad,
+                   const at::Tensor& x, const NormWeights& norm) {
+  const NormGradients own(norm, place, place + 1, NodeSink(&gradients));
+  gradients[0] = own.backward(grad, x);
+  const auto set = [&](int32_t input, const at::Tensor& sum) {
+    if (sum.defined()) gradients[static_cast<size_t>(input)] = sum.to(norm.weight.scalar_type());
+  };
+  set(place, own.weight);
+  set(place + 1, own.bias);
+}
+
+// The inputs are x and the norm's weight and bias.
+struct Normalise {
+  at::Tensor x;
+  NormWeights norm;
+
+  at::Tensor forward() const { return normed(x, norm); }
+  std::vector<at::Tensor*> saved() { return {&x, &norm.weight, &norm.bias}; }
+  void backward(const Gradients& grads, InputGradients& gradients) const {
+    norm_backward(gradients, 1, grads[0], x, norm);
+  }
+};
+
+// Returns a [rows, columns] tensor for values that are never read. Its elements share one memory
+// location, so LibTorch reports an error if it is written.
+at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
+}
 
 // Makes the parameters of a Linear the next inputs of a node, in the order of their roles.
 void add_inputs(std::vector<at::Tensor>& inputs, Linear& one) {
@@ -309,6 +310,27 @@ struct Residual {
 };
 
 }  // namespace
+
+NormGradients::NormGradients(NormWeights of, int32_t weight_place, int32_t bias_place,
+                             const GradientSink& sink)
+    : norm(std::move(of)), places{weight_place, bias_place} {
+  const auto sums = norm.weight.options().dtype(at::kFloat).requires_grad(false);
+  const auto sum_for = [&](int32_t place) {
+    const bool wants = place >= 0 && sink.wants(place);
+    return wants ? at::zeros(norm.weight.sizes(), sums) : at::Tensor();
+  };
+  weight = sum_for(weight_place);
+  bias = sum_for(bias_place);
+}
+
+at::Tensor NormGradients::backward(const at::Tensor& grad, const at::Tensor& x) const {
+  return fused::norm_backward(grad, x, norm.weight, norm.kind, norm.eps, weight, bias);
+}
+
+void NormGradients::add_to(GradientSink& sink) const {
+  if (weight.defined()) sink.add(places[0], weight);
+  if (bias.defined()) sink.add(places[1], bias);
+}
 
 at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      NormKind kind, double eps) {

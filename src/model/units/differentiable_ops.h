@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "model/attention/document_attention.h"
 #include "model/families/arch_spec.h"
 #include "model/units/linear.h"
+#include "model/units/unit.h"
 
 namespace longshore {
 
@@ -45,6 +47,21 @@ struct NormWeights {
   at::Tensor bias;
   NormKind kind = NormKind::kRms;
   double eps = 0.0;
+};
+
+// NormGradients: the gradients of a norm's parameters that a sink wants, summed in fp32 over all
+// calls of backward(). Made and used within one backward of a unit or a node.
+struct NormGradients {
+  // The places are those of the parameters in the sink; -1: the norm lacks the parameter.
+  NormGradients(NormWeights of, int32_t weight_place, int32_t bias_place, const GradientSink& sink);
+  bool wanted() const { return weight.defined() || bias.defined(); }
+  // Returns the gradient of x, given that of norm(x).
+  at::Tensor backward(const at::Tensor& grad, const at::Tensor& x) const;
+  void add_to(GradientSink& sink) const;
+
+  NormWeights norm;
+  std::array<int32_t, 2> places;
+  at::Tensor weight, bias;  // undefined: not wanted
 };
 
 // Whether an operation's values are read. With kUnread the result has the operation's shape, dtype

@@ -36,6 +36,10 @@ class ModuleIndex {
   NormWeights norm(UnitParameters parameters, Module module, NormKind kind, double eps) const {
     return {weight(parameters, module), bias(parameters, module), kind, eps};
   }
+  NormGradients norm_gradients(UnitParameters parameters, Module module, NormKind kind, double eps,
+                               const GradientSink& sink) const {
+    return {norm(parameters, module, kind, eps), weight_index(module), bias_index(module), sink};
+  }
   int32_t weight_index(Module module) const { return index(module, ParameterRole::kWeight); }
   int32_t bias_index(Module module) const { return index(module, ParameterRole::kBias); }
 
