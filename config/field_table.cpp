@@ -304,6 +304,13 @@ Section schedule_section() {
            {.description = "number of decay steps at the end of wsd; required for wsd",
             .bounds = between(0, kMaxSteps),
             .unit = "steps"});
+  rows.choice<Schedule::Decay>(
+      "decay_type", &Schedule::decay_type,
+      {{"linear", Schedule::Decay::kLinear},
+       {"cosine", Schedule::Decay::kCosine},
+       {"1-sqrt", Schedule::Decay::kOneMinusSqrt}},
+      {.description = "shape of the decay of wsd, as transformers' decay_type, whose default is "
+                      "cosine; 1-sqrt: 1 - sqrt(part of the decay that is over)"});
   return section;
 }
 

@@ -164,14 +164,16 @@ struct ScheduleSection {
     kInverseSqrt,
     kWsd
   };
+  enum class Decay : uint8_t { kLinear, kCosine, kOneMinusSqrt };
   Name name = Name::kCosine;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.0;  // the warm-up as a share of the run; 0: warmup_steps counts
   double min_lr_ratio = 0.1;
-  int64_t cycles = 1;       // cosine_with_restarts only
-  double power = 1.0;       // polynomial only
-  int64_t timescale = 0;    // inverse_sqrt only: steps; 0 = the warm-up's, or 10 000
-  int64_t decay_steps = 0;  // wsd only: length of the final decay
+  int64_t cycles = 1;                 // cosine_with_restarts only
+  double power = 1.0;                 // polynomial only
+  int64_t timescale = 0;              // inverse_sqrt only: steps; 0 = the warm-up's, or 10 000
+  int64_t decay_steps = 0;            // wsd only: length of the final decay
+  Decay decay_type = Decay::kLinear;  // wsd only: shape of the final decay
   // Returns the steps of the warm-up in a run of this length: at most all of them.
   int64_t warmup_in(int64_t total_steps) const;
   bool operator==(const ScheduleSection&) const = default;

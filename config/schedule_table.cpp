@@ -54,7 +54,16 @@ double inverse_sqrt(const ScheduleSection& schedule, const SchedulePlace& place)
 }
 
 double wsd(const ScheduleSection& schedule, const SchedulePlace& place) {
-  return std::min(1.0, ratio(place.total - place.done, schedule.decay_steps));
+  const double left = std::min(1.0, ratio(place.total - place.done, schedule.decay_steps));
+  switch (schedule.decay_type) {
+    case ScheduleSection::Decay::kLinear:
+      break;
+    case ScheduleSection::Decay::kCosine:
+      return 0.5 * (1.0 + std::cos(std::numbers::pi * (1.0 - left)));
+    case ScheduleSection::Decay::kOneMinusSqrt:
+      return 1.0 - std::sqrt(1.0 - left);
+  }
+  return left;
 }
 
 constexpr LrSchedule kSchedules[] = {
@@ -91,7 +100,8 @@ constexpr OtherSchedule kOthers[] = {
     {"warmup_stable_decay",
      Name::kWsd,
      {{{.name = "num_decay_steps", .key = "schedule.decay_steps", .whole = true},
-       {.name = "min_lr_ratio", .key = kLeast}}}},
+       {.name = "min_lr_ratio", .key = kLeast},
+       {.name = "decay_type", .key = "schedule.decay_type", .usual_text = "cosine"}}}},
 };
 
 }  // namespace

@@ -35,12 +35,14 @@ struct OtherScheduleOption {
   bool whole = false;         // an integer
   bool is_rate = false;       // a learning rate; the key has its ratio to the peak
   double usual = 0.0;         // its value where it is left out; 0: that of the key
+  // Set: the value is a text, one of the key's. This is its value where it is left out.
+  const char* usual_text = nullptr;
 };
 
 struct OtherSchedule {
   std::string_view name;  // lr_scheduler_type
   ScheduleSection::Name kind;
-  std::array<OtherScheduleOption, 2> options = {};  // a later one replaces an earlier one
+  std::array<OtherScheduleOption, 3> options = {};  // a later one replaces an earlier one
 };
 
 std::span<const OtherSchedule> other_schedules();

@@ -132,6 +132,7 @@ const std::map<std::string, Change> kChanges = {
     {"schedule.power", {"2.0", {"schedule.name=polynomial"}}},
     {"schedule.timescale", {"5", {"schedule.name=inverse_sqrt"}}},
     {"schedule.decay_steps", {"2", {"schedule.name=wsd", "schedule.decay_steps=1"}}},
+    {"schedule.decay_type", {"1-sqrt", {"schedule.name=wsd", "schedule.decay_steps=2"}}},
     {"precision.compute", {"bf16"}},
     {"precision.reduce", {"bf16", {}, Sight::kRanks}},
     {"precision.drain", {"bf16"}},

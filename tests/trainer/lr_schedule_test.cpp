@@ -116,6 +116,32 @@ TEST(LrSchedule, WsdStaysAtThePeakAndFallsAtTheEnd) {
       {0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4});
 }
 
+// The decay of WSD has the shapes of transformers 5.23:
+//   get_wsd_schedule(optimizer, 2, 4, num_training_steps=9, decay_type=...)
+//   get_wsd_schedule(optimizer, 0, 4, num_training_steps=6, decay_type=..., min_lr_ratio=0.2)
+TEST(LrSchedule, WsdDecaysAsTransformersDoes) {
+  using Decay = ScheduleSection::Decay;
+  const auto wsd = [](Decay decay, int64_t warmup, double least) {
+    return ScheduleSection{.name = Name::kWsd,
+                           .warmup_steps = warmup,
+                           .min_lr_ratio = least,
+                           .decay_steps = 4,
+                           .decay_type = decay};
+  };
+  expect_near(rates(wsd(Decay::kLinear, 2, 0.0), 9),
+              {0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25});
+  expect_near(rates(wsd(Decay::kLinear, 0, 0.2), 6), {1.0, 1.0, 1.0, 0.8, 0.6000000000000001, 0.4});
+  expect_near(rates(wsd(Decay::kCosine, 2, 0.0), 9),
+              {0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.8535533905932737, 0.5, 0.14644660940672627});
+  expect_near(rates(wsd(Decay::kCosine, 0, 0.2), 6),
+              {1.0, 1.0, 1.0, 0.882842712474619, 0.6000000000000001, 0.317157287525381});
+  expect_near(rates(wsd(Decay::kOneMinusSqrt, 2, 0.0), 9),
+              {0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.5, 0.2928932188134524, 0.1339745962155614});
+  expect_near(rates(wsd(Decay::kOneMinusSqrt, 0, 0.2), 6),
+              {1.0, 1.0, 1.0, 0.6000000000000001, 0.434314575050762, 0.30717967697244913});
+  EXPECT_EQ(lr_at(wsd(Decay::kOneMinusSqrt, 2, 0.0), 1.0, Step(10), 9), 0.0);
+}
+
 // Every rate scales with the peak.
 TEST(LrSchedule, ScalesWithThePeak) {
   const ScheduleSection schedule{.name = Name::kLinear, .warmup_steps = 0, .min_lr_ratio = 0.0};

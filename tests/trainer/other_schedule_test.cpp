@@ -40,6 +40,12 @@ TEST_F(OtherSchedules, OfTransformersAreConverted) {
   EXPECT_EQ(wsd.name, Name::kWsd);
   EXPECT_EQ(wsd.decay_steps, 9);
   EXPECT_EQ(wsd.min_lr_ratio, 0.2);
+  EXPECT_EQ(wsd.decay_type, ScheduleSection::Decay::kCosine);
+  const ScheduleSection roots = schedule(
+      "lr_scheduler: warmup_stable_decay\n"
+      "lr_scheduler_kwargs: {num_decay_steps: 9, decay_type: 1-sqrt}");
+  EXPECT_EQ(roots.decay_type, ScheduleSection::Decay::kOneMinusSqrt);
+  EXPECT_EQ(roots.min_lr_ratio, 0.0);
 }
 
 // Goal: an option that the run file cannot say is refused, and names of schedules are listed.
@@ -47,6 +53,11 @@ TEST_F(OtherSchedules, AreRefusedWhereTheRunFileCannotSayThem) {
   const std::string part = refusal_of(
       with("lr_scheduler: cosine_with_restarts\nlr_scheduler_kwargs: {num_cycles: 1.5}"));
   EXPECT_TRUE(has(part, "lr_scheduler_kwargs.num_cycles: expected an integer")) << part;
+  const std::string decay =
+      refusal_of(with("lr_scheduler: warmup_stable_decay\n"
+                      "lr_scheduler_kwargs: {num_decay_steps: 9, decay_type: steep}"));
+  EXPECT_TRUE(has(decay, "lr_scheduler_kwargs.decay_type: expected one of linear, cosine, 1-sqrt"))
+      << decay;
   const std::string unknown = refusal_of(with("lr_scheduler: greedy"));
   EXPECT_TRUE(has(unknown, "lr_scheduler = greedy: expected one of constant, ")) << unknown;
 }

@@ -10,14 +10,16 @@
 //   cosine_with_restarts  r + (1 - r) * (1 + cos(pi * (C * p mod 1))) / 2, and r where p = 1
 //   polynomial            r + (1 - r) * (1 - p) ^ power
 //   inverse_sqrt          1 / sqrt(1 + (s - W) / N), with N = W, or 10 000 if W = 0, for N = 0
-//   wsd                   1 while s < T - D, then r + (1 - r) * (T - s) / D   (warm up, stay,
-//   decay)
+//   wsd                   1 while s < T - D, then with q = (s - (T - D)) / D and decay_type
+//     linear              r + (1 - r) * (1 - q)
+//     cosine              r + (1 - r) * (1 + cos(pi * q)) / 2
+//     1-sqrt              r + (1 - r) * (1 - sqrt(q))
 // A step beyond T has the rate of s = T. config/schedule_table.cpp has a row for each.
 //
 // transformers' Trainer has the same rates: constant, linear and cosine "with warmup"
 // (cosine_with_min_lr if r > 0), cosine_with_restarts if r = 0, polynomial with lr_end = r * peak,
-// inverse_sqrt, and, if r = 0, wsd with decay_type "linear". The first of W > 0 warm-up steps has
-// rate 0, as in transformers.
+// inverse_sqrt, and wsd (warmup_stable_decay), whose warm-up begins at r there. The first of W > 0
+// warm-up steps has rate 0, as in transformers' others.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/texts.h"
+#include "config/field_table.h"
 #include "config/schedule_table.h"
 #include "config/toml_document.h"
 #include "trainer/setup/other_findings.h"
@@ -57,6 +59,7 @@ class ScheduleReader {
 
  private:
   void read_option(const OtherScheduleOption& option, OtherReader& options) {
+    if (option.usual_text != nullptr) return read_choice(option, options);
     const std::optional<double> given = options.number(option.name);
     double value = given.value_or(option.usual);
     if (!given && value == 0.0) return;
@@ -66,6 +69,17 @@ class ScheduleReader {
                         option.key);
     }
     in_.set(option.key, option.whole ? formatted("%.0f", value) : toml_real(value));
+  }
+
+  void read_choice(const OtherScheduleOption& option, OtherReader& options) {
+    const std::vector<std::string>& choices = key_named(option.key).choices;
+    const std::string given = options.text(option.name);
+    const std::string value = options.has(option.name) ? given : option.usual_text;
+    if (std::ranges::find(choices, value) == choices.end()) {
+      return in_.refuse(std::string("lr_scheduler_kwargs.") + option.name,
+                        "expected one of " + joined(choices, ", "), option.key);
+    }
+    in_.set(option.key, quote_toml(value));
   }
 
   void read_warmup(const std::string& schedule) {
