@@ -44,11 +44,6 @@ std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
          std::to_string(bytes) + " bytes)";
 }
 
-std::string parent_of(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 constexpr std::string_view kTemporaryMark = ".tmp.";
 
 // A new file in the target's directory. It is removed unless it was renamed to the target.
@@ -191,6 +186,11 @@ void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte>
 
 void sync_file(const UniqueFd& fd) {
   if (::fsync(fd.get()) != 0) throw IoError("fsync", fd.path(), errno);
+}
+
+std::string parent_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
 }
 
 void sync_directory(const std::string& path) {

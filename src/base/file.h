@@ -68,6 +68,9 @@ void write_all(const UniqueFd& fd, std::span<const std::byte> bytes);
 void write_all(const UniqueFd& fd, std::string_view text);
 void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte> bytes);
 
+// Returns the directory of a path; "." if the path names none.
+std::string parent_of(const std::string& path);
+
 void sync_file(const UniqueFd& fd);
 void sync_directory(const std::string& path);
 

@@ -152,7 +152,7 @@ void ExportDirectory::publish(const ExportList& written, const ExportContents& b
     }
   }
   published_ = true;
-  sync_directory(fs::path(destination_).parent_path().string());
+  sync_directory(parent_of(destination_));
   if (replaces && !remove_export(replaced, before.own, before.foreign, destination_)) {
     log_warning(replaced + ": holds files that came or changed while the export was written; " +
                 "they stay there");

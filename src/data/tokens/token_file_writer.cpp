@@ -314,7 +314,7 @@ void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
   write_exact_at(body.fd(), 0, bytes_of(head));
   sync_file(body.fd());
   if (::rename(temporary.c_str(), path.c_str()) != 0) throw IoError("rename to", path, errno);
-  sync_directory(std::filesystem::path(path).parent_path().string());
+  sync_directory(parent_of(path));
   remove_tree(directory_);
 }
 
