@@ -106,6 +106,34 @@ void read_tokens_of_teacher(const Json& ids, const std::string& id_place, const 
   }
 }
 
+// Sets the columns of a teacher from a row's "teacher_ids" and "teacher_logps": lists of up to
+// RowFormatOptions::teacher_tokens for each token, or for each token with a loss.
+void read_teacher(const Json& row, const RowFormatOptions& options, Document& document) {
+  const std::string id_key = options.name_of("teacher_ids");
+  const std::string logp_key = options.name_of("teacher_logps");
+  const Json& ids = required_member(row, id_key);
+  const Json& logps = required_member(row, logp_key);
+  if (options.model_vocabulary_size > kMostIds) {
+    throw RowProblem(id_key + ": ids of a teacher are read for vocabularies of up to " +
+                     std::to_string(kMostIds) + " tokens");
+  }
+  ColumnValues& columns = document.columns;
+  columns.teacher_tokens = static_cast<size_t>(options.teacher_tokens);
+  for (const ColumnId column : {kTeacherIdColumn, kTeacherLogpColumn}) {
+    columns[column].resize(columns.teacher_tokens * document.labels.size());
+  }
+  const TrainedElements places(ids, id_key, document);
+  if (!logps.is_array() || ids.size() != logps.size()) {
+    throw RowProblem(logp_key + ": expected an array of " + std::to_string(ids.size()) +
+                     " arrays, as " + id_key + ", found " +
+                     (logps.is_array() ? std::to_string(logps.size()) : article_and_type(logps)));
+  }
+  places.each([&](size_t token, size_t place) {
+    read_tokens_of_teacher(ids[place], place_of(id_key, place), logps[place],
+                           place_of(logp_key, place), options, token, columns);
+  });
+}
+
 }  // namespace
 
 std::vector<float> read_numbers(const Json& values, const std::string& key,
@@ -145,32 +173,6 @@ void read_column(const Json& row, ColumnId column, const RowFormatOptions& optio
   } else {
     values = read_numbers(required_member(row, many), many, document, /*not_negative=*/false);
   }
-}
-
-void read_teacher(const Json& row, const RowFormatOptions& options, Document& document) {
-  const std::string id_key = options.name_of("teacher_ids");
-  const std::string logp_key = options.name_of("teacher_logps");
-  const Json& ids = required_member(row, id_key);
-  const Json& logps = required_member(row, logp_key);
-  if (options.model_vocabulary_size > kMostIds) {
-    throw RowProblem(id_key + ": ids of a teacher are read for vocabularies of up to " +
-                     std::to_string(kMostIds) + " tokens");
-  }
-  ColumnValues& columns = document.columns;
-  columns.teacher_tokens = static_cast<size_t>(options.teacher_tokens);
-  for (const ColumnId column : {kTeacherIdColumn, kTeacherLogpColumn}) {
-    columns[column].resize(columns.teacher_tokens * document.labels.size());
-  }
-  const TrainedElements places(ids, id_key, document);
-  if (!logps.is_array() || ids.size() != logps.size()) {
-    throw RowProblem(logp_key + ": expected an array of " + std::to_string(ids.size()) +
-                     " arrays, as " + id_key + ", found " +
-                     (logps.is_array() ? std::to_string(logps.size()) : article_and_type(logps)));
-  }
-  places.each([&](size_t token, size_t place) {
-    read_tokens_of_teacher(ids[place], place_of(id_key, place), logps[place],
-                           place_of(logp_key, place), options, token, columns);
-  });
 }
 
 }  // namespace longshore

@@ -69,23 +69,20 @@ bool note_special_tokens(std::string_view text, const std::string& place,
 
 class TokensFormat : public RowFormat {
  public:
-  explicit TokensFormat(const RowFormatOptions& options) : options_(options) {}
-  std::string_view name() const override { return "tokens"; }
+  TokensFormat(const RowFormatOptions& options, DataSection::Format format)
+      : options_(options), format_(format) {}
+  std::string_view name() const override { return name_of(format_); }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    return weighted(row, read_tokens(row, {name_of_weights(), options_.name_of("weight")}, notes));
-  }
-
- protected:
-  std::string name_of_weights() const { return options_.name_of("weights"); }
-  // Multiplies the loss of the tokens by the weights that the row has for them, and for itself.
-  std::vector<Document> weighted(const Json& row, Document document) const {
-    const std::string key = name_of_weights();
+    const std::string key = options_.name_of("weights");
+    Document document = read_tokens(row, {key, options_.name_of("weight")}, notes);
     if (const auto weights = row.find(key); weights != row.end()) {
       document.columns[kWeightColumn] = read_numbers(*weights, key, document, true);
     }
     return with_row_weight(row, options_, {std::move(document)});
   }
+
+ protected:
   // Reads ids and labels. `others` are members that the format reads beside them.
   Document read_tokens(const Json& row, std::vector<std::string> others, RowNotes* notes) const {
     Document document;
@@ -116,13 +113,14 @@ class TokensFormat : public RowFormat {
                        std::to_string(document.tokens.size()) + " input_ids");
     }
   }
+
+  DataSection::Format format_;
 };
 
 // Rows of tokens with the log-probabilities that they had when a policy wrote them, and advantages.
 class PolicyFormat : public TokensFormat {
  public:
   using TokensFormat::TokensFormat;
-  std::string_view name() const override { return "policy"; }
 
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     Document document =
@@ -134,23 +132,6 @@ class PolicyFormat : public TokensFormat {
     }
     read_column(row, kAdvantageColumn, options_, document);
     return {std::move(document)};
-  }
-};
-
-// Rows of tokens with the tokens that a teacher found likely in their places.
-class DistillFormat : public TokensFormat {
- public:
-  using TokensFormat::TokensFormat;
-  std::string_view name() const override { return "distill"; }
-
-  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
-    Document document =
-        read_tokens(row,
-                    {name_of_weights(), options_.name_of("weight"), options_.name_of("teacher_ids"),
-                     options_.name_of("teacher_logps")},
-                    notes);
-    read_teacher(row, options_, document);
-    return weighted(row, std::move(document));
   }
 };
 
@@ -194,7 +175,9 @@ class TrainedRows : public RowFormat {
   std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     std::vector<Document> documents = format_->read_row(row, notes);
     for (Document& document : documents) {
-      for (const ColumnId column : options_.columns) read_column(row, column, options_, document);
+      for (const ColumnId column : options_.columns) {
+        if (document.columns[column].empty()) read_column(row, column, options_, document);
+      }
       leave_out_weightless(document);
     }
     for (const std::string& member : members_of(options_.columns, options_)) {
@@ -301,11 +284,10 @@ std::unique_ptr<RowFormat> make_plain_format(DataSection::Format format,
       require_tokenizer(options, "text");
       return std::make_unique<TextFormat>(options);
     case DataSection::Format::kTokens:
-      return std::make_unique<TokensFormat>(options);
+    case DataSection::Format::kDistill:  // with the columns of a teacher
+      return std::make_unique<TokensFormat>(options, format);
     case DataSection::Format::kPolicy:
-      return std::make_unique<PolicyFormat>(options);
-    case DataSection::Format::kDistill:
-      return std::make_unique<DistillFormat>(options);
+      return std::make_unique<PolicyFormat>(options, format);
     case DataSection::Format::kPromptCompletion:
       require_tokenizer(options, "prompt-completion");
       return make_prompt_format(options);
@@ -326,7 +308,11 @@ std::unique_ptr<RowFormat> make_plain_format(DataSection::Format format,
 std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
                                            const RowFormatOptions& options) {
   LONGSHORE_CHECK(options.model_vocabulary_size > 0) << options.model_vocabulary_size;
-  return std::make_unique<TrainedRows>(make_plain_format(format, options), options);
+  RowFormatOptions all = options;
+  if (format == DataSection::Format::kDistill) {
+    all.columns.insert(all.columns.end(), {kTeacherIdColumn, kTeacherLogpColumn});
+  }
+  return std::make_unique<TrainedRows>(make_plain_format(format, options), all);
 }
 
 DataSection::Format detect_format(const Json& given, const RowFormatOptions& options) {

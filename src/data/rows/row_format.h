@@ -132,9 +132,6 @@ std::vector<std::string> members_of(std::span<const ColumnId> columns,
 // with a column of a teacher the other one, too.
 void read_column(const Json& row, ColumnId column, const RowFormatOptions& options,
                  Document& document);
-// Sets the columns of a teacher from a row's "teacher_ids" and "teacher_logps": lists of up to
-// RowFormatOptions::teacher_tokens for each token, or for each token with a loss.
-void read_teacher(const Json& row, const RowFormatOptions& options, Document& document);
 // Multiplies the loss of a row's documents by the row's weight, if it has one.
 std::vector<Document> with_row_weight(const Json& row, const RowFormatOptions& options,
                                       std::vector<Document> documents);
