@@ -16,6 +16,8 @@ namespace longshore {
 Section data_section();
 Section tokenizer_section();
 Section eval_section();
+// This one is defined in field_table_schedule.cpp.
+Section schedule_section();
 
 template <typename Member>
 KeyValue to_value(const Member& member) {
