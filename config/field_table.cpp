@@ -172,6 +172,12 @@ Section preference_section() {
   rows.add("gamma", KeyType::kReal, &Preference::gamma,
            {.description = "simpo: the margin that the chosen answer's reward should have",
             .bounds = at_least(0)});
+  rows.add(
+      "sft_weight", KeyType::kReal, &Preference::sft_weight,
+      {.description = "dpo, dpo-robust, ipo and simpo: the weight of an SFT loss that is added, "
+                      "the mean cross entropy of the tokens of the step's chosen answers; 0: "
+                      "none",
+       .bounds = at_least(0)});
   rows.add("reference", KeyType::kPath, &Preference::reference,
            {.description = "model that dpo, dpo-robust, ipo and kto compare with: start: the one "
                            "that the run starts from; adapter-off: the one below the adapters; or "

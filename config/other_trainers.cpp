@@ -82,6 +82,7 @@ constexpr OtherKeys kKeys[] = {
     {kComputed, "preference.gamma", "simpo_gamma"},
     {kComputed, "preference.label_smoothing", "dpo_label_smoothing label_smoothing"},
     {kComputed, "preference.reference", "ref_model"},
+    {kComputed, "preference.sft_weight", "cpo_alpha pref_ftx rpo_alpha"},
     {kComputed, "schedule.min_lr_ratio", "lr_scheduler_kwargs"},
     {kComputed, "schedule.name", "lr_scheduler lr_scheduler_type"},
     {kComputed, "schedule.warmup_ratio", "warmup_ratio"},
@@ -93,8 +94,9 @@ constexpr OtherKeys kKeys[] = {
      "batch_size gradient_accumulation_steps train_batch_size"},
     {kComputed, "train.steps", "max_steps"},
     {kComputed, "",
-     "dataset_dir desirable_weight f_divergence_type kto_chosen_weight kto_desirable_weight "
-     "kto_rejected_weight kto_undesirable_weight rl stage undesirable_weight"},
+     "dataset_dir desirable_weight dpo_loss_weights f_divergence_type kto_chosen_weight "
+     "kto_desirable_weight kto_rejected_weight kto_undesirable_weight loss_weights rl stage "
+     "undesirable_weight"},
     {kNeedless,
      "Longshore shards the model over the ranks and offloads it by itself ([fsdp], [offload]); "
      "the plan says what fits",
@@ -187,8 +189,6 @@ constexpr OtherKeys kKeys[] = {
      "pref_bco_weight relora_steps rope_scaling rope_theta sample_packing_sequentially "
      "scaling_softmax shift_attn use_asft_loss use_badam use_dft_loss use_eaft use_eaft_loss "
      "use_mup use_pose"},
-    {kMissing, "Longshore adds no loss of supervised fine-tuning to a loss over preferences",
-     "cpo_alpha pref_ftx rpo_alpha"},
     {kMissing, "the end and the padding are those of the tokenizer and of the template",
      "efficient_eos eos_token eot_tokens pad_token roles_to_train special_tokens train_on_eos "
      "train_on_eot"},
@@ -229,7 +229,7 @@ constexpr OtherKeys kKeys[] = {
     {kRefused,
      "`init --from` converts supervised fine-tuning and losses over preferences whose reference "
      "does not change; docs/preference.md has them",
-     "dpo_norm_loss dpo_use_weighting ld_alpha loss_weights num_generations ppo_epochs "
+     "dpo_norm_loss dpo_use_weighting ld_alpha num_generations ppo_epochs "
      "process_reward_model ref_model_adapters ref_model_name_or_path ref_model_quantization_bit "
      "reward_funcs reward_model reward_model_path reward_model_type sync_ref_model trl "
      "use_weighting"},

@@ -123,7 +123,22 @@ class Rules {
     report_if(weight != 1.0, key, "train.loss", "has no effect on", ": leave it out");
   }
 
+  void check_sft_weight() {
+    const char* const key = "preference.sft_weight";
+    if (!usable({"train.loss", key}) || config_.preference.sft_weight == 0.0) return;
+    const LossKind loss = config_.train.loss;
+    const bool odds = loss == LossKind::kOrpo, rows = loss == LossKind::kKto;
+    report_if(odds, key, "train.loss", "does not go with",
+              ", whose first term is an SFT loss already: set preference.sft_weight = 0, or change "
+              "preference.beta, the weight of its other term");
+    report_if(rows, key, "train.loss", "does not go with",
+              ", whose rows are no pairs with a chosen answer: set preference.sft_weight = 0");
+    report_if(!odds && !rows && !traits_of(loss).paired(), key, "train.loss", "has no effect on",
+              ": leave it out");
+  }
+
   void check_loss() {
+    check_sft_weight();
     if (!usable({"train.loss", "preference.label_smoothing", "preference.reference"})) return;
     const LossKind loss = config_.train.loss;
     const PreferenceSection& preference = config_.preference;

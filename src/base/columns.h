@@ -36,6 +36,7 @@ enum ColumnId : uint8_t {
   kDesirableColumn,      // 0: an answer that people rejected
   kReferenceLogpColumn,  // of a document, under the reference model
   kKlColumn,             // of KTO: that of the whole step
+  kChosenTokensColumn,   // the mean of trained tokens of the whole step's chosen answers
   kColumns,
 };
 
@@ -94,6 +95,7 @@ inline constexpr std::array<ColumnTraits, kColumns> kColumnTable = {{
     {"desirable", ColumnType::kInt64, RowAxis::kDocuments},
     {"reference_logp", ColumnType::kDouble, RowAxis::kDocuments},
     {"kl", ColumnType::kDouble, RowAxis::kBatch},
+    {"chosen_tokens", ColumnType::kDouble, RowAxis::kBatch},
 }};
 
 // The type of a column's values.

@@ -87,6 +87,7 @@ struct PreferenceOptions {
   double beta = 0.1;
   double label_smoothing = 0.0;
   double gamma = 0.5;                                       // SimPO's margin, not divided by beta
+  double sft_weight = 0.0;                                  // of the SFT term of a loss over pairs
   double desirable_weight = 1.0, undesirable_weight = 1.0;  // of KTO's rows
   PolicyOptions policy = {};
   bool operator==(const PreferenceOptions&) const = default;

@@ -322,6 +322,18 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[preference]\nlabel_smoothing = 0.4999\n[train]\nloss = \"dpo-robust\"",
        "run.toml:4:8: train.loss = \"dpo-robust\" divides by 1 - 2 preference.label_smoothing, and "
        "preference.label_smoothing = 0.4999 (run.toml:2:19): set it to 0.49 at most"},
+      {"[preference]\nsft_weight = 0.5",
+       "run.toml:2:14: preference.sft_weight = 0.5 has no effect on train.loss = \"sft\" "
+       "(default): "
+       "leave it out"},
+      {"[preference]\nsft_weight = 0.5\n[train]\nloss = \"orpo\"",
+       "run.toml:2:14: preference.sft_weight = 0.5 does not go with train.loss = \"orpo\" "
+       "(run.toml:4:8), whose first term is an SFT loss already: set preference.sft_weight = 0, or "
+       "change preference.beta, the weight of its other term"},
+      {"[preference]\nsft_weight = 0.5\n[train]\nloss = \"kto\"",
+       "run.toml:2:14: preference.sft_weight = 0.5 does not go with train.loss = \"kto\" "
+       "(run.toml:4:8), whose rows are no pairs with a chosen answer: set preference.sft_weight = "
+       "0"},
   });
 }
 

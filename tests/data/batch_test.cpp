@@ -157,7 +157,8 @@ TEST(Batch, GivesEveryTokenOfARunAKeyOfItsOwn) {
   EXPECT_EQ(times.size(), 3 * first.size());
 }
 
-// CountedReads: documents of another set; notes whose tokens were read.
+// CountedReads: documents of another set, of which every second was chosen; notes whose tokens were
+// read.
 class CountedReads : public Dataset {
  public:
   explicit CountedReads(const Dataset* rows) : rows_(rows) {}
@@ -172,6 +173,7 @@ class CountedReads : public Dataset {
     read_.insert(document);
     rows_->append_document(document, tokens, targets);
   }
+  bool is_desirable(int64_t document) const override { return document % 2 == 0; }
   uint64_t fingerprint() const override { return rows_->fingerprint(); }
   std::set<int64_t> take_read() const { return std::exchange(read_, {}); }
 
@@ -180,8 +182,8 @@ class CountedReads : public Dataset {
   mutable std::set<int64_t> read_;
 };
 
-// A rank reads the tokens of its own micro-batches alone. It has the whole step's counts, and keys
-// of dropout as if it had made every micro-batch.
+// A rank reads the tokens of its own micro-batches alone. It has the whole step's counts and mean
+// of chosen tokens, and keys of dropout as if it had made every micro-batch.
 TEST(Batch, ARankReadsItsOwnMicroBatchesAlone) {
   const InMemoryDataset rows = documents_of_lengths(random_lengths(50, 40, 3));
   const CountedReads dataset(&rows);
@@ -193,6 +195,16 @@ TEST(Batch, ARankReadsItsOwnMicroBatchesAlone) {
   const StepBatches whole = make_step_batches(dataset, table, sampler, samples);
   const std::set<int64_t> all = dataset.take_read();
   ASSERT_EQ(whole.micro_batch_count, 7);
+  int64_t answers = 0, trained = 0;
+  for (const Batch& batch : whole.micro_batches) {
+    for (const int64_t document : batch.documents()) {
+      if (!dataset.is_desirable(document)) continue;
+      answers += 1;
+      trained += dataset.document_trained_tokens(document);
+    }
+  }
+  ASSERT_GT(answers, 0);
+  const double mean = static_cast<double>(trained) / static_cast<double>(answers);
   for (const int32_t ranks : {2, 3, 8}) {
     std::set<int64_t> joined;
     for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -209,6 +221,7 @@ TEST(Batch, ARankReadsItsOwnMicroBatchesAlone) {
         const Batch& batch = own.micro_batches[i];
         const Batch& same = whole.micro_batches.at(static_cast<size_t>(rank + i * ranks));
         EXPECT_EQ(batch.tokens(), same.tokens());
+        EXPECT_EQ(batch.columns.get<kChosenTokensColumn>(), std::vector<double>{mean});
         EXPECT_EQ(batch.columns.get<kDropoutKeyColumn>(), same.columns.get<kDropoutKeyColumn>());
         documents.insert(batch.documents().begin(), batch.documents().end());
       }

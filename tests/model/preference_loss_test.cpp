@@ -1,8 +1,11 @@
 // The losses over pairs, against closed forms, numeric derivatives and their limits.
 #include "model/losses/preference_loss.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -69,6 +72,48 @@ TEST(PreferenceLoss, AgreesWithTheFormulas) {
   const PairLoss orpo = of({.loss = LossKind::kOrpo, .beta = 0.5});
   EXPECT_NEAR(orpo.loss, 1.0 - 0.5 * std::log(ratio / (1.0 + ratio)), 1e-14);
   EXPECT_NEAR(orpo.rejected_reward, -0.75, 1e-14);
+}
+
+// The SFT term adds the cross entropy of the chosen answer's tokens, divided by the step's mean
+// length: summed over pairs of unequal lengths and divided by their number it is the mean over all
+// chosen tokens. The derivative is that which differences show.
+TEST(PreferenceLoss, OfTheSftTermIsTheMeanOverAllChosenTokens) {
+  const AnswerScore longer = {.logp = -6.0, .tokens = 5}, shorter = {.logp = -3.0, .tokens = 1};
+  constexpr double kWeight = 0.5, kMeanTokens = 3.0;
+  double sum = 0.0;
+  for (const AnswerScore& chosen : {longer, shorter}) {
+    PairLoss pair = {.loss = 2.0, .by_chosen = 0.25, .by_rejected = 0.75};
+    add_sft(kWeight, kMeanTokens, chosen, pair);
+    sum += pair.loss - 2.0;
+    EXPECT_NEAR(pair.by_chosen, 0.25 - kWeight / kMeanTokens, 1e-15);
+    EXPECT_EQ(pair.by_rejected, 0.75);
+  }
+  EXPECT_NEAR(sum / 2.0, kWeight * (6.0 + 3.0) / (5.0 + 1.0), 1e-15);
+}
+
+// A loss with the SFT term reads the step's mean length from its column, and its figure is the mean
+// over chosen tokens without the weight. Without the weight there is neither.
+TEST(PreferenceLoss, WithTheSftTermReportsIt) {
+  const std::array<int64_t, 3> starts = {0, 3, 5};
+  ColumnValues columns;
+  columns.get<kReferenceLogpColumn>() = {-2.0, -2.0};
+  columns.get<kChosenTokensColumn>() = {4.0};
+  const ScoredPositions positions{.places = at::arange(5),
+                                  .losses = at::tensor({0.5f, 1.0f, 1.5f, 2.0f, 0.25f}),
+                                  .document_starts = starts,
+                                  .columns = columns};
+  const PreferenceLoss plain(PreferenceOptions{.loss = LossKind::kDpo, .beta = 0.3});
+  const PreferenceLoss with(
+      PreferenceOptions{.loss = LossKind::kDpo, .beta = 0.3, .sft_weight = 0.5});
+  LossResult one, two;
+  const at::Tensor before = plain.apply(positions, one), after = with.apply(positions, two);
+  EXPECT_NEAR(two.loss - one.loss, 0.5 * 3.0 / 4.0, 1e-14);
+  EXPECT_TRUE(at::allclose(after - before, at::tensor({0.125f, 0.125f, 0.125f, 0.0f, 0.0f})));
+  EXPECT_EQ(figure_of(plain.figures(one), "sft_loss"), nullptr);
+  const FigureValues figures = with.figures(two);
+  ASSERT_NE(figure_of(figures, "sft_loss"), nullptr);
+  EXPECT_NEAR(*figure_of(figures, "sft_loss"), 3.0 / 3.0, 1e-14);
+  EXPECT_NE(std::ranges::find(with.columns(), kChosenTokensColumn), with.columns().end());
 }
 
 // KTO's rows: values from the paper's formula, a derivative that differences show, and kl from

@@ -108,6 +108,7 @@ const std::map<std::string, Change> kChanges = {
     {"preference.beta", {"0.5", kPairs}},
     {"preference.label_smoothing", {"0.2", kPairs}},
     {"preference.gamma", {"1.5", kMargin}},
+    {"preference.sft_weight", {"0.5", kPairs}},
     {"preference.desirable_weight", {"2.0", kJudged}},
     {"preference.undesirable_weight", {"2.0", kJudged}},
     {"preference.reference", {"$/model2", kPairs}},

@@ -74,6 +74,12 @@ CASES = {
     "kto-qwen3": {"base": "qwen3", "loss": "kto", "beta": 0.1, "desirable_weight": 1.2,
                   "undesirable_weight": 1.0, "adamw": KTO_ADAMW,
                   "trl": (KTOTrainer, KTOConfig, KTO_QWEN3)},
+    "dpo-sft": {"base": "llama", "loss": "dpo", "beta": 0.5, "sft_weight": 0.5,
+                "trl": (DPOTrainer, DPOConfig, {"loss_type": ["sigmoid", "sft"],
+                                                "loss_weights": [1.0, 0.5]})},
+    "simpo-sft": {"base": "llama", "loss": "simpo", "beta": 2.0, "gamma": 0.5, "sft_weight": 0.25,
+                  "trl": (CPOTrainer, CPOConfig, {"loss_type": "simpo", "cpo_alpha": 0.25,
+                                                  "simpo_gamma": 0.5})},
 }
 METRICS = ["rewards/chosen", "rewards/rejected", "rewards/margins"]
 # TRL's other trainers report means over tokens, whose relation to sums differs from pair to pair.
@@ -191,7 +197,7 @@ def make_case(name):
     write_sketches(final, directory / "golden_sketches.json")
     facts = {"base": case["base"], "loss": case["loss"],
              "preference": {key: case[key] for key in
-                            ("beta", "label_smoothing", "gamma", "desirable_weight",
+                            ("beta", "label_smoothing", "gamma", "sft_weight", "desirable_weight",
                              "undesirable_weight") if key in case},
              "adamw": adamw, "pairs_per_step": per_step,
              "steps": {key: [step[key] for step in kept] for key in kept[0]}}

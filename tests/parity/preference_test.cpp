@@ -108,8 +108,8 @@ void expect_trl(const std::string& name, const Arguments& more) {
   }
 }
 
-const auto kGoldenLosses =
-    testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo", "kto", "kto-qwen3");
+const auto kGoldenLosses = testing::Values("dpo", "dpo-qwen3", "dpo-robust", "ipo", "simpo", "orpo",
+                                           "kto", "kto-qwen3", "dpo-sft", "simpo-sft");
 
 class Preference : public testing::TestWithParam<std::string> {};
 
@@ -164,7 +164,7 @@ TEST(PreferenceRuns, OfKtoHaveTheSameBitsInEveryConfiguration) {
 // Micro-batches, packing, ranks and a head in pieces differ by the order of sums alone. A pair has
 // the same weight in all of them.
 TEST(PreferenceRuns, AgreeOverMicroBatchesPackingRanksAndPieces) {
-  for (const std::string golden : {"dpo", "orpo", "kto"}) {
+  for (const std::string golden : {"dpo", "orpo", "kto", "dpo-sft"}) {
     const Outcome reference = train(golden, {});
     for (const Arguments& variant : std::vector<Arguments>{{"--train.micro_batch=2"},
                                                            {"--train.micro_batch=3"},
@@ -218,6 +218,21 @@ void expect_resumed(const std::string& name) {
   const Json last = parts.metrics("eval").back(), same = whole.metrics("eval").back();
   EXPECT_EQ(last.at("loss"), same.at("loss"));
   EXPECT_EQ(last.at("rewards/margins"), same.at("rewards/margins"));
+}
+
+// The SFT term is in the loss of steps and evaluations, and its figure is reported.
+TEST(PreferenceRuns, ReportTheSftTerm) {
+  const PreferenceCase golden("dpo");
+  const Arguments list =
+      joined(golden.arguments(), {"--train.steps=1", "--data.eval=" + golden.rows()});
+  RunDriver plain("preference-plain"), with("preference-sft");
+  ASSERT_EQ(plain.train(list), 0);
+  ASSERT_EQ(with.train(joined(list, {"--preference.sft_weight=0.5"})), 0);
+  EXPECT_FALSE(plain.metrics("step").back().contains("sft_loss"));
+  const double sft = with.steps("sft_loss").front();
+  EXPECT_GT(sft, 1.0);  // of a model without training
+  EXPECT_NEAR(with.steps("loss").front(), plain.steps("loss").front() + 0.5 * sft, 1e-6 * sft);
+  EXPECT_GT(with.metrics("eval").back().at("sft_loss"), 1.0);
 }
 
 TEST(PreferenceRuns, ResumeWithTheReferenceOfTheStart) {

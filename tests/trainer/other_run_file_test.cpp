@@ -438,7 +438,13 @@ TEST_F(OtherRunFile, ConvertsPreferencesOfAxolotl) {
   const RunConfig margins = load_run_config({}, simpo.draft.overrides());
   EXPECT_EQ(margins.train.loss, LossKind::kSimpo);
   EXPECT_EQ(margins.preference.gamma, 0.8);
-  EXPECT_TRUE(has(why(simpo.left, "cpo_alpha"), "adds no loss"));
+  EXPECT_EQ(margins.preference.sft_weight, 0.5);
+  EXPECT_EQ(config_of(start + "rl: simpo\n").preference.sft_weight, 1.0) << "TRL's default";
+  EXPECT_EQ(config_of(start + "rl: dpo\nrpo_alpha: 0.25\n").preference.sft_weight, 0.25);
+  const RunConfig added =
+      config_of(start + "rl: dpo\ndpo_loss_type: [ipo, sft]\ndpo_loss_weights: [1.0, 0.75]\n");
+  EXPECT_EQ(added.train.loss, LossKind::kIpo);
+  EXPECT_EQ(added.preference.sft_weight, 0.75);
   const RunConfig going_on =
       config_of(start + "rl: dpo\nadapter: lora\nlora_model_dir: runs/a/adapter\n");
   EXPECT_TRUE(going_on.preference.is_adapter_off());
@@ -458,7 +464,11 @@ TEST_F(OtherRunFile, ConvertsPreferencesOfLlamaFactory) {
   EXPECT_EQ(config.preference.beta, 0.2);
   EXPECT_EQ(config.data.train, std::vector<std::string>{"data/pairs.json"});
   EXPECT_EQ(config.data.keys, std::vector<std::string>{"chosen = \"good\""});
-  EXPECT_TRUE(has(why(run.left, "pref_ftx"), "adds no loss"));
+  EXPECT_EQ(config.preference.sft_weight, 0.5);
+  EXPECT_TRUE(has(why(run.left, "pref_ftx"), "mean over the tokens of each chosen answer"));
+  const ConvertedRun odds = converted(start + "pref_loss: orpo\npref_ftx: 0.5\n");
+  EXPECT_EQ(load_run_config({}, odds.draft.overrides()).preference.sft_weight, 0.0);
+  EXPECT_TRUE(has(why(odds.left, "pref_ftx"), "no SFT loss to orpo"));
   EXPECT_EQ(config_of(start + "pref_loss: orpo\n").train.loss, LossKind::kOrpo);
   EXPECT_TRUE(has(refusal_of(start + "pref_loss: hinge\n"), "hinge"));
   EXPECT_EQ(config_of(start + "ref_model: models/other\n").preference.reference, "models/other");
@@ -489,6 +499,27 @@ TEST_F(OtherRunFile, ConvertsPreferencesOfTrl) {
   EXPECT_TRUE(has(refusal_of(start + "beta: 0.1\nreference_free: true\n"), "simpo and orpo"));
   EXPECT_TRUE(has(refusal_of(start + "beta: 0.1\nsync_ref_model: true\n"), "does not change"));
   EXPECT_EQ(config_of(start + "loss_type: nll\n").train.loss, LossKind::kSft);
+  EXPECT_EQ(config_of(start + "beta: 0.1\nrpo_alpha: 0.5\n").preference.sft_weight, 0.5);
+}
+
+// Goal: TRL's list of losses becomes a loss and its SFT term; weights are relative to that loss.
+TEST_F(OtherRunFile, ConvertsTheSftTermOfTrl) {
+  const std::string start =
+      "model_name_or_path: Qwen/Qwen2-0.5B-Instruct\n"
+      "dataset_name: trl-lib/ultrafeedback_binarized\n";
+  const RunConfig plain = config_of(start + "loss_type: [sigmoid, sft]\n");
+  EXPECT_EQ(plain.train.loss, LossKind::kDpo);
+  EXPECT_EQ(plain.preference.sft_weight, 1.0);
+  const ConvertedRun run =
+      converted(start + "loss_type: [sft, robust]\nloss_weights: [0.5, 2.0]\n");
+  const RunConfig config = load_run_config({}, run.draft.overrides());
+  EXPECT_EQ(config.train.loss, LossKind::kDpoRobust);
+  EXPECT_EQ(config.preference.sft_weight, 0.25);
+  EXPECT_TRUE(has(why(run.left, "loss_weights"), "divided"));
+  EXPECT_TRUE(
+      has(refusal_of(start + "loss_type: [sigmoid, sft]\nloss_weights: [1.0]\n"), "loss_weights"));
+  EXPECT_TRUE(has(refusal_of(start + "loss_type: [sigmoid, ipo]\n"), "ipo"));
+  EXPECT_TRUE(has(refusal_of(start + "loss_type: [sft]\n"), "sft"));
 }
 
 // ---- Faults ----

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/texts.h"
 #include "trainer/setup/other_findings.h"
@@ -34,6 +36,7 @@ class PreferenceReader {
     if (trainer_ == "LLaMA-Factory") read_llama_factory();
     if (trainer_ == "TRL") read_trl();
     read_numbers();
+    read_sft_weight();
     read_reference();
     return std::move(found_);
   }
@@ -44,25 +47,62 @@ class PreferenceReader {
     in_.refuse(key + " = " + printable(value, 40), kLosses, "train.loss");
   }
 
-  // Sets the loss of this name; `value` may be a list of one name.
-  void name_loss(const char* key, const Json& value) {
+  // Sets the loss of this name; `value` may be a list of one name, or of one beside "sft", TRL's
+  // SFT term. `weights` is the key that may have the weight of each.
+  void name_loss(const char* key, const Json& value, const char* weights = nullptr) {
     const std::vector<std::string> names = texts_of(value);
-    const auto known = std::ranges::find_if(
-        kNames, [&](const auto& name) { return names.size() == 1 && name.first == names.front(); });
+    const auto sft = static_cast<size_t>(std::ranges::find(names, "sft") - names.begin());
+    const bool has_sft = names.size() == 2 && sft < 2;
+    const size_t main = has_sft ? 1 - sft : 0;
+    const auto known = std::ranges::find_if(kNames, [&](const auto& name) {
+      return names.size() == (has_sft ? 2 : 1) && name.first == names[main];
+    });
     if (known == kNames.end()) return refuse(key, value.dump());
     found_.loss = known->second;
+    const Json* const given = weights == nullptr ? nullptr : take(weights);
+    const std::optional<std::vector<double>> all = weights_of(given, names.size());
+    if (!all || all->at(main) <= 0.0) {
+      return in_.refuse(weights, "expected a positive weight for each loss, found " +
+                                     printable(given->dump(), 40));
+    }
+    if (has_sft) set_sft_weight(all->at(sft) / all->at(main));
+    if (all->at(main) == 1.0) return;
+    in_.left(
+        weights,
+        "the loss that is not \"sft\" has the weight 1 in Longshore, so all are divided by its; "
+        "so are gradients, whose norm train.max_grad_norm limits",
+        "train.max_grad_norm");
+  }
+
+  // Returns the numbers of a list of `count`; 1 for each without a list. Nothing if it is no such
+  // list.
+  static std::optional<std::vector<double>> weights_of(const Json* list, size_t count) {
+    if (list == nullptr) return std::vector<double>(count, 1.0);
+    if (!list->is_array() || list->size() != count) return std::nullopt;
+    std::vector<double> weights;
+    for (const Json& element : *list) {
+      const std::optional<double> weight = number_of(element);
+      if (!weight || !(*weight >= 0.0)) return std::nullopt;
+      weights.push_back(*weight);
+    }
+    return weights;
+  }
+
+  void set_sft_weight(double weight) {
+    in_.set("preference.sft_weight", toml_real(weight));
+    has_sft_weight_ = true;
   }
 
   void read_axolotl() {
     const Json* rl = take("rl");
     const Json* type = take("dpo_loss_type");
-    if (type != nullptr && (rl == nullptr || *rl != "dpo")) {
-      in_.needless("dpo_loss_type", kNoEffect);
+    for (const char* key : {"dpo_loss_type", "dpo_loss_weights"}) {
+      if (take(key) != nullptr && (rl == nullptr || *rl != "dpo")) in_.needless(key, kNoEffect);
     }
     if (rl == nullptr || *rl == false || *rl == "") return;
     const std::string name = rl->is_string() ? rl->get<std::string>() : rl->dump();
     if (name == "dpo") {
-      name_loss("dpo_loss_type", type == nullptr ? Json("sigmoid") : *type);
+      name_loss("dpo_loss_type", type == nullptr ? Json("sigmoid") : *type, "dpo_loss_weights");
     } else if (name == "ipo" || name == "orpo" || name == "simpo" || name == "kto") {
       found_.loss = name;
     } else {
@@ -88,13 +128,14 @@ class PreferenceReader {
     const auto has = [this](const char* name) { return file_.contains(name); };
     if (const Json* type = take("loss_type");
         type != nullptr && *type != "nll" && *type != "chunked_nll") {
-      return name_loss("loss_type", *type);
+      return name_loss("loss_type", *type, "loss_weights");
     }
+    if (has("loss_weights")) return name_loss("loss_type", Json("sigmoid"), "loss_weights");
     if (has("desirable_weight") || has("undesirable_weight")) {
       found_.loss = "kto";
     } else if (has("beta") || has("label_smoothing") || has("reference_free") ||
                has("precompute_ref_log_probs") || has("f_divergence_type") ||
-               has("max_prompt_length")) {
+               has("max_prompt_length") || has("rpo_alpha")) {
       found_.loss = "dpo";
       in_.left("beta", "the arguments are taken for DPO's; for those of ORPO or KTO set train.loss",
                "train.loss");
@@ -142,9 +183,31 @@ class PreferenceReader {
            kto);
     number("undesirable_weight",
            {"kto_undesirable_weight", "kto_rejected_weight", "undesirable_weight"}, kto);
-    if (simpo && trainer_ != "LLaMA-Factory" && !file_.contains("cpo_alpha")) {
-      in_.left("cpo_alpha",
-               "without it TRL adds a loss of supervised fine-tuning (1.0); Longshore adds none");
+  }
+
+  // Reads the weight of the SFT term, apart from TRL's loss "sft".
+  void read_sft_weight() {
+    const std::string& loss = found_.loss;
+    const bool simpo = loss == "simpo",
+               ratios = loss == "dpo" || loss == "dpo-robust" || loss == "ipo";
+    number("sft_weight", {"cpo_alpha"}, simpo);
+    // TRL's default, which is also Axolotl's.
+    if (simpo && trainer_ != "LLaMA-Factory" && !in_.has("cpo_alpha")) set_sft_weight(1.0);
+    number("sft_weight", {"rpo_alpha"}, ratios && !has_sft_weight_);
+    const Json* const factory = take("pref_ftx");
+    if (factory == nullptr) return;
+    const bool asked = *factory != 0;
+    if (asked && (simpo || ratios)) {
+      number("sft_weight", {"pref_ftx"});
+      in_.left("pref_ftx",
+               "LLaMA-Factory takes the mean over the tokens of each chosen answer, "
+               "preference.sft_weight that over the tokens of all chosen answers of a step",
+               "preference.sft_weight");
+    } else if (asked && !loss.empty()) {
+      in_.left("pref_ftx",
+               "preference.sft_weight adds no SFT loss to " + loss + "; the run trains without it");
+    } else {
+      in_.needless("pref_ftx", kNoEffect);
     }
   }
 
@@ -164,6 +227,7 @@ class PreferenceReader {
 
   const Json& file_;
   std::string_view trainer_;
+  bool has_sft_weight_ = false;
   OtherPreference found_;
   OtherReader in_{file_, found_};
 };

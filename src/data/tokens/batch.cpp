@@ -159,6 +159,22 @@ void add_weights(const Dataset& dataset, int64_t document, double& sum) {
   for (const float weight : weights) sum += static_cast<double>(weight);
 }
 
+// Returns the mean of trained tokens of chosen answers; 0 without answers.
+double mean_tokens(int64_t tokens, int64_t documents) {
+  return documents == 0 ? 0.0 : static_cast<double>(tokens) / static_cast<double>(documents);
+}
+
+// Adds a document to the counts of a step.
+void count_document(const Dataset& dataset, int64_t document, StepBatches& step) {
+  const int64_t trained = dataset.document_trained_tokens(document);
+  step.documents += 1;
+  step.tokens += dataset.document_tokens(document);
+  step.trained_tokens += trained;
+  if (!dataset.is_desirable(document)) return;
+  step.chosen_documents += 1;
+  step.chosen_tokens += trained;
+}
+
 StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& table,
                                    std::span<const int64_t> sequences, int64_t micro_batch,
                                    const RankShare& share) {
@@ -173,9 +189,7 @@ StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& 
     const bool own = share.has(step.micro_batch_count);
     for (const int64_t sequence : some) {
       for (const int64_t document : table.documents_of(sequence)) {
-        step.documents += 1;
-        step.tokens += dataset.document_tokens(document);
-        step.trained_tokens += dataset.document_trained_tokens(document);
+        count_document(dataset, document, step);
         if (weighted && !own) add_weights(dataset, document, step.weight);
       }
     }
@@ -186,6 +200,10 @@ StepBatches cut_into_micro_batches(const Dataset& dataset, const SequenceTable& 
     }
   }
   if (!weighted) step.weight = static_cast<double>(step.trained_tokens);
+  for (Batch& batch : step.micro_batches) {
+    batch.columns.get<kChosenTokensColumn>() = {
+        mean_tokens(step.chosen_tokens, step.chosen_documents)};
+  }
   return step;
 }
 
@@ -248,6 +266,7 @@ SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& optio
 Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                        std::span<const int64_t> sequences) {
   Batch batch;
+  StepBatches alone;
   batch.sequences = static_cast<int64_t>(sequences.size());
   for (const int64_t sequence : sequences) {
     for (const int64_t document : table.documents_of(sequence)) {
@@ -255,7 +274,7 @@ Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
       batch.document_starts.push_back(start);
       batch.columns.get<kDocumentColumn>().push_back(document);
       batch.columns.get<kDesirableColumn>().push_back(dataset.is_desirable(document) ? 1 : 0);
-      batch.trained_tokens += dataset.document_trained_tokens(document);
+      count_document(dataset, document, alone);
       dataset.append_document(document, batch.tokens(), batch.targets());
       append_columns(dataset, document, batch);
       std::vector<int64_t>& positions = batch.positions();
@@ -264,6 +283,9 @@ Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
     }
   }
   batch.document_starts.push_back(batch.token_count());
+  batch.trained_tokens = alone.trained_tokens;
+  batch.columns.get<kChosenTokensColumn>() = {
+      mean_tokens(alone.chosen_tokens, alone.chosen_documents)};
   LONGSHORE_CHECK(batch.targets().size() == batch.tokens().size());
   return batch;
 }

@@ -71,6 +71,8 @@ struct StepBatches {
   int64_t documents = 0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
+  // The answers that people chose and their trained tokens. Of data that is not judged, all are.
+  int64_t chosen_documents = 0, chosen_tokens = 0;
   double weight = 0.0;  // of the trained tokens; their number if no row has weights
 };
 
@@ -85,7 +87,8 @@ struct StepSamples {
   std::optional<uint64_t> dropout_seed = {};
 };
 
-// Returns the given sequences as one micro-batch with all columns of the data.
+// Returns the given sequences as one micro-batch with all columns of the data, as the only one of a
+// step.
 Batch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                        std::span<const int64_t> sequences);
 

@@ -94,6 +94,12 @@ PairLoss pair_loss(const PreferenceOptions& options, const AnswerScore& chosen,
   throw CheckFailure("internal error: no loss over pairs");
 }
 
+void add_sft(double weight, double mean_tokens, const AnswerScore& chosen, PairLoss& pair) {
+  LONGSHORE_CHECK(mean_tokens > 0.0);
+  pair.loss -= weight / mean_tokens * chosen.logp;
+  pair.by_chosen -= weight / mean_tokens;
+}
+
 RowLoss row_loss(const PreferenceOptions& options, const AnswerScore& answer, bool desirable,
                  double kl) {
   LONGSHORE_CHECK(answer.tokens > 0);
@@ -141,13 +147,16 @@ PreferenceMeans means_of(const PreferenceSums& sums) {
           .accuracy = static_cast<double>(sums.wins) / pairs,
           .chosen_logp = sums.chosen_logps / chosen,
           .rejected_logp = sums.rejected_logps / rejected,
-          .kl = paired ? std::nan("") : sums.kls / (chosen + rejected)};
+          .kl = paired ? std::nan("") : sums.kls / (chosen + rejected),
+          .sft_loss = sums.chosen_tokens > 0
+                          ? -sums.chosen_logps / static_cast<double>(sums.chosen_tokens)
+                          : std::nan("")};
 }
 
 FigureValues figures_of(const PreferenceMeans& means) {
   const std::array values = {
       means.chosen_reward, means.rejected_reward, means.margin, means.accuracy,
-      means.chosen_logp,   means.rejected_logp,   means.kl};
+      means.chosen_logp,   means.rejected_logp,   means.kl,     means.sft_loss};
   static_assert(values.size() == kPreferenceFigures.size());
   FigureValues figures;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -160,8 +169,10 @@ namespace {
 
 // Returns the columns that a preference loss reads. The kl of KTO's step is no part of them: the
 // pass that computes it has none.
-std::vector<ColumnId> columns_of(const LossTraits& loss) {
+std::vector<ColumnId> columns_of(const PreferenceOptions& options) {
+  const LossTraits& loss = traits_of(options.loss);
   std::vector<ColumnId> columns;
+  if (options.sft_weight > 0.0) columns.push_back(kChosenTokensColumn);
   if (!loss.paired()) columns.push_back(kDesirableColumn);
   if (loss.reference) columns.push_back(kReferenceLogpColumn);
   return columns;
@@ -191,7 +202,7 @@ std::vector<AnswerScore> score_documents(const ScoredPositions& positions,
 }  // namespace
 
 PreferenceLoss::PreferenceLoss(const PreferenceOptions& options)
-    : Loss(traits_of(options.loss), columns_of(traits_of(options.loss))), options_(options) {}
+    : Loss(traits_of(options.loss), columns_of(options)), options_(options) {}
 
 FigureValues PreferenceLoss::figures(const LossSum& sum) const {
   const auto sums = sum.named<PreferenceSums>();
@@ -216,8 +227,14 @@ std::vector<double> PreferenceLoss::add_losses(const ScoredPositions& positions,
     }
   } else {
     LONGSHORE_CHECK(scores.size() % 2 == 0) << scores.size() << " documents are no pairs";
+    const double sft_weight = options_.sft_weight;
+    const std::vector<double>& mean_tokens = positions.columns.get<kChosenTokensColumn>();
     for (size_t i = 0; i < scores.size(); i += 2) {
-      const PairLoss pair = pair_loss(options_, scores[i], scores[i + 1]);
+      PairLoss pair = pair_loss(options_, scores[i], scores[i + 1]);
+      if (sft_weight > 0.0) {
+        add_sft(sft_weight, mean_tokens.front(), scores[i], pair);
+        sums.chosen_tokens += scores[i].tokens;
+      }
       result.loss += pair.loss;
       sums.add(pair, scores[i].logp, scores[i + 1].logp);
       by_logp[i] = pair.by_chosen;

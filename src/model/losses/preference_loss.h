@@ -12,6 +12,10 @@
 // Each pair has the same weight in a step, so no result depends on micro-batches or ranks. The
 // first term of ORPO covers the chosen answer, as in its paper; TRL's covers its prompt too.
 //
+// The SFT term of weight w adds -w logp_c / t to a pair's loss, where t is the mean of n_c over the
+// pairs of the whole step. So the step's loss has w times the mean of -log p over the tokens of all
+// its chosen answers, whatever micro-batches and ranks are; TRL's "sft" is that of a micro-batch.
+//
 // kto has rows of one answer, of equal weight in a step:
 //   kto         w (1 - sigmoid(beta (r - kl))) if it is desirable, else w (1 - sigmoid(beta (kl -
 //   r)))
@@ -46,6 +50,10 @@ struct PairLoss {
 PairLoss pair_loss(const PreferenceOptions& options, const AnswerScore& chosen,
                    const AnswerScore& rejected);
 
+// Adds the SFT term of this weight to a pair, whose step has `mean_tokens` trained tokens a chosen
+// answer.
+void add_sft(double weight, double mean_tokens, const AnswerScore& chosen, PairLoss& pair);
+
 // The loss of a row of KTO.
 struct RowLoss {
   double loss = 0.0;
@@ -66,25 +74,28 @@ struct PreferenceSums {
   int64_t chosen = 0, rejected = 0;  // answers: one of each in a pair, one of both in a row of KTO
   double chosen_rewards = 0.0, rejected_rewards = 0.0;
   double chosen_logps = 0.0, rejected_logps = 0.0;
-  double kls = 0.0;  // of rows of KTO: the kl of each
+  double kls = 0.0;           // of rows of KTO: the kl of each
+  int64_t chosen_tokens = 0;  // of chosen answers; counted for the SFT term alone
 
   void add(const PairLoss& pair, double chosen_logp, double rejected_logp);
   void add(const RowLoss& row, bool desirable, double logp, double kl);
   auto values() {
     return std::tie(pairs, wins, chosen, rejected, chosen_rewards, rejected_rewards, chosen_logps,
-                    rejected_logps, kls);
+                    rejected_logps, kls, chosen_tokens);
   }
   bool empty() const { return chosen + rejected == 0; }
 };
 
 // The means of a step or an evaluation over its pairs, or over its rows by their label. What does
-// not exist is not a number: a mean over nothing, an accuracy without pairs, a kl with them.
+// not exist is not a number: a mean over nothing, an accuracy without pairs, a kl with them, the
+// loss of an SFT term without that term.
 struct PreferenceMeans {
   double chosen_reward = 0.0, rejected_reward = 0.0;
   double margin = 0.0;    // of the two
   double accuracy = 0.0;  // share of pairs whose chosen answer has the higher reward
   double chosen_logp = 0.0, rejected_logp = 0.0;
   double kl = 0.0;
+  double sft_loss = 0.0;  // of chosen tokens: the SFT term without its weight
 };
 
 // Returns the means; the sums must not be empty.
@@ -105,6 +116,10 @@ inline constexpr std::array kPreferenceFigures = {
                "The mean log-probability of the rejected answers."},
     LossFigure{"kl", "train/kl", "eval/kl",
                "With KTO, the estimate of the kl that rewards compare with.", "kl"},
+    LossFigure{"sft_loss", "train/sft_loss", "eval/sft_loss",
+               "With preference.sft_weight, the mean cross entropy of the chosen answers' tokens, "
+               "without that weight.",
+               "sft"},
 };
 
 // Returns those of the means that are numbers.
