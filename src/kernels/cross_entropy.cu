@@ -6,10 +6,22 @@
 namespace longshore::kernels {
 namespace {
 
-// A thread's running maximum of a row, and its sum of exponentials relative to that maximum.
+// A thread's running maximum of a row, its sum of exponentials relative to that maximum, and the
+// sum of their products with their exponents.
 struct Seen {
   float most;
   float sum;
+  float products;
+
+  // Makes the sums relative to a maximum that is not lower.
+  __device__ void raise(float larger) {
+    if (most != -CUDART_INF_F) {
+      const float factor = expf(most - larger);
+      products = (products + sum * (most - larger)) * factor;
+      sum *= factor;
+    }
+    most = larger;
+  }
 
   template <int kCount, typename T>
   __device__ void add(const T (&values)[kCount]) {
@@ -18,14 +30,15 @@ struct Seen {
       const float value = to_float(values[i]);
       larger = value > larger ? value : larger;
     }
-    if (larger > most) {
-      sum *= expf(most - larger);
-      most = larger;
-    }
+    if (larger > most) raise(larger);
     for (int i = 0; i < kCount; ++i) {
       const float value = to_float(values[i]);
       // This adds nothing while all values are minus infinity, but a NaN always reaches the sum.
-      if (most != -CUDART_INF_F || isnan(value)) sum += expf(value - most);
+      if (most != -CUDART_INF_F || isnan(value)) {
+        const float exponent = value - most, power = expf(exponent);
+        sum += power;
+        products += power * fmaxf(exponent, kLeastExponent);
+      }
     }
   }
 };
@@ -67,18 +80,32 @@ __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
         visit(i, one);
       }
     };
-    Seen seen = {-CUDART_INF_F, 0.0f};
+    // Every thread reads it here, before any writes a gradient behind the barriers of the sums
+    // below.
+    const float wanted = to_float(values[target]);
+    Seen seen = {-CUDART_INF_F, 0.0f, 0.0f};
+    float above = 0.0f;  // logits that are higher than the target's, or equal with a lower id
     each([&](int64_t at, auto& some) {
       load_values(values + at, some);
       seen.add(some);
+      for (int i = 0; i < static_cast<int>(sizeof(some) / sizeof(T)); ++i) {
+        const float value = to_float(some[i]);
+        if (value > wanted || (value == wanted && at + i < target)) above = 1.0f;
+      }
     });
     const float row_most = over_block(seen.most, Most(), -CUDART_INF_F);
-    float sum = seen.sum;
-    if (seen.most != -CUDART_INF_F) sum *= expf(seen.most - row_most);
-    sum = over_block(sum, Add(), 0.0f);
-    if (threadIdx.x == 0) losses[row] = logf(sum) - (to_float(values[target]) - row_most);
+    if (seen.most != -CUDART_INF_F) seen.raise(row_most);
+    const float sum = over_block(seen.sum, Add(), 0.0f);
+    if (threadIdx.x == 0) losses[row] = logf(sum) - (wanted - row_most);
+    if (shape.statistics != nullptr) {
+      const float products = over_block(seen.products, Add(), 0.0f);
+      above = over_block(above, Most(), 0.0f);
+      if (threadIdx.x == 0) {
+        shape.statistics[2 * row] = above == 0.0f ? 1.0f : 0.0f;
+        shape.statistics[2 * row + 1] = logf(sum) - products / sum;
+      }
+    }
     if (!shape.gradient) continue;
-    __syncthreads();  // waits until thread 0 has read the target's logit
     const float row_scale = shape.row_scales == nullptr ? 1.0f : shape.row_scales[row];
     const float scale = static_cast<float>(shape.scale) * row_scale;
     each([&](int64_t at, auto& some) {

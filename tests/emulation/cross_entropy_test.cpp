@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/emulation/emulated_grid.h"
@@ -105,6 +106,68 @@ TYPED_TEST(EmulatedCrossEntropy, ScalesRows) {
     std::vector<float> reference_losses(4);
     kernels::cross_entropy_cpu(scaled, reference.data(), targets.data(), reference_losses.data());
     EXPECT_LE(relative_error(values.values(), reference), kTolerance<TypeParam>);
+  }
+}
+
+// Goal: the statistics of rows agree with the reference and, in fp64, with their definition; they
+// change no loss and no gradient. Of equal logits the lowest id is the highest, and logits of
+// -infinity have no part in the entropy.
+TYPED_TEST(EmulatedCrossEntropy, TellsTheHighestLogitAndTheEntropy) {
+  constexpr int64_t kRows = 6;
+  const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());
+  for (const int64_t vocabulary : {2, 9, 64, 700, 4099}) {
+    auto logits = random_values<TypeParam>(kRows * vocabulary, 1, 4.0f);
+    auto targets = random_numbers(kRows, vocabulary, 2);
+    const auto high = kernels::rounded_to<TypeParam>(40.0f);
+    const int64_t last = vocabulary - 1;
+    for (const int64_t row : {1, 2, 3}) {  // the last logit is the highest, or equal to the first
+      logits[static_cast<size_t>(row * vocabulary + last)] = high;
+      targets[static_cast<size_t>(row)] = last;
+    }
+    logits[static_cast<size_t>(2 * vocabulary)] = high;
+    logits[static_cast<size_t>(4 * vocabulary)] = high;
+    logits[static_cast<size_t>(4 * vocabulary + last)] = high;
+    targets[4] = 0;
+    logits[static_cast<size_t>(3 * vocabulary)] = none;
+    const CrossEntropy plain = {kDTypeOf<TypeParam>, kRows, vocabulary, 0.125, true};
+    Operand<TypeParam> values("logits", logits), without("logits", logits);
+    Operand<int64_t> wanted("targets", targets);
+    Operand<float> losses("losses", kRows), same("losses", kRows);
+    Operand<float> statistics("statistics", 2 * kRows);
+    CrossEntropy counted = plain;
+    counted.statistics = statistics.data();
+    kernels::cross_entropy_cuda(counted, values.data(), wanted.data(), losses.data(), nullptr);
+    kernels::cross_entropy_cuda(plain, without.data(), wanted.data(), same.data(), nullptr);
+    EXPECT_TRUE(same_bits(losses.values(), same.values()));
+    EXPECT_TRUE(same_bits(values.values(), without.values()));
+    auto reference = logits;
+    std::vector<float> reference_losses(kRows), of_reference(2 * kRows);
+    counted.statistics = of_reference.data();
+    kernels::cross_entropy_cpu(counted, reference.data(), targets.data(), reference_losses.data());
+    const auto found = statistics.values();
+    for (int64_t row = 0; row < kRows; ++row) {
+      const TypeParam* const begin = logits.data() + row * vocabulary;
+      double sum = 0.0, products = 0.0;
+      int64_t highest = 0;
+      for (int64_t i = 0; i < vocabulary; ++i) {
+        const auto value = static_cast<double>(kernels::to_float(begin[i]));
+        if (value > static_cast<double>(kernels::to_float(begin[highest]))) highest = i;
+        if (std::isinf(value)) continue;
+        sum += std::exp(value);
+        products += std::exp(value) * value;
+      }
+      const double entropy = std::log(sum) - products / sum;
+      const float hit = highest == targets[static_cast<size_t>(row)] ? 1.0f : 0.0f;
+      for (const std::vector<float>& some : {found, of_reference}) {
+        EXPECT_EQ(some[static_cast<size_t>(2 * row)], hit) << vocabulary << " row " << row;
+        // Sums in fp32 of numbers up to the range of the logits, times their probabilities.
+        EXPECT_NEAR(some[static_cast<size_t>(2 * row + 1)], entropy, 1e-5 * (1.0 + entropy))
+            << vocabulary << " row " << row;
+      }
+    }
+    EXPECT_EQ(found[2], 1.0f);
+    EXPECT_EQ(found[4], 0.0f) << "the first logit is equal";
+    EXPECT_EQ(found[8], 1.0f) << "the last logit is equal";
   }
 }
 

@@ -4,7 +4,8 @@
 Needs scripts/dev/venv. Usage: make_accuracy_golden.py. For each model of tests/parity/golden in
 CASES it writes <case>.jsonl, rows of token ids of which about half are the model's own choice, and
 to golden.json the number of trained tokens and of hits over all rows. The two highest scores of
-each position differ by more than MARGIN, so that rounding decides nothing.
+each position differ by more than MARGIN, so that rounding decides nothing. `entropy` is the mean
+entropy, in nats, of the distributions that predict the trained tokens.
 """
 import json
 import sys
@@ -36,6 +37,12 @@ def make_row(model, generator):
     return {"input_ids": ids, "labels": [-100] * PROMPT + ids[PROMPT:]}, hits
 
 
+def entropies(model, ids):
+    """The entropies of the distributions that predict the trained tokens of a row, in fp64."""
+    scores = model(input_ids=torch.tensor([ids])).logits[0, PROMPT - 1:-1].double()
+    return torch.distributions.Categorical(logits=scores).entropy()
+
+
 def main():
     torch.set_num_threads(1)
     ROOT.mkdir(exist_ok=True)
@@ -47,9 +54,10 @@ def main():
         with torch.no_grad():
             while len(made) < ROWS:
                 made += [row for row in [make_row(model, generator)] if row is not None]
+            entropy = torch.cat([entropies(model, row["input_ids"]) for row, _ in made]).mean()
         (ROOT / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in made))
         facts[name] = {"trained_tokens": ROWS * (LENGTH - PROMPT),
-                       "hits": sum(hits for _, hits in made)}
+                       "hits": sum(hits for _, hits in made), "entropy": entropy.item()}
         print(name, facts[name])
     (ROOT / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
 

@@ -135,6 +135,10 @@ def recording(trainer_class):
             if "grad_norm" in logs:
                 self.kept[-1]["grad_norm"] = float(logs["grad_norm"])
                 keys = METRICS + (SUMS if trainer_class in (DPOTrainer, KTOTrainer) else [])
+                if trainer_class is DPOTrainer:
+                    self.kept[-1]["token_accuracy"] = float(logs["mean_token_accuracy"])
+                if trainer_class in (DPOTrainer, KTOTrainer):
+                    self.kept[-1]["entropy"] = float(logs["entropy"])
                 keys = keys + (["kl"] if trainer_class is KTOTrainer else ["rewards/accuracies"])
                 self.kept[-1].update({key: float(logs[key]) for key in keys})
     return Recording

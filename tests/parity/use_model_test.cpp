@@ -90,6 +90,40 @@ TEST(UseModel, EvalGivesTheTokenAccuracyOfTransformers) {
   }
 }
 
+// Goal: a step has the token accuracy and the entropy of transformers, with several micro-batches,
+// with ranks, and with state on the host or not; a head in pieces has neither.
+TEST(UseModel, AStepHasTheTokenAccuracyAndTheEntropyOfTransformers) {
+  const std::string golden = test_data() + "/parity/golden_accuracy/";
+  std::ifstream file(golden + "golden.json");
+  const Json cases = Json::parse(file);
+  for (const auto& [name, facts] : cases.items()) {
+    const double accuracy =
+        facts.at("hits").get<double>() / facts.at("trained_tokens").get<double>();
+    const double entropy = facts.at("entropy").get<double>();
+    const Arguments list = joined(RunDriver::golden_arguments(name),
+                                  {"--data.train=[\"" + golden + name + ".jsonl\"]",
+                                   "--train.steps=1", "--train.sequences_per_step=6"});
+    // Entropies are computed in fp32 from logits in fp32.
+    const auto expect_both = [&](const RunDriver& run, const std::string& what) {
+      const Json step = run.metrics("step").back();
+      EXPECT_EQ(step.at("token_accuracy").get<double>(), accuracy) << name << " " << what;
+      EXPECT_NEAR(step.at("entropy").get<double>(), entropy, 1e-5 * entropy) << name << " " << what;
+    };
+    for (const char* setting : {"--train.micro_batch=6", "--train.micro_batch=1",
+                                "--fsdp.recompute=none", "--offload.activations=host"}) {
+      RunDriver run("step-accuracy");
+      ASSERT_EQ(run.train(joined(list, {setting})), 0) << name << " " << setting;
+      expect_both(run, setting);
+    }
+    RunDriver ranks("step-accuracy-ranks"), pieces("step-accuracy-pieces");
+    ASSERT_EQ(ranks.train_ranks(2, joined(list, {"--train.micro_batch=2"})), 0) << ranks.output();
+    expect_both(ranks, "ranks");
+    ASSERT_EQ(pieces.train(joined(list, {"--fsdp.units={ rows = 64 }"})), 0);
+    EXPECT_FALSE(pieces.metrics("step").back().contains("token_accuracy")) << name;
+    EXPECT_FALSE(pieces.metrics("step").back().contains("entropy")) << name;
+  }
+}
+
 // Goal: a data set of the hub's cache trains like its file.
 TEST(UseModel, ADataSetIsNamedByItsHubId) {
   const std::string cache = scratch_directory("hub-cache"), commit(40, 'a');

@@ -57,6 +57,15 @@ TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
             "host 96.0/96.0 GiB  ETA 14:02");
 }
 
+// The line has token accuracy and entropy where the step has them.
+TEST(LiveLine, ShowsTokenAccuracyAndEntropyWhereKnown) {
+  StepRecord step = kStep;
+  step.token_accuracy = 0.625;
+  step.entropy = 1.3125;
+  const std::string line = format_live_line(step, kRun, 0, false);
+  EXPECT_NE(line.find("  token accuracy 62.5 %  entropy 1.31  "), std::string::npos) << line;
+}
+
 // The routers' statistics are shown if they are logged.
 TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
   StepRecord step = kStep;

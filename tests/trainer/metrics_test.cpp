@@ -102,6 +102,20 @@ TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
   EXPECT_GT(line["time"].get<double>(), 1.7e9);
 }
 
+// Token accuracy and entropy are in a line and drawn where the step has them.
+TEST_F(MetricsTest, WhatTokensWerePredictedIsThereWhereKnown) {
+  const StepRecord step{.step = Step(1), .token_accuracy = 0.625, .entropy = 1.5};
+  MetricsFile file = MetricsFile::begin(path_);
+  file.write(step);
+  const Json line = lines_of(path_).at(0);
+  EXPECT_EQ(line["token_accuracy"], 0.625);
+  EXPECT_EQ(line["entropy"], 1.5);
+  std::map<std::string, double> scalars;
+  for (const Scalar& scalar : scalars_of(step)) scalars[scalar.tag] = scalar.value;
+  EXPECT_EQ(scalars.at("train/token_accuracy"), 0.625);
+  EXPECT_EQ(scalars.at("train/entropy"), 1.5);
+}
+
 // The routers' statistics are in a line if they are logged.
 TEST_F(MetricsTest, WhatRoutersChoseIsThereWhereAsked) {
   MetricsFile file = MetricsFile::begin(path_);

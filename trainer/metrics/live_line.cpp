@@ -60,6 +60,10 @@ std::vector<Field> number_fields(const StepRecord& step, const LiveRun& run) {
   if (const double* const kl = figure_of(step.figures, "kl")) {
     fields.push_back({"kl " + format_loss(*kl), 3});
   }
+  if (step.token_accuracy) {
+    fields.push_back({formatted("token accuracy %.1f %%", 100.0 * *step.token_accuracy), 6});
+  }
+  if (step.entropy) fields.push_back({formatted("entropy %.2f", *step.entropy), 7});
   if (step.aux_loss) fields.push_back({"aux " + format_loss(*step.aux_loss), 4});
   if (step.router) {
     fields.push_back({formatted("experts up to %.1fx, %lld idle, entropy %.2f", step.router->most,

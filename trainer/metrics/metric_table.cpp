@@ -144,6 +144,16 @@ constexpr std::array kStepBegin = {
     StepRow{{"allocator_retries", kWhole,
              "How often, so far, a GPU's allocator met a request only after it freed its cache."},
             allocator_retries},
+    StepRow{{"token_accuracy", kReal,
+             "The share of trained tokens that have the highest score; if answers are judged, of "
+             "those of the chosen ones. Not with distillation or a head in pieces.",
+             "train/token_accuracy", false},
+            member<&StepRecord::token_accuracy>},
+    StepRow{{"entropy", kReal,
+             "The mean entropy, in nats, of the distributions that predict trained tokens. Not "
+             "with distillation or a head in pieces.",
+             "train/entropy", false},
+            member<&StepRecord::entropy>},
     StepRow{{"aux_loss", kReal, "The loss that balances experts, without its coefficient.",
              "train/aux_loss", false},
             member<&StepRecord::aux_loss>},

@@ -66,7 +66,9 @@ struct StepRecord {
   MemoryRecord memory = {};
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
   std::optional<RouterStatistics> router = {};
-  FigureValues figures = {};  // of the loss
+  std::optional<double> token_accuracy = {};  // of chosen answers if answers are judged
+  std::optional<double> entropy = {};         // in nats
+  FigureValues figures = {};                  // of the loss
   bool skipped = false;
   int64_t skipped_total = 0;
 };

@@ -52,6 +52,13 @@ void StepReporter::take_outcome(StepRecord& record, const StepOutcome& outcome) 
     if (shape.balance != 0.0) record.aux_loss = figures.balance_loss;
     if (shape.watched) record.router = figures;
   }
+  const HitCount& tokens = outcome.sums.tokens;
+  if (tokens.compared > 0) {
+    record.token_accuracy = static_cast<double>(tokens.hits) / static_cast<double>(tokens.compared);
+  }
+  if (tokens.measured > 0) {
+    record.entropy = tokens.entropies / static_cast<double>(tokens.measured);
+  }
   record.skipped = outcome.skipped;
 }
 

@@ -257,6 +257,8 @@ std::string curves(const std::vector<RunRecord>& runs) {
       {.key = "loss", .title = "loss", .smooth = true},
       {.key = "eval/loss", .title = "evaluation loss"},
       {.key = "eval/token_accuracy", .title = "evaluation token accuracy", .from_zero = true},
+      {.key = "token_accuracy", .title = "token accuracy", .from_zero = true, .smooth = true},
+      {.key = "entropy", .title = "entropy of predictions", .from_zero = true, .smooth = true},
       {.key = "sft_loss", .title = "SFT loss of the chosen answers", .smooth = true},
       {.key = "rewards/chosen",
        .title = "rewards: chosen, and rejected dashed",

@@ -84,6 +84,8 @@ struct HeadScale {
 struct HeadPart {
   at::Tensor losses;     // fp32 [N]
   at::Tensor by_logits;  // the gradient; undefined if it is not wanted
+  // fp32 [N, 2]: whether the target has the highest score, and the entropy; undefined: unknown.
+  at::Tensor statistics = {};
 };
 
 class HeadScores {

@@ -22,6 +22,43 @@ void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained
   result.loss = ordered_sum(at::cat(losses), batch.column(kWeightColumn));
 }
 
+// Returns for each trained position whether its document is an answer that people chose.
+std::vector<char> chosen_positions(const at::Tensor& trained, const MicroBatch& batch) {
+  const std::vector<int64_t>& desirable = batch.column<kDesirableColumn>();
+  const at::Tensor places = trained.to(at::kCPU).contiguous();
+  const auto* const place = places.const_data_ptr<int64_t>();
+  std::vector<char> chosen(static_cast<size_t>(places.numel()));
+  size_t document = 0;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    while (place[i] >= batch.document_starts.at(document + 1)) ++document;
+    chosen[i] = desirable.at(document) != 0 ? 1 : 0;
+  }
+  return chosen;
+}
+
+// Counts the positions whose target has the highest score, and sums their entropies in order in
+// fp64. Of judged answers only the chosen ones have hits, because the others should be unlikely.
+// HOST WAIT, on a GPU: these are results of the step, as the losses are, and 8 bytes a position.
+void count_tokens(const std::vector<at::Tensor>& statistics, const at::Tensor& trained,
+                  const MicroBatch& batch, HitCount& count) {
+  if (statistics.empty()) return;
+  const bool judged = batch.loss && batch.loss->traits().judged;
+  if (judged && batch.column<kDesirableColumn>().empty()) return;
+  const std::vector<char> chosen = judged
+                                       ? chosen_positions(trained, batch)
+                                       : std::vector<char>(static_cast<size_t>(trained.size(0)), 1);
+  const at::Tensor all = at::cat(statistics).to(at::kCPU).contiguous();
+  LONGSHORE_CHECK(all.size(0) == trained.size(0)) << all.size(0) << " of " << trained.size(0);
+  const auto* const values = all.const_data_ptr<float>();
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    count.entropies += static_cast<double>(values[2 * i + 1]);
+    if (chosen[i] == 0) continue;
+    count.compared += 1;
+    count.hits += values[2 * i] != 0.0f ? 1 : 0;
+  }
+  count.measured += all.size(0);
+}
+
 }  // namespace
 
 at::Tensor LogitRule::project(const at::Tensor& normed, const Linear& table) const {
@@ -53,6 +90,12 @@ struct HeadUnit::Gradients {
   NormGradients norm;
   at::Tensor in = {};             // undefined if not wanted
   at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
+};
+
+// What the head has of the trained positions, by chunk.
+struct HeadUnit::Parts {
+  std::vector<at::Tensor> losses = {};      // fp32 [N]
+  std::vector<at::Tensor> statistics = {};  // HeadPart::statistics; empty if they are unknown
 };
 
 HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
@@ -113,17 +156,17 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
-std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in,
-                                      const MicroBatch& batch, const at::Tensor& trained,
-                                      Gradients* gradients, LossSum& sums) const {
+HeadUnit::Parts HeadUnit::run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                              const at::Tensor& trained, Gradients* gradients,
+                              LossSum& sums) const {
   const at::NoGradGuard no_grad;
   const bool wanted = gradients != nullptr;
   const bool scored = wanted && gradients->scored;
   const int64_t chunk =
       head_chunk_positions(vocabulary_, on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
-  std::vector<at::Tensor> losses;
-  if (count == 0) return losses;
+  Parts parts;
+  if (count == 0) return parts;
   const Linear whole = head(parameters, batch);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     const int64_t length = std::min(chunk, count - begin);
@@ -141,24 +184,27 @@ std::vector<at::Tensor> HeadUnit::run(UnitParameters parameters, const Carry& in
     if (batch.hits != nullptr) batch.hits->compare(logits, targets);
     HeadPart part = scores_->whole(batch, begin, targets, std::move(logits),
                                    wanted ? &gradients->scale : nullptr, sums);
-    if (!scored) losses.push_back(part.losses);
+    if (!scored) {
+      parts.losses.push_back(part.losses);
+      if (part.statistics.defined()) parts.statistics.push_back(part.statistics);
+    }
     if (!wanted) continue;
     chunk_gradients(parameters, x, normed,
                     rule_.by_product(std::move(part.by_logits), std::move(bent), x), head, rows,
                     *gradients);
   }
-  return losses;
+  return parts;
 }
 
 LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
                                 const MicroBatch& batch) const {
   const at::Tensor trained = trained_positions(batch.targets);
   Result result;
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, nullptr, result);
+  const Parts parts = run(parameters, in, batch, trained, nullptr, result);
   if (scores_first(batch)) {
-    apply_loss(batch, trained, joined(losses), result);
+    apply_loss(batch, trained, joined(parts.losses), result);
   } else {
-    sum_losses(losses, trained, batch, result);
+    sum_losses(parts.losses, trained, batch, result);
   }
   return result;
 }
@@ -172,8 +218,9 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   if (scores_first(batch)) {
     // The gradient of a position depends on all of its document and of the other answer's, so the
     // log-probabilities come first, and the logits exist a second time for gradients.
-    const at::Tensor losses = joined(run(parameters, in, batch, trained, nullptr, result));
-    scales.factors = apply_loss(batch, trained, losses, result).to(in.at(0).device());
+    const Parts parts = run(parameters, in, batch, trained, nullptr, result);
+    scales.factors = apply_loss(batch, trained, joined(parts.losses), result).to(in.at(0).device());
+    count_tokens(parts.statistics, trained, batch, result.tokens);
   } else if (const at::Tensor weights = weights_of(batch.all_columns()); weights.defined()) {
     scales.factors = weights.to(in.at(0).device());
   }
@@ -190,8 +237,11 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
     const auto sums = in.at(0).options().dtype(at::kFloat).requires_grad(false);
     gradients.magnitude_sum = at::zeros({vocabulary_}, sums);
   }
-  const std::vector<at::Tensor> losses = run(parameters, in, batch, trained, &gradients, result);
-  if (!scores_first(batch)) sum_losses(losses, trained, batch, result);
+  const Parts parts = run(parameters, in, batch, trained, &gradients, result);
+  if (!scores_first(batch)) {
+    sum_losses(parts.losses, trained, batch, result);
+    count_tokens(parts.statistics, trained, batch, result.tokens);
+  }
   gradients.norm.add_to(sink);
   if (magnitude_index >= 0) sink.add(magnitude_index, gradients.magnitude_sum);
   if (want_grad_in) result.grad_in.push_back(grad_in);

@@ -60,10 +60,11 @@ class HeadUnit : public LossUnit {
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const Linear& head, const at::Tensor& rows,
                        Gradients& gradients) const;
-  // Returns the losses of the trained positions by chunk, fp32. Given `gradients`, adds to them; if
-  // the losses were computed before, nothing is returned. Adds the loss's own sums to `sums`.
-  std::vector<at::Tensor> run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                              const at::Tensor& trained, Gradients* gradients, LossSum& sums) const;
+  struct Parts;
+  // Returns the losses of the trained positions by chunk. Given `gradients`, adds to them; if the
+  // losses were computed before, nothing is returned. Adds the loss's own sums to `sums`.
+  Parts run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+            const at::Tensor& trained, Gradients* gradients, LossSum& sums) const;
 
   NormKind norm_kind_;
   double norm_eps_;

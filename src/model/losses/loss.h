@@ -28,7 +28,7 @@ struct LossSum {
 
   double loss = 0.0;     // over trained positions, pairs or rows, weighted, not divided
   int64_t trained = 0;   // number of trained positions
-  HitCount tokens = {};  // of an evaluation whose loss is over tokens
+  HitCount tokens = {};  // of a step, or of an evaluation whose loss is over tokens
   // The loss's own sums, packed from a struct that names them. All are 0 on a rank without
   // micro-batches.
   std::array<double, kOwnSums> own = {};

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <tuple>
 
 #include "base/loss_kind.h"
@@ -95,7 +96,8 @@ struct PreferenceMeans {
   double accuracy = 0.0;  // share of pairs whose chosen answer has the higher reward
   double chosen_logp = 0.0, rejected_logp = 0.0;
   double kl = 0.0;
-  double sft_loss = 0.0;  // of chosen tokens: the SFT term without its weight
+  // Of chosen tokens: the SFT term without its weight.
+  double sft_loss = std::numeric_limits<double>::quiet_NaN();
 };
 
 // Returns the means; the sums must not be empty.

@@ -12,12 +12,16 @@
 
 namespace longshore {
 
-// The sum over micro-batches and ranks. A trained position counts once, whatever its weight is.
+// The sum over micro-batches and ranks. A trained position counts once, whatever its weight is. A
+// step of training has the entropies of the predicted distributions too; its head gets all of it
+// from the kernel of the loss.
 struct HitCount {
   int64_t hits = 0;
-  int64_t compared = 0;  // trained positions; 0: the model or the loss counts none
+  int64_t compared = 0;    // trained positions; 0: the model or the loss counts none
+  int64_t measured = 0;    // trained positions that have an entropy
+  double entropies = 0.0;  // theirs, in nats
 
-  auto values() { return std::tie(hits, compared); }
+  auto values() { return std::tie(hits, compared, measured, entropies); }
   HitCount& operator+=(const HitCount& other) { return add_values(*this, other); }
 };
 

@@ -310,12 +310,17 @@ void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& val
 }
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                         bool gradient, const at::Tensor& row_scales) {
+                         bool gradient, const at::Tensor& row_scales,
+                         const at::Tensor& statistics) {
   LONGSHORE_CHECK(logits.dim() == 2 && logits.is_contiguous());
   LONGSHORE_CHECK(targets.is_contiguous() && targets.numel() == logits.size(0));
   const bool scaled = row_scales.defined();
   LONGSHORE_CHECK(!scaled || (row_scales.is_contiguous() && row_scales.numel() == logits.size(0) &&
                               row_scales.device() == logits.device()));
+  const bool counted = statistics.defined();
+  LONGSHORE_CHECK(!counted ||
+                  (statistics.is_contiguous() && statistics.numel() == 2 * logits.size(0) &&
+                   statistics.device() == logits.device()));
   at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
   const kernels::CrossEntropy shape{
       .dtype = dtype_of(logits),
@@ -323,7 +328,8 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
       .vocabulary = logits.size(1),
       .scale = scale,
       .gradient = gradient,
-      .row_scales = scaled ? row_scales.const_data_ptr<float>() : nullptr};
+      .row_scales = scaled ? row_scales.const_data_ptr<float>() : nullptr,
+      .statistics = counted ? statistics.mutable_data_ptr<float>() : nullptr};
   const auto* const wanted = targets.const_data_ptr<int64_t>();
   auto* const out = losses.mutable_data_ptr<float>();
   if (on_gpu(logits)) {
@@ -334,6 +340,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
       kernels::CrossEntropy part = shape;
       part.rows = end - begin;
       if (scaled) part.row_scales += begin;
+      if (counted) part.statistics += 2 * begin;
       kernels::cross_entropy_cpu(
           part, values + begin * shape.vocabulary * static_cast<int64_t>(logits.element_size()),
           wanted + begin, out + begin);

@@ -56,9 +56,11 @@ void unpack(PackedFormat format, const at::Tensor& packed, const at::Tensor& val
 
 // Returns the losses, fp32 [rows], of logits [rows, vocabulary] and targets int64 [rows]. With
 // `gradient` the gradient of scale * their sum overwrites the logits; `row_scales` (fp32 [rows], or
-// undefined) are factors of the rows in that sum.
+// undefined) are factors of the rows in that sum. `statistics` (fp32 [rows, 2], or undefined) gets
+// CrossEntropy::statistics.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
-                         bool gradient, const at::Tensor& row_scales = {});
+                         bool gradient, const at::Tensor& row_scales = {},
+                         const at::Tensor& statistics = {});
 
 // A causal convolution of x [T, channels] (kernels/causal_convolution.h), whose rows may be
 // strided.
