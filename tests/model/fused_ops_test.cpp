@@ -257,6 +257,19 @@ TEST_P(FusedOps, CrossEntropyAgreesWithAutograd) {
   EXPECT_LE(relative_error(logits, exact.grad()), limit());
 }
 
+// The statistics of rows are torch's: whether the target has the highest logit, and the entropy.
+TEST_P(FusedOps, CrossEntropyTellsTheHighestLogitAndTheEntropy) {
+  const at::Tensor logits = random({29, 301}) * 4.0;
+  const at::Tensor highest = at::argmax(logits, 1);
+  const at::Tensor targets = at::randint(0, 301, {29});
+  targets.slice(0, 0, 15).copy_(highest.slice(0, 0, 15));
+  const at::Tensor statistics = at::empty({29, 2}, at::kFloat);
+  fused::cross_entropy(logits.clone(), targets, 0.125, true, {}, statistics);
+  const at::Tensor logs = at::log_softmax(logits.to(at::kDouble), 1);
+  EXPECT_TRUE(at::equal(statistics.select(1, 0), (highest == targets).to(at::kFloat)));
+  EXPECT_LE(relative_error(statistics.select(1, 1), (logs.exp() * logs).sum(1).neg()), 1e-5);
+}
+
 // The loss is finite for logits that overflow exp and for minus infinity.
 TEST_P(FusedOps, CrossEntropyStaysFinite) {
   at::Tensor logits = at::full({1, 5}, 300.0, at::TensorOptions(GetParam()));

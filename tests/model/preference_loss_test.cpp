@@ -88,7 +88,7 @@ TEST(PreferenceLoss, OfTheSftTermIsTheMeanOverAllChosenTokens) {
     EXPECT_NEAR(pair.by_chosen, 0.25 - kWeight / kMeanTokens, 1e-15);
     EXPECT_EQ(pair.by_rejected, 0.75);
   }
-  EXPECT_NEAR(sum / 2.0, kWeight * (6.0 + 3.0) / (5.0 + 1.0), 1e-15);
+  EXPECT_NEAR(sum / 2.0, kWeight * (6.0 + 3.0) / (5.0 + 1.0), 1e-14);
 }
 
 // A loss with the SFT term reads the step's mean length from its column, and its figure is the mean
