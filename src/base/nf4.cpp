@@ -134,6 +134,23 @@ void encode_scales(const Nf4Layout& layout, std::span<const float> scales,
   }
 }
 
+// Writes the values from `begin` on; scale_of(block) is called once a block.
+template <typename ScaleOf>
+void decode_blocks(std::span<const std::byte> codes, int64_t begin, std::span<float> out,
+                   const ScaleOf& scale_of) {
+  int64_t block = -1;
+  float scale = 0.0F;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t element = begin + static_cast<int64_t>(i);
+    if (element / kBlock != block) {
+      block = element / kBlock;
+      scale = scale_of(block);
+    }
+    const auto pair = static_cast<uint8_t>(codes[static_cast<size_t>(element / 2)]);
+    out[i] = kNf4Levels[element % 2 == 0 ? pair >> 4 : pair & 15] * scale;
+  }
+}
+
 }  // namespace
 
 const std::array<float, 256>& nf4_scale_levels() {
@@ -175,20 +192,20 @@ void decode_nf4(const Nf4Layout& layout, std::span<const std::byte> packed, int6
   LONGSHORE_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= layout.elements());
   const std::array<float, 256>& levels = nf4_scale_levels();
   const float mean = float_at(packed, 0);
-  int64_t block = -1;
-  float scale = 0.0F;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t element = begin + static_cast<int64_t>(i);
-    if (element / kBlock != block) {
-      block = element / kBlock;
-      const auto code =
-          static_cast<size_t>(packed[static_cast<size_t>(layout.scales_begin() + block)]);
-      scale = levels[code] * float_at(packed, layout.largest_begin() + 4 * (block / kGroup)) + mean;
-    }
-    const auto pair =
-        static_cast<uint8_t>(packed[static_cast<size_t>(layout.codes_begin() + element / 2)]);
-    out[i] = kNf4Levels[element % 2 == 0 ? pair >> 4 : pair & 15] * scale;
-  }
+  decode_blocks(
+      packed.subspan(static_cast<size_t>(layout.codes_begin())), begin, out, [&](int64_t block) {
+        const auto code =
+            static_cast<size_t>(packed[static_cast<size_t>(layout.scales_begin() + block)]);
+        const Bytes group = layout.largest_begin() + 4 * (block / kGroup);
+        return levels[code] * float_at(packed, group) + mean;
+      });
+}
+
+void decode_nf4_f32(const Nf4F32Layout& layout, std::span<const std::byte> packed, int64_t begin,
+                    std::span<float> out) {
+  LONGSHORE_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= layout.elements());
+  decode_blocks(packed.subspan(static_cast<size_t>(layout.codes_begin())), begin, out,
+                [&](int64_t block) { return float_at(packed, 4 * block); });
 }
 
 }  // namespace longshore

@@ -45,6 +45,24 @@ class Nf4Layout {
   int64_t elements_;
 };
 
+// Nf4F32Layout: the offsets where the scales are not quantised, as in files of bitsandbytes without
+// double quantisation (4.5 bits a value):
+//
+//   [ scales, fp32 | padding to 16 bytes | codes, as above | padding to 4 bytes ]
+class Nf4F32Layout {
+ public:
+  static constexpr int64_t kBlock = Nf4Layout::kBlock;
+
+  explicit Nf4F32Layout(int64_t elements) : elements_(elements) {}
+  int64_t elements() const { return elements_; }
+  int64_t blocks() const { return (elements_ + kBlock - 1) / kBlock; }
+  Bytes codes_begin() const { return align_up(4 * blocks(), 16); }
+  Bytes bytes() const { return align_up(codes_begin() + (elements_ + 1) / 2, 4); }
+
+ private:
+  int64_t elements_;
+};
+
 inline constexpr std::array<float, 16> kNf4Levels = {
     -1.0F,          -0.696192801F, -0.525073051F, -0.394917488F, -0.284441382F, -0.184773430F,
     -0.0910500363F, 0.0F,          0.0795802996F, 0.160930201F,  0.246112302F,  0.337915242F,
@@ -57,8 +75,10 @@ const std::array<float, 256>& nf4_scale_levels();
 // layout. Holds one piece, and 4 bytes for each block.
 void encode_nf4(const Nf4Layout& layout, const ReadValues& read, std::span<std::byte> packed);
 
-// Returns the values from `begin` on. `packed` was filled by encode_nf4 for this layout.
+// Return the values from `begin` on. `packed` has the bytes of the layout.
 void decode_nf4(const Nf4Layout& layout, std::span<const std::byte> packed, int64_t begin,
                 std::span<float> out);
+void decode_nf4_f32(const Nf4F32Layout& layout, std::span<const std::byte> packed, int64_t begin,
+                    std::span<float> out);
 
 }  // namespace longshore

@@ -13,6 +13,9 @@ namespace {
 Nf4Layout nf4_layout(std::span<const int64_t> shape) {
   return Nf4Layout(shape[0] * shape[1]);
 }
+Nf4F32Layout nf4_f32_layout(std::span<const int64_t> shape) {
+  return Nf4F32Layout(shape[0] * shape[1]);
+}
 Fp8Layout fp8_layout(std::span<const int64_t> shape) {
   return {shape[0], shape[1]};
 }
@@ -23,7 +26,7 @@ Mxfp4Layout mxfp4_layout(std::span<const int64_t> shape) {
 }  // namespace
 
 std::string_view name_of(PackedFormat format) {
-  constexpr std::array<std::string_view, 3> kNames = {"nf4", "fp8", "mxfp4"};
+  constexpr std::array<std::string_view, 4> kNames = {"nf4", "fp8", "mxfp4", "nf4-fp32-scales"};
   return kNames.at(static_cast<size_t>(format));
 }
 
@@ -36,13 +39,16 @@ Bytes packed_bytes(PackedFormat format, std::span<const int64_t> shape) {
       return fp8_layout(shape).bytes();
     case PackedFormat::kMxfp4:
       return mxfp4_layout(shape).bytes();
+    case PackedFormat::kNf4F32:
+      return nf4_f32_layout(shape).bytes();
   }
   return 0;
 }
 
 void encode_packed(PackedFormat format, std::span<const int64_t> shape, const ReadValues& read,
                    std::span<std::byte> packed) {
-  LONGSHORE_CHECK(format != PackedFormat::kMxfp4) << "MXFP4 is only read";
+  LONGSHORE_CHECK(format == PackedFormat::kNf4 || format == PackedFormat::kFp8)
+      << name_of(format) << " is only read";
   if (format == PackedFormat::kNf4) {
     encode_nf4(nf4_layout(shape), read, packed);
   } else {
@@ -68,7 +74,10 @@ void decode_packed(PackedFormat format, std::span<const int64_t> shape,
                     .blocks = bytes,
                     .scales = bytes + layout.scales_begin()},
                    begin, out);
+      return;
     }
+    case PackedFormat::kNf4F32:
+      decode_nf4_f32(nf4_f32_layout(shape), packed, begin, out);
   }
 }
 

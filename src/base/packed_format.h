@@ -14,12 +14,13 @@
 namespace longshore {
 
 enum class PackedFormat : uint8_t {
-  kNf4,    // base/nf4.h
-  kFp8,    // base/fp8.h
-  kMxfp4,  // base/mxfp4.h; only of models that are published in it
+  kNf4,     // base/nf4.h
+  kFp8,     // base/fp8.h
+  kMxfp4,   // base/mxfp4.h; only of models that are published in it
+  kNf4F32,  // base/nf4.h, with scales in fp32; likewise
 };
 
-// Returns the name in the run file; of kMxfp4 that in config.json.
+// Returns the name in the run file; formats of published models alone have one for messages.
 std::string_view name_of(PackedFormat format);
 
 // Fills the span with the values from `begin` on, in row-major order.
@@ -29,7 +30,7 @@ using ReadValues = std::function<void(int64_t begin, std::span<float> out)>;
 Bytes packed_bytes(PackedFormat format, std::span<const int64_t> shape);
 
 // Packs the finite values of a matrix, which `read` returns in pieces; `packed` has packed_bytes.
-// `format` is not kMxfp4, which Longshore only reads.
+// `format` is kNf4 or kFp8; the others are only read.
 void encode_packed(PackedFormat format, std::span<const int64_t> shape, const ReadValues& read,
                    std::span<std::byte> packed);
 

@@ -118,11 +118,11 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
 }
 
 // Returns whether all packed tensors can stay packed; config.json declares one format for all of
-// them. Tensors in fp8 never stay packed, because programs that train from an export need bf16.
+// them. Only MXFP4 stays packed, because programs that train from an export need bf16.
 bool keeps_packed(const ModelDirectory& source, const ModelSpec& spec,
                   const ExportOptions& options) {
   if (!options.pretrained || options.dtype) return false;
-  if (source.quantisation() == Quantisation::kFp8) return false;
+  if (source.quantisation() != Quantisation::kMxfp4) return false;
   const ParameterTable parameters = parameters_by_name(spec);
   return std::ranges::all_of(source.tensors(), [&](const ModelDirectory::TensorRef& ref) {
     if (ref.packed == nullptr) return true;

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/fp8.h"
 #include "hf/packed_tensor.h"
@@ -28,7 +29,7 @@ class Fp8Tensor final : public PackedTensor {
   Fp8Tensor(Part codes, Part scales);
 
   void read(int64_t begin, std::span<float> out) const override;
-  std::array<Part, 2> parts() const override { return {codes_, scales_}; }
+  std::vector<Part> parts() const override { return {codes_, scales_}; }
   PackedFormat format() const override { return PackedFormat::kFp8; }
   void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
                    const ReadPart& read_part) const override;

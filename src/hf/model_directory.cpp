@@ -64,6 +64,21 @@ std::string counted(const std::vector<std::string>& names) {
   return std::to_string(names.size()) + " tensors, " + first + " first,";
 }
 
+PairedTensor pair_for(Quantisation quantisation, PackedTensor::Part part, const FindPart& find) {
+  switch (quantisation) {
+    case Quantisation::kFp8:
+      return pair_fp8(part, find);
+    case Quantisation::kMxfp4:
+      return pair_mxfp4(part, find);
+    case Quantisation::kNf4:
+    case Quantisation::kNf4F32:
+      return pair_nf4(part, find);
+    case Quantisation::kNone:
+      break;
+  }
+  return {};
+}
+
 }  // namespace
 
 ModelDirectory ModelDirectory::open(const std::string& path, Weights weights,
@@ -260,9 +275,7 @@ void ModelDirectory::pair_packed() {
       const TensorRef found = find(name);
       return found ? PackedTensor::Part{&found.file->file, found.tensor} : PackedTensor::Part();
     };
-    PairedTensor paired = quantisation_ == Quantisation::kFp8
-                              ? pair_fp8({&ref.file->file, ref.tensor}, find_by_name)
-                              : pair_mxfp4({&ref.file->file, ref.tensor}, find_by_name);
+    PairedTensor paired = pair_for(quantisation_, {&ref.file->file, ref.tensor}, find_by_name);
     if (!paired.problem.empty()) {
       problems.add(ref.file->file.path() + ": tensor '" + printable(ref.tensor->name) +
                    "': " + paired.problem);
@@ -274,14 +287,28 @@ void ModelDirectory::pair_packed() {
     }
   }
   problems.throw_if_any();
+  check_packed();
+  tensors_ = std::move(tensors);
+  sort_names();
+}
+
+// A run keeps packed matrices in one format.
+void ModelDirectory::check_packed() const {
   if (packed_.empty() && !tensors_.empty()) {
     throw ConfigError(path_of(kConfigName) + ": quantization_config names " +
                       std::string(name_of(quantisation_)) +
                       ", but the weights are packed otherwise; take the model's unquantised "
                       "directory (F32, BF16 or F16)");
   }
-  tensors_ = std::move(tensors);
-  sort_names();
+  const auto other = std::ranges::find_if(packed_, [this](const auto& tensor) {
+    return tensor->format() != packed_.front()->format();
+  });
+  if (other == packed_.end()) return;
+  throw DataError(path() + ": tensor '" + printable((*other)->values().name) + "' is packed as " +
+                  std::string(name_of((*other)->format())) + ", tensor '" +
+                  printable(packed_.front()->values().name) + "' as " +
+                  std::string(name_of(packed_.front()->format())) +
+                  "; a model is read whose matrices all have one format");
 }
 
 void ModelDirectory::sum_reads() {

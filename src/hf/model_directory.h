@@ -1,7 +1,8 @@
 // ModelDirectory: an untrusted Hugging Face model directory, opened and checked: config.json,
 // generation_config.json and the weights (one safetensors file, or several with an index). Pickle,
-// GGUF and quantised weights are refused; block-scaled fp8, and gpt_oss's MXFP4, are read as bf16
-// parameters. It keeps the weight files open. Reading is const and safe from several threads.
+// GGUF and quantised weights are refused; block-scaled fp8, bitsandbytes' NF4, and gpt_oss's MXFP4,
+// are read as bf16 parameters. It keeps the weight files open. Reading is const and safe from
+// several threads.
 #pragma once
 
 #include <cstdint>
@@ -118,6 +119,7 @@ class ModelDirectory {
   void build_table(std::span<const std::string> mxfp4_families);
   void sort_names();
   void pair_packed();
+  void check_packed() const;
   void list_companions();
   void keep_companion(const std::string& name, const UniqueFd& fd);
   UniqueFd open_named(const std::string& name) const;

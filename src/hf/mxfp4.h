@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/mxfp4.h"
 #include "hf/packed_tensor.h"
@@ -29,7 +30,7 @@ class Mxfp4Tensor final : public PackedTensor {
   Mxfp4Tensor(Part blocks, Part scales);
 
   void read(int64_t begin, std::span<float> out) const override;
-  std::array<Part, 2> parts() const override { return {blocks_, scales_}; }
+  std::vector<Part> parts() const override { return {blocks_, scales_}; }
   PackedFormat format() const override { return PackedFormat::kMxfp4; }
   void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
                    const ReadPart& read_part) const override;

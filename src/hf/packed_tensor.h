@@ -1,15 +1,15 @@
-// PackedTensor: a parameter whose files hold it in fewer bits, as two tensors: codes and scales.
-// The ModelDirectory owns it. Reading is const and safe from several threads; each read holds one
-// bounded piece.
+// PackedTensor: a parameter whose files hold it in fewer bits, as several tensors: codes and
+// scales. The ModelDirectory owns it. Reading is const and safe from several threads; each read
+// holds one bounded piece.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/packed_format.h"
 #include "hf/safetensors_reader.h"
@@ -35,7 +35,7 @@ class PackedTensor {
   // Fills the span with the bytes of a part's tensor from `begin` on.
   using ReadPart = std::function<void(const Part& part, Bytes begin, std::span<std::byte> out)>;
   // Returns the tensors that hold the values: codes and scales.
-  virtual std::array<Part, 2> parts() const = 0;
+  virtual std::vector<Part> parts() const = 0;
   // Returns the format in which the files hold the values.
   virtual PackedFormat format() const = 0;
   // Reads bytes [begin, begin + out.size()) of one matrix of a stack as base/packed_format.h packs
@@ -48,11 +48,11 @@ class PackedTensor {
 };
 
 // PairedTensor: a stored tensor of a model with packed matrices: a plain tensor, codes with their
-// scales, or scales that belong to codes.
+// scales, or what belongs to codes.
 struct PairedTensor {
   std::unique_ptr<PackedTensor> packed =
       nullptr;               // set: codes, with the scales that belong to them
-  bool scales = false;       // these are scales
+  bool scales = false;       // these are scales, or another part of a packed tensor
   std::string problem = {};  // why the tensor cannot be read; empty if it can
 };
 
@@ -61,5 +61,6 @@ using FindPart = std::function<PackedTensor::Part(const std::string& name)>;
 
 PairedTensor pair_mxfp4(PackedTensor::Part part, const FindPart& find);
 PairedTensor pair_fp8(PackedTensor::Part part, const FindPart& find);
+PairedTensor pair_nf4(PackedTensor::Part part, const FindPart& find);
 
 }  // namespace longshore

@@ -102,11 +102,52 @@ void check_fp8(const Json& declared, const Refuse& refuse) {
   }
 }
 
+// The files show which modules are packed, and in which dtype a run computes is its own choice.
+Quantisation read_bitsandbytes(const Json& declared, const Refuse& refuse) {
+  constexpr std::string_view kInstead =
+      "; adapter.base = \"nf4\" or \"fp8\" packs an unquantised model as it is loaded";
+  const auto is_true = [&](const char* key) {
+    const auto found = declared.find(key);
+    return found != declared.end() && *found == true;
+  };
+  for (const auto& [key, value] : declared.items()) {
+    const std::string_view plain = std::string_view(key).substr(key.starts_with('_') ? 1 : 0);
+    if (key == "quant_method" || plain == "load_in_4bit" || plain == "load_in_8bit" ||
+        key.starts_with("llm_int8_") || key.starts_with("bnb_4bit_")) {
+      continue;
+    }
+    refuse("the key '" + printable(key) + "' is not known");
+  }
+  if (is_true("load_in_8bit") || is_true("_load_in_8bit") || !is_true("load_in_4bit")) {
+    refuse(
+        "of bitsandbytes' formats NF4 is read (load_in_4bit), and 8 bits (load_in_8bit) are not" +
+        std::string(kInstead));
+  }
+  if (!is_one_of(declared, "bnb_4bit_quant_type", {"nf4"})) {
+    refuse("bnb_4bit_quant_type = " + printable(declared.at("bnb_4bit_quant_type").dump()) +
+           ": 4-bit matrices are read in \"nf4\" alone" + std::string(kInstead));
+  }
+  if (!is_one_of(declared, "bnb_4bit_quant_storage", {"uint8"})) {
+    refuse("bnb_4bit_quant_storage = " + printable(declared.at("bnb_4bit_quant_storage").dump()) +
+           ": codes are read in \"uint8\" alone" + std::string(kInstead));
+  }
+  return is_true("bnb_4bit_use_double_quant") ? Quantisation::kNf4 : Quantisation::kNf4F32;
+}
+
 }  // namespace
 
 std::string_view name_of(Quantisation quantisation) {
-  constexpr std::array<std::string_view, 3> kNames = {"no packed format", "MXFP4", "fp8"};
+  constexpr std::array<std::string_view, 5> kNames = {"no packed format", "MXFP4", "fp8", "NF4",
+                                                      "NF4"};
   return kNames.at(static_cast<size_t>(quantisation));
+}
+
+PackedFormat format_of(Quantisation quantisation) {
+  LONGSHORE_CHECK(quantisation != Quantisation::kNone);
+  constexpr std::array<PackedFormat, 5> kFormats = {PackedFormat::kNf4, PackedFormat::kMxfp4,
+                                                    PackedFormat::kFp8, PackedFormat::kNf4,
+                                                    PackedFormat::kNf4F32};
+  return kFormats.at(static_cast<size_t>(quantisation));
 }
 
 Quantisation read_quantisation(const Json& config, const std::string& origin,
@@ -126,7 +167,10 @@ Quantisation read_quantisation(const Json& config, const std::string& origin,
     check_fp8(*found, refuse);
     return Quantisation::kFp8;
   }
-  refuse("quantised weights cannot be trained, but for block-scaled fp8, and " +
+  if (found->is_object() && method != found->end() && *method == "bitsandbytes") {
+    return read_bitsandbytes(*found, refuse);
+  }
+  refuse("quantised weights cannot be trained, but for block-scaled fp8, bitsandbytes' NF4, and " +
          (mxfp4_families.empty() ? "" : joined(mxfp4_families, ", ") + " in ") + "mxfp4");
   return Quantisation::kNone;
 }

@@ -9,22 +9,29 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/packed_format.h"
 #include "hf/tensor_dtype.h"
 
 namespace longshore {
 
 enum class Quantisation : uint8_t {
   kNone,
-  kMxfp4,  // hf/mxfp4.h
-  kFp8,    // hf/fp8_tensor.h
+  kMxfp4,   // hf/mxfp4.h
+  kFp8,     // hf/fp8_tensor.h
+  kNf4,     // hf/nf4_tensor.h, with double quantisation
+  kNf4F32,  // hf/nf4_tensor.h, with scales in fp32
 };
 
 // Returns the name in messages: "MXFP4".
 std::string_view name_of(Quantisation quantisation);
 
+// Returns the format in which matrices of this kind stay packed; not of kNone.
+PackedFormat format_of(Quantisation quantisation);
+
 // Returns kNone without quantization_config. Throws ConfigError for other kinds, MXFP4 in other
-// families (model_type) than these, other blocks than 128 x 128 and unknown keys. `origin` is the
-// file's path; without `mxfp4_families` any family may be in MXFP4.
+// families (model_type) than these, fp8 in other blocks than 128 x 128, FP4 and 8 bits of
+// bitsandbytes, and unknown keys. `origin` is the file's path; without `mxfp4_families` any family
+// may be in MXFP4.
 Quantisation read_quantisation(const Json& config, const std::string& origin,
                                std::span<const std::string> mxfp4_families = {});
 

@@ -44,6 +44,9 @@ void unpack_mxfp4_cuda(DType, int64_t, int64_t, const void*, void*, CUstream_st*
 void unpack_nf4_cuda(DType, int64_t, const void*, void*, CUstream_st*) {
   refuse();
 }
+void unpack_nf4_f32_cuda(DType, int64_t, const void*, void*, CUstream_st*) {
+  refuse();
+}
 void cross_entropy_cuda(const CrossEntropy&, void*, const int64_t*, float*, CUstream_st*) {
   refuse();
 }

@@ -60,6 +60,14 @@ void unpack_nf4_cpu(DType dtype, int64_t elements, const void* packed, int64_t b
   });
 }
 
+void unpack_nf4_f32_cpu(DType dtype, int64_t elements, const void* packed, int64_t begin,
+                        int64_t end, void* y) {
+  const Nf4F32Layout layout(elements);
+  write_decoded(dtype, begin, end, y, [&](int64_t at, std::span<float> values) {
+    decode_nf4_f32(layout, bytes_of(packed, layout), at, values);
+  });
+}
+
 void unpack_mxfp4_cpu(DType dtype, int64_t inputs, int64_t outputs, const void* packed,
                       int64_t begin_group, int64_t end_group, void* y) {
   const Mxfp4Layout layout(inputs, outputs);

@@ -63,13 +63,25 @@ struct Nf4Parts {
   float scale_levels[256];
 };
 
-// Writes `count` values from `first` on, which are in one block of the format.
-template <typename T>
-__device__ __forceinline__ void values_at(const Nf4Parts& packed, int64_t first, int count, T* y) {
-  const int64_t block = first / kNf4Block;
+// The same where the scales are in fp32.
+struct Nf4F32Parts {
+  const float* scales;
+  const unsigned char* codes;
+  float levels[16];
+};
+
+__device__ __forceinline__ float scale_of(const Nf4Parts& packed, int64_t block) {
   const float scale_level = packed.scale_levels[packed.scales[block]];
-  const float scale =
-      __fadd_rn(__fmul_rn(scale_level, packed.largest[block / kNf4Group]), *packed.mean);
+  return __fadd_rn(__fmul_rn(scale_level, packed.largest[block / kNf4Group]), *packed.mean);
+}
+__device__ __forceinline__ float scale_of(const Nf4F32Parts& packed, int64_t block) {
+  return packed.scales[block];
+}
+
+// Writes `count` values from `first` on, which are in one block of the format.
+template <typename Parts, typename T>
+__device__ __forceinline__ void values_at(const Parts& packed, int64_t first, int count, T* y) {
+  const float scale = scale_of(packed, first / kNf4Block);
   for (int i = 0; i < count; ++i) {
     const unsigned char pair = packed.codes[(first + i) / 2];
     const float level = packed.levels[(first + i) % 2 == 0 ? pair >> 4 : pair & 15];
@@ -185,6 +197,18 @@ void unpack_nf4_cuda(DType dtype, int64_t elements, const void* packed, void* y,
   for (int i = 0; i < 256; ++i) parts.scale_levels[i] = nf4_scale_levels()[i];
   launch_lots(dtype, parts, elements, y, stream);
   check_launch("unpack_nf4");
+}
+
+void unpack_nf4_f32_cuda(DType dtype, int64_t elements, const void* packed, void* y,
+                         CUstream_st* stream) {
+  if (elements == 0) return;
+  LONGSHORE_CHECK(aligned(y)) << "unpack_nf4_f32 needs 16-byte alignment";
+  Nf4F32Parts parts{};
+  parts.scales = static_cast<const float*>(packed);
+  parts.codes = static_cast<const unsigned char*>(packed) + Nf4F32Layout(elements).codes_begin();
+  for (int i = 0; i < 16; ++i) parts.levels[i] = kNf4Levels[i];
+  launch_lots(dtype, parts, elements, y, stream);
+  check_launch("unpack_nf4_f32");
 }
 
 void unpack_mxfp4_cuda(DType dtype, int64_t inputs, int64_t outputs, const void* packed, void* y,

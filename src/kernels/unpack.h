@@ -5,6 +5,7 @@
 //   format  value                                            packed        y
 //   fp8     number times scale, rounded to bf16              at 4 bytes    at 16 bytes
 //   nf4     level times the scale of its block, rounded once at 4 bytes    at 16 bytes
+//   nf4_f32 the same                                         at 4 bytes    at 16 bytes
 //   mxfp4   exact in both dtypes; packed is the transpose    at 16 bytes
 #pragma once
 
@@ -29,6 +30,12 @@ void unpack_nf4_cpu(DType dtype, int64_t elements, const void* packed, int64_t b
                     void* y);
 void unpack_nf4_cuda(DType dtype, int64_t elements, const void* packed, void* y,
                      CUstream_st* stream);
+
+// Write the values of such a tensor whose scales are in fp32 (Nf4F32Layout).
+void unpack_nf4_f32_cpu(DType dtype, int64_t elements, const void* packed, int64_t begin,
+                        int64_t end, void* y);
+void unpack_nf4_f32_cuda(DType dtype, int64_t elements, const void* packed, void* y,
+                         CUstream_st* stream);
 
 // Write the values [inputs, outputs] of a matrix in MXFP4 to `y`; on the CPU those of the inputs of
 // groups [begin_group, end_group).

@@ -21,7 +21,7 @@ struct Traits {
 
 // NF4 takes its blocks from the whole matrix in row-major order, so they may cross rows. MXFP4's
 // are of the transpose.
-constexpr std::array<Traits, 5> kTraits = {{
+constexpr std::array<Traits, 6> kTraits = {{
     {.type = StorageType::kF32, .number = DType::kF32},
     {.type = StorageType::kBF16, .number = DType::kBF16},
     {.type = StorageType::kNf4, .block = {1, Nf4Layout::kBlock}, .packing = PackedFormat::kNf4},
@@ -31,6 +31,9 @@ constexpr std::array<Traits, 5> kTraits = {{
     {.type = StorageType::kMxfp4,
      .block = {Mxfp4Layout::kGroup, 1},
      .packing = PackedFormat::kMxfp4},
+    {.type = StorageType::kNf4F32,
+     .block = {1, Nf4F32Layout::kBlock},
+     .packing = PackedFormat::kNf4F32},
 }};
 
 const Traits& traits_of(StorageType type) {

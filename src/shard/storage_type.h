@@ -15,7 +15,7 @@
 namespace longshore {
 
 // A type more, such as fp8 in rows, is a row of the table in storage_type.cpp.
-enum class StorageType : uint8_t { kF32, kBF16, kNf4, kFp8Blocks, kMxfp4 };
+enum class StorageType : uint8_t { kF32, kBF16, kNf4, kFp8Blocks, kMxfp4, kNf4F32 };
 
 // The values of a matrix that share a scale, or one number.
 struct StorageBlock {

@@ -17,14 +17,30 @@ void check_packable(const ArchSpec& arch, const ModelDirectory& directory, Packe
                     "adapter.base = \"published\"");
 }
 
-// A base in fp8 or MXFP4 stays so wherever packed matrices can be; elsewhere it is read as the bf16
-// values that it stands for.
+bool in_nf4(const BaseFiles& base) {
+  const Quantisation found = base.directory().quantisation();
+  return !base.random() && (found == Quantisation::kNf4 || found == Quantisation::kNf4F32);
+}
+
+// Returns whether the run asks for another format than that of the model's own files.
+bool packs_anew(const RunConfig& config, const BaseFiles& base) {
+  const bool same = config.adapter.base == AdapterSection::Base::kNf4 && in_nf4(base);
+  return config.adapter.packs() && !same;
+}
+
+// A base in fp8, NF4 or MXFP4 stays so wherever packed matrices can be; elsewhere it is read as the
+// bf16 values that it stands for. Unpacked to fp32, NF4 would have other values.
 std::optional<Packing> chosen_packing(const RunConfig& config, const ArchSpec& arch,
                                       const BaseFiles& base) {
   using Base = AdapterSection::Base;
   using Parameters = OffloadSection::Parameters;
+  if (in_nf4(base) && arch.transposed_weights) {
+    throw ConfigError(base.directory().path() +
+                      ": bitsandbytes' NF4 is not read in families that store their matrices "
+                      "transposed; take the model's unquantised directory (F32, BF16 or F16)");
+  }
   Packing packing{.compute = config.precision.compute};
-  if (config.adapter.packs()) {
+  if (packs_anew(config, base)) {
     packing.format = config.adapter.base == Base::kNf4 ? PackedFormat::kNf4 : PackedFormat::kFp8;
     check_packable(arch, base.directory(), packing.format);
     return packing;
@@ -32,14 +48,16 @@ std::optional<Packing> chosen_packing(const RunConfig& config, const ArchSpec& a
   const bool stays = config.adapter.on() && !base.random() && base.directory().quantised() &&
                      config.offload.parameters != Parameters::kNvme &&
                      config.offload.optimizer != OffloadSection::Optimizer::kNvme &&
-                     config.fsdp.gather != GatherMode::kHost;
+                     config.fsdp.gather != GatherMode::kHost &&
+                     !(in_nf4(base) && config.precision.compute != DType::kBF16);
   if (!stays) return std::nullopt;
+  packing.format = format_of(base.directory().quantisation());
   std::set<std::string> stored;
   for (const ModelDirectory::TensorRef& ref : base.directory().tensors()) {
-    if (ref.packed != nullptr) stored.insert(ref.tensor->name);
+    if (ref.packed == nullptr) continue;
+    stored.insert(ref.tensor->name);
+    packing.format = ref.packed->format();  // which all of them have
   }
-  const bool fp8 = base.directory().quantisation() == Quantisation::kFp8;
-  packing.format = fp8 ? PackedFormat::kFp8 : PackedFormat::kMxfp4;
   // A plan without weights counts all that the format can hold.
   if (!stored.empty()) packing.only = std::move(stored);
   return packing;

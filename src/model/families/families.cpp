@@ -371,12 +371,13 @@ void know_qk_norm(const ArchSpec& arch, ConfigReader& reader) {
   if (arch.qk_norm != QueryKeyNorm::kNone) reader.find({"qk_norm", "use_qk_norm", "qk_layernorm"});
 }
 
-// Loading makes the model's matrices of those in block-scaled fp8.
-void know_fp8(const Json& config, ConfigReader& reader) {
+// Loading makes the model's matrices of those in block-scaled fp8 or bitsandbytes' NF4.
+void know_packed(const Json& config, ConfigReader& reader) {
   const auto declared = config.find("quantization_config");
   if (declared == config.end() || !declared->is_object()) return;
   const auto method = declared->find("quant_method");
-  if (method != declared->end() && *method == "fp8") reader.find({"quantization_config"});
+  if (method == declared->end() || (*method != "fp8" && *method != "bitsandbytes")) return;
+  reader.find({"quantization_config"});
 }
 
 // The ids that stand for other inputs than text, with their defaults, in wrappers that put another
@@ -490,7 +491,7 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
   }
   arch.family = *model_type;
   know_qk_norm(arch, reader);
-  know_fp8(config, reader);
+  know_packed(config, reader);
   reader.finish_keys(arch);
   reader.finish();
   return arch;

@@ -267,6 +267,9 @@ void unpack_on_gpu(PackedFormat format, const void* packed, const at::Tensor& va
       return;
     case PackedFormat::kMxfp4:
       kernels::unpack_mxfp4_cuda(dtype, rows, columns, packed, out, stream_of(values));
+      return;
+    case PackedFormat::kNf4F32:
+      kernels::unpack_nf4_f32_cuda(dtype, values.numel(), packed, out, stream_of(values));
   }
 }
 
@@ -285,6 +288,8 @@ void unpack_on_cpu(PackedFormat format, const void* packed, const at::Tensor& va
   parallel_for(0, values.numel(), kUnpackGrain, [&](int64_t begin, int64_t end) {
     if (format == PackedFormat::kNf4) {
       kernels::unpack_nf4_cpu(dtype, values.numel(), packed, begin, end, out);
+    } else if (format == PackedFormat::kNf4F32) {
+      kernels::unpack_nf4_f32_cpu(dtype, values.numel(), packed, begin, end, out);
     } else {
       kernels::unpack_fp8_cpu(dtype, rows, columns, packed, begin, end, out);
     }
