@@ -92,6 +92,47 @@ TYPED_TEST(EmulatedNf4, GivesTheReferencesBits) {
 }
 
 template <typename T>
+class EmulatedNf4F32 : public testing::Test {
+ protected:
+  static void compare(int64_t elements) {
+    const Nf4F32Layout layout(elements);
+    std::vector<std::byte> packed(static_cast<size_t>(layout.bytes()));
+    const auto scales = random_values<float>(layout.blocks(), 1);
+    std::memcpy(packed.data(), scales.data(), scales.size() * sizeof(float));
+    for (int64_t i = 0; i < (elements + 1) / 2; ++i) {
+      packed[static_cast<size_t>(layout.codes_begin() + i)] = static_cast<std::byte>(i * 7 % 256);
+    }
+    std::vector<T> expected(static_cast<size_t>(elements));
+    const int64_t middle = elements / 3;
+    for (const auto& [begin, end] : {std::pair(int64_t{0}, middle), std::pair(middle, elements)}) {
+      kernels::unpack_nf4_f32_cpu(kDTypeOf<T>, elements, packed.data(), begin, end,
+                                  expected.data());
+    }
+    for (int64_t i = 0; i < elements; ++i) {
+      const int64_t byte = i / 2 * 7 % 256;
+      const float level = kNf4Levels[static_cast<size_t>(i % 2 == 0 ? byte >> 4 : byte & 15)];
+      ASSERT_EQ(kernels::to_float(expected[static_cast<size_t>(i)]),
+                kernels::rounded<T>(level * scales[static_cast<size_t>(i / 64)]))
+          << i;
+    }
+    Operand<std::byte> in("packed", packed);
+    Operand<T> out("y", expected.size());
+    kernels::unpack_nf4_f32_cuda(kDTypeOf<T>, elements, in.data(), out.data(), nullptr);
+    EXPECT_TRUE(same_bits(out.values(), expected)) << elements;
+  }
+};
+
+TYPED_TEST_SUITE(EmulatedNf4F32, Types);
+
+// Goal: lengths around a lot of 16 bytes, a block of 64 and a grid's block.
+TYPED_TEST(EmulatedNf4F32, GivesTheReferencesBits) {
+  for (int64_t elements = 1; elements <= 140; ++elements) this->compare(elements);
+  for (const int64_t around : {1024, 2048, 64 * 256}) {
+    for (int64_t elements = around - 9; elements < around + 10; ++elements) this->compare(elements);
+  }
+}
+
+template <typename T>
 class EmulatedMxfp4 : public testing::Test {
  protected:
   // Every pair of codes and every exponent whose values are finite occur in a large matrix.

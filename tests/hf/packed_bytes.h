@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/number_formats.h"
 #include "base/packed_format.h"
 #include "hf/model_directory.h"
 
@@ -18,8 +19,8 @@ inline void read_part(const PackedTensor::Part& part, Bytes begin, std::span<std
   part.file->read(*part.tensor, begin, out);
 }
 
-// Expects that each matrix's packed bytes stand for its values, and that any range of the bytes is
-// that range of the whole.
+// Expects that each matrix's packed bytes stand for its values, which are bf16, and that any range
+// of the bytes is that range of the whole.
 inline void expect_packed_values(const ModelDirectory::TensorRef& ref,
                                  const std::vector<float>& values) {
   const std::span<const int64_t> matrix = std::span(ref.tensor->shape).last(2);
@@ -31,6 +32,7 @@ inline void expect_packed_values(const ModelDirectory::TensorRef& ref,
   for (size_t i = 0; i < values.size() / count; ++i) {
     tensor.read_packed(static_cast<int64_t>(i), 0, packed, read_part);
     decode_packed(tensor.format(), matrix, packed, 0, decoded);
+    for (float& value : decoded) value = bf16_to_float(float_to_bf16_nearest(value));
     EXPECT_EQ(std::memcmp(decoded.data(), values.data() + i * count, count * sizeof(float)), 0)
         << ref.tensor->name << " " << i;
     for (int n = 0; n < 100; ++n) {

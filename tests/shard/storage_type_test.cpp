@@ -103,13 +103,16 @@ TEST(StorageType, HasTheBytesOfItsFormat) {
   EXPECT_EQ(stored_bytes(StorageType::kFp8Blocks, shape), 8 + 8 + 9100);
   // Two values a byte, then an exponent for each 32.
   EXPECT_EQ(stored_bytes(StorageType::kMxfp4, experts), 1024 + 64);
+  // 143 scales in fp32, padding, and two values a byte, padded.
+  EXPECT_EQ(stored_bytes(StorageType::kNf4F32, shape), 4 * 143 + 4 + 4550 + 2);
   EXPECT_EQ(block_of(StorageType::kFp8Blocks), StorageBlock(128, 128));
   for (const StorageType type : {StorageType::kF32, StorageType::kBF16}) {
     EXPECT_FALSE(is_packed(type));
     EXPECT_EQ(storage_of(number_of(type)), type);
     EXPECT_THROW(packing_of(type), CheckFailure);
   }
-  for (const StorageType type : {StorageType::kNf4, StorageType::kFp8Blocks, StorageType::kMxfp4}) {
+  for (const StorageType type :
+       {StorageType::kNf4, StorageType::kFp8Blocks, StorageType::kMxfp4, StorageType::kNf4F32}) {
     EXPECT_TRUE(is_packed(type));
     EXPECT_EQ(storage_of(packing_of(type)), type);
     EXPECT_THROW(number_of(type), CheckFailure);
