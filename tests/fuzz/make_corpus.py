@@ -33,6 +33,28 @@ def tensor(dtype, shape, begin, end):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
+def nf4_matrix():
+    """A matrix of 3 x 5 values as bitsandbytes writes it, with double quantisation."""
+    levels = [-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004,
+              0.0, 0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684,
+              1.0]
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [3, 5],
+             "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5}
+    parts = {"w.quant_map": ("F32", struct.pack("<16f", *levels)),
+             "w.nested_absmax": ("F32", struct.pack("<f", 1.5)),
+             "w.nested_quant_map": ("F32", struct.pack("<256f", *(i / 128 - 1
+                                                                  for i in range(256)))),
+             "w": ("U8", bytes(range(8))), "w.absmax": ("U8", b"\xff"),
+             "w.quant_state.bitsandbytes__nf4": ("U8", json.dumps(state).encode())}
+    header, data = {}, b""
+    for name, (dtype, content) in parts.items():
+        shape = [8, 1] if name == "w" else [len(content) // (4 if dtype == "F32" else 1)]
+        header[name] = tensor(dtype, shape, len(data), len(data) + len(content))
+        data += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
 def model_files():
     weights = safetensors({"__metadata__": {"format": "pt"}, "w": tensor("F32", [2, 3], 0, 24),
                            "b\u00e9": tensor("BF16", [], 24, 26),
@@ -71,6 +93,10 @@ def model_files():
         {"model_type": "llama", "quantization_config": {
             "quant_method": "fp8", "weight_block_size": [128, 128]}}).encode()
         + NEXT_FILE + NEXT_FILE + safetensors(packed, 398))
+    put("model", "valid_nf4", json.dumps(
+        {"model_type": "llama", "quantization_config": {
+            "quant_method": "bitsandbytes", "load_in_4bit": True}}).encode()
+        + NEXT_FILE + NEXT_FILE + nf4_matrix())
     settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none",
                 "target_modules": ["q"], "modules_to_save": ["n"]}
     base = "base_model.model."
