@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/number_formats.h"
 #include "base/texts.h"
@@ -151,6 +152,7 @@ Nf4Tensor::Nf4Tensor(const Parts& parts) : files_(parts) {
     throw DataError("'" + printable(parts.scale_levels.tensor->name) +
                     "' has levels that are not from -1 to 1");
   }
+  small_hash_ = hash_of_small(read_cached);
 }
 
 void Nf4Tensor::check_shapes() const {
@@ -166,6 +168,26 @@ void Nf4Tensor::check_shapes() const {
   if (!files_.nested()) return;
   check(files_.largest, TensorDType::kF32, groups());
   check(files_.scale_levels, TensorDType::kF32, std::ssize(nf4_scale_levels()));
+}
+
+uint64_t Nf4Tensor::hash_of_small(const ReadPart& read_part) const {
+  Hasher hasher;
+  const auto add = [&](const Part& part) {
+    std::string bytes(static_cast<size_t>(part.tensor->bytes), '\0');
+    read_part(part, 0, std::as_writable_bytes(std::span(bytes)));
+    hasher.update(bytes);
+  };
+  add(files_.state);
+  add(files_.levels);
+  if (files_.nested()) add(files_.scale_levels);
+  return hasher.digest();
+}
+
+void Nf4Tensor::check_small(const ReadPart& read_part) const {
+  if (hash_of_small(read_part) == small_hash_) return;
+  throw DataError(files_.state.file->path() + ": tensor '" + printable(values_.name) +
+                  "': its quantisation state changed since the model was opened; put it back, or "
+                  "start again with the model as it is now");
 }
 
 std::vector<PackedTensor::Part> Nf4Tensor::parts() const {
@@ -220,6 +242,7 @@ void Nf4Tensor::read_scales(int64_t first, std::span<float> out, const ReadPart&
 void Nf4Tensor::read(int64_t begin, std::span<float> out) const {
   LONGSHORE_CHECK(begin >= 0 && std::ssize(out) <= values_.elements() - begin)
       << values_.name << ": elements from " << begin << ", " << out.size();
+  if (begin == 0 && !out.empty()) check_small(read_cached);
   std::vector<uint8_t> codes;
   std::vector<float> scales;
   while (!out.empty()) {
@@ -275,6 +298,7 @@ void Nf4Tensor::read_packed(int64_t matrix, Bytes begin, std::span<std::byte> ou
                   begin + std::ssize(out) <= (nested ? layout.bytes() : plain.bytes()))
       << values_.name << ": bytes from " << begin << ", " << out.size();
   std::ranges::fill(out, std::byte{0});  // also the padding
+  if (begin == 0 && !out.empty()) check_small(read_part);
   read_packed_scales(begin, out, read_part);
   const Overlap found = overlap_of(begin, out, codes, codes + files_.codes.tensor->bytes);
   if (!found.bytes.empty()) read_part(files_.codes, found.first - codes, found.bytes);

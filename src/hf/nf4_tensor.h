@@ -58,6 +58,10 @@ class Nf4Tensor final : public PackedTensor {
 
  private:
   void check_shapes() const;
+  // Returns a hash of the parts that were read when the files were opened. Who reads the first
+  // value reads them once more, so that sums of what a run reads contain them.
+  uint64_t hash_of_small(const ReadPart& read_part) const;
+  void check_small(const ReadPart& read_part) const;
   void read_scales(int64_t first, std::span<float> out, const ReadPart& read_part) const;
   void read_largest(int64_t first, std::span<float> out, const ReadPart& read_part) const;
   void read_packed_scales(Bytes begin, std::span<std::byte> out, const ReadPart& read_part) const;
@@ -67,6 +71,7 @@ class Nf4Tensor final : public PackedTensor {
 
   Parts files_;
   Nf4State state_;
+  uint64_t small_hash_ = 0;
   std::vector<float> scale_levels_;  // empty without double quantisation
 };
 

@@ -12,6 +12,7 @@
 #include "base/number_formats.h"
 #include "hf/model_directory.h"
 #include "hf/nf4_tensor.h"
+#include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
@@ -185,6 +186,44 @@ TEST(Nf4Base, TrainsAsItsBf16ValuesInFullAndFromFiles) {
     EXPECT_GT(planned, 0);
     EXPECT_EQ(files.metrics("step").back().at("bytes").at("file_read"), planned);
   }
+}
+
+// Two ranks hold shards of the packed bytes, which begin and end inside of scales and codes.
+TEST(Nf4Base, GivesTwoRanksTheBitsOfItsBf16Values) {
+  for (const bool nested : {true, false}) {
+    const Models models("llama", nested);
+    RunDriver run("nf4"), reference("nf4-values");
+    ASSERT_EQ(reference.train_ranks(2, adapters_over(models.values, "llama", "bf16")), 0)
+        << reference.output();
+    ASSERT_EQ(run.train_ranks(2, adapters_over(models.model, "llama", "bf16")), 0) << run.output();
+    EXPECT_EQ(run.steps("loss"), reference.steps("loss")) << nested;
+    EXPECT_TRUE(run.state() == reference.state()) << nested;
+  }
+}
+
+// A run does not go on over a base whose mean of scales, which is in the JSON of the quantisation
+// state alone, is another one.
+TEST(Nf4Base, NamesAChangedQuantisationState) {
+  const Models models("llama", true);
+  const Arguments all = adapters_over(models.model, "llama", "bf16");
+  RunDriver run("nf4-changed");
+  ASSERT_EQ(run.train(all), 0);
+  const std::string path = models.model.directory() + "/model.safetensors";
+  const std::string name = "model.layers.1.mlp.down_proj.weight" + std::string(kNf4State);
+  const auto file = SafetensorsFile::open(path);
+  const TensorInfo& state = file.tensor(name);
+  std::string text(static_cast<size_t>(state.bytes), ' ');
+  file.read(state, 0, std::as_writable_bytes(std::span(text)));
+  const size_t digit = text.find('.', text.find("nested_offset")) + 1;
+  ASSERT_LT(digit, text.size());
+  std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(state.file_begin + static_cast<Bytes>(digit));
+  stream.put(text[digit] == '1' ? '2' : '1');
+  stream.close();
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run.train(joined(all, {"--train.steps=4"})), 6);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("tensor '" + name + "' has other values"),
+            std::string::npos);
 }
 
 // Copies to the device have the packed bytes. The merged model is bf16 and says nothing of
