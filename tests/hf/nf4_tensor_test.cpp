@@ -94,7 +94,7 @@ TEST(Nf4Tensor, AnyRangeGivesTheValuesOfTheWhole) {
 class Nf4Files : public testing::Test {
  protected:
   struct Stored {
-    TensorDType dtype;
+    TensorDType dtype = TensorDType::kU8;
     std::vector<int64_t> shape;
     std::vector<std::byte> bytes;
   };
