@@ -156,9 +156,9 @@ TEST(Nf4Base, GivesAdaptersTheBitsOfItsBf16Values) {
       ASSERT_EQ(reference.train(adapters_over(models.values, golden, compute)), 0);
       std::vector<Arguments> variants = {{}, {"--adapter.base=nf4"}};
       if (compute == "bf16") {
-        variants.insert(variants.end(), {{"--fsdp.recompute=none", "--fsdp.prefetch=3"},
-                                         {"--fsdp.units={ rows = 100000 }"},
-                                         {"--fsdp.units=half"}});
+        variants.push_back(Arguments{"--fsdp.recompute=none", "--fsdp.prefetch=3"});
+        variants.push_back(Arguments{"--fsdp.units={ rows = 100000 }"});
+        variants.push_back(Arguments{"--fsdp.units=half"});
       }
       for (const Arguments& variant : variants) {
         RunDriver run("nf4");
