@@ -77,6 +77,13 @@ Section adapter_section() {
            {.description =
                 "matrices that get an adapter: \"all-linear\", \"attention\", \"mlp\", names of "
                 "modules (\"q_proj\"), or globs of whole names (\"model.layers.[0-3].*\")"});
+  rows.add("rank_pattern", KeyType::kPatterns, &Adapter::rank_pattern,
+           {.description = "other ranks, by regular expressions for a module's name or for what "
+                           "follows a dot in it; the first that matches counts "
+                           "({ \"q_proj\" = 16, \"layers.0.mlp.up_proj\" = 4 })",
+            .bounds = between(1, 4096)});
+  rows.add("alpha_pattern", KeyType::kPatterns, &Adapter::alpha_pattern,
+           {.description = "other alphas, in the same way", .bounds = above(0)});
   rows.add("train", KeyType::kStrings, &Adapter::train,
            {.description = "other modules to train in full: the ends of their names "
                            "(\"input_layernorm\") or globs of whole names"});

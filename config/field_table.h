@@ -30,6 +30,7 @@ enum class KeyType : uint8_t {
   kDuration,  // a string such as "10m"; the value is in milliseconds
   kChoice,    // one of the key's strings
   kTable,     // names with plain values
+  kPatterns,  // patterns in quotes with numbers, in the order of the text
   kUnits,     // a string such as "block", or a table with one member
   kGroups,    // an array of tables (value_reader.h)
 };
@@ -41,11 +42,11 @@ struct AutoValue {
 
 // int64_t holds integers, bytes and durations; std::string holds paths and choices; a table is a
 // list of "name = value" with values in JSON's spelling.
-using KeyValue =
-    std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::vector<double>,
-                 std::string, std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>>;
+using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>,
+                              std::vector<double>, std::string, std::vector<std::string>,
+                              UnitsChoice, std::vector<ParameterGroup>, std::vector<PatternNumber>>;
 
-// Bounds of a number, or of each number in a list.
+// Bounds of a number, or of each number in a list or table of patterns.
 struct Bounds {
   std::optional<double> min = {};
   std::optional<double> max = {};

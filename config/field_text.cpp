@@ -45,6 +45,8 @@ std::string base_type_text(const Key& key) {
       return "string";
     case KeyType::kTable:
       return "table";
+    case KeyType::kPatterns:
+      return "table of numbers";
     case KeyType::kPath:
       return "path";
     case KeyType::kPaths:
@@ -149,6 +151,12 @@ std::string toml_text(const Key& key, const KeyValue& value) {
   if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
   if (const auto* groups = std::get_if<std::vector<ParameterGroup>>(&value)) {
     return groups_text(*groups);
+  }
+  if (const auto* patterns = std::get_if<std::vector<PatternNumber>>(&value)) {
+    const auto entry = [](const PatternNumber& one) {
+      return quote_toml(one.pattern) + " = " + number_text(one.number);
+    };
+    return patterns->empty() ? "{}" : "{ " + joined(*patterns, ", ", entry) + " }";
   }
   const auto& list = std::get<std::vector<std::string>>(value);
   if (key.type != KeyType::kTable) return toml_list(list);

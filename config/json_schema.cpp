@@ -64,6 +64,8 @@ Json type_schema(const Key& key) {
               {"additionalProperties",
                {{"type", Json::array({"string", "number", "boolean", "array"})},
                 {"items", {{"type", "string"}}}}}};
+    case KeyType::kPatterns:
+      return {{"type", "object"}, {"additionalProperties", number_schema(key)}};
     case KeyType::kString:
     case KeyType::kPath:
       return {{"type", "string"}, {"minLength", 1}};
@@ -105,6 +107,8 @@ Json default_json(const Key& key) {
           return "block";
         } else if constexpr (std::is_same_v<Held, std::vector<ParameterGroup>>) {
           return Json::array();
+        } else if constexpr (std::is_same_v<Held, std::vector<PatternNumber>>) {
+          return Json::object();  // tables are empty by default
         } else {
           return held;
         }

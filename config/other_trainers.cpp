@@ -40,12 +40,14 @@ constexpr OtherKeys kKeys[] = {
     {kSame, "train.micro_batch", "micro_batch_size per_device_train_batch_size"},
     {kSame, "train.router_aux_loss", "moe_aux_loss_coef router_aux_loss_coef"},
     {kComputed, "adapter.alpha", "lora_alpha"},
+    {kComputed, "adapter.alpha_pattern", "lora_alpha_pattern"},
     {kComputed, "adapter.base",
      "bnb_4bit_quant_type bnb_config_kwargs double_quantization load_in_4bit quantization_bit "
      "quantization_method quantization_type use_bnb_nested_quant"},
     {kComputed, "adapter.kind", "adapter finetuning_type peft_use_dora use_dora use_peft"},
     {kComputed, "adapter.path", "adapter_name_or_path lora_model_dir"},
     {kComputed, "adapter.r", "lora_r lora_rank"},
+    {kComputed, "adapter.rank_pattern", "lora_rank_pattern"},
     {kComputed, "adapter.rslora", "peft_use_rslora use_rslora"},
     {kComputed, "adapter.targets",
      "lora_target lora_target_linear lora_target_modules target_modules"},
@@ -182,8 +184,8 @@ constexpr OtherKeys kKeys[] = {
      "buffer_size freeze_trainable_layers freeze_trainable_modules galore_rank galore_target "
      "ref_model_mixup_alpha ref_model_sync_steps"},
     {kMissing, "Longshore has no such thing; the run trains without it",
-     "cosine_constant_lr_ratio ema label_smoothing_factor lora_alpha_pattern "
-     "lora_layers_to_transform lora_rank_pattern lr_quadratic_warmup mixture_of_depths "
+     "cosine_constant_lr_ratio ema label_smoothing_factor lora_layers_to_transform "
+     "lr_quadratic_warmup mixture_of_depths "
      "neftune_noise_alpha noisy_embedding_alpha packing_attention peft_init_lora_weights "
      "peft_layer_replication peft_layers_to_transform pissa_convert pissa_init pissa_iter "
      "pref_bco_weight relora_steps rope_scaling rope_theta sample_packing_sequentially "

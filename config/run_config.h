@@ -14,6 +14,7 @@
 #include "base/comm_backend.h"
 #include "base/dtype.h"
 #include "base/loss_kind.h"
+#include "base/pattern_number.h"
 #include "shard/policy.h"
 
 namespace longshore {
@@ -54,6 +55,7 @@ struct AdapterSection {
   bool rslora = false;
   double dropout = 0.0;
   std::vector<std::string> targets = {"all-linear"};
+  std::vector<PatternNumber> rank_pattern, alpha_pattern;  // PEFT's, in the order of the text
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   std::string path = "new";        // new, or the directory of an adapter to start from
   std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here

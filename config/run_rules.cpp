@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <initializer_list>
@@ -265,6 +266,12 @@ class Rules {
     if (!adapter.on()) return;
     report_if(!config_.train.freeze.empty(), "train.freeze", "adapter.kind", "has no effect with",
               ", which freezes the whole model; adapter.train names what is trained as well");
+    for (const PatternNumber& one : adapter.rank_pattern) {
+      if (one.number == std::floor(one.number)) continue;
+      report_at(
+          place_of("adapter.rank_pattern"),
+          "adapter.rank_pattern: the rank of " + quote_toml(one.pattern) + " must be an integer");
+    }
     report_if(adapter.targets.empty() && adapter.is_new(), "adapter.targets", "adapter.kind",
               "names nothing to adapt, but", "");
   }

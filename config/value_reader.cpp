@@ -126,6 +126,24 @@ ReadValue read_table(const Key& key, const TomlValue& found) {
   return {std::move(entries), ""};
 }
 
+ReadValue read_patterns(const Key& key, const TomlValue& found) {
+  if (found.kind != Kind::kTable) {
+    return expected(key, "a table such as { \"q_proj\" = 16 }", found);
+  }
+  std::vector<PatternNumber> patterns;
+  for (const TomlMember& member : found.members) {
+    Key entry = key;
+    entry.name += "." + quote_toml(member.name);
+    if (member.value.kind == Kind::kTable) {
+      return problem(entry.full_name() + " is a table; write a pattern with dots in quotes");
+    }
+    const ReadValue read = read_real(entry, member.value);
+    if (!read.problem.empty()) return read;
+    patterns.push_back({member.name, std::get<double>(read.value)});
+  }
+  return {std::move(patterns), ""};
+}
+
 ReadValue read_bytes(const Key& key, const TomlValue& found) {
   const std::string what = "a size with a unit such as \"24GiB\", or \"auto\"";
   if (found.kind != Kind::kString) return expected(key, what, found);
@@ -351,6 +369,8 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_reals(key, value);
     case KeyType::kTable:
       return read_table(key, value);
+    case KeyType::kPatterns:
+      return read_patterns(key, value);
     case KeyType::kString:
       return read_string(key, value, "a text");
     case KeyType::kPath:

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/name_pattern.h"
 #include "base/texts.h"
 #include "hf/adapter_selection.h"
 #include "hf/directory_entry.h"
@@ -31,7 +32,6 @@ constexpr std::string_view kMagnitude = ".lora_magnitude_vector";  // of DoRA
 // size.
 constexpr std::string_view kLookupA = ".lora_embedding_A";
 constexpr std::string_view kLookupB = ".lora_embedding_B";
-constexpr std::string_view kGateUpPattern = R"(.*\.gate_up_proj)";
 constexpr const char* kMerge =
     "; merge the adapter into its model with PEFT's merge_and_unload, and train a new one on that";
 
@@ -98,7 +98,8 @@ class SettingsReader {
     read_numbers();
     read_targets();
     settings_.parameters = texts("target_parameters");
-    read_patterns();
+    settings_.ranks = numbers("rank_pattern", static_cast<double>(kMaxRank), /*whole=*/true);
+    settings_.alphas = numbers("alpha_pattern", kMaxAlpha, /*whole=*/false);
     settings_.trained = texts("modules_to_save");
     if (settings_.trained.size() > kMaxWholeModules) {
       refuse("modules_to_save", "names more than " + std::to_string(kMaxWholeModules) + " modules");
@@ -220,29 +221,30 @@ class SettingsReader {
         config_, [this](const std::string& key, const std::string& why) { refuse(key, why); });
   }
 
-  // PEFT doubles rank and alpha of gate and up of experts, one parameter.
-  void read_patterns() {
-    const Json* const ranks = find("rank_pattern");
-    const Json* const alphas = find("alpha_pattern");
-    const auto given = [](const Json* value) { return value != nullptr && !is_neutral(*value); };
-    if (!given(ranks) && !given(alphas)) return;
-    settings_.gate_up_doubled = true;
-    const auto doubled = [&](const Json* value, double own) {
-      return given(value) && value->is_object() && value->size() == 1 &&
-             value->begin().key() == kGateUpPattern && value->begin()->is_number() &&
-             value->begin()->get<double>() == 2.0 * own;
+  // Reads a table of patterns and numbers above 0.
+  std::vector<PatternNumber> numbers(const char* key, double most, bool whole) {
+    std::vector<PatternNumber> list;
+    const Json* const table = find(key);
+    if (table == nullptr || is_neutral(*table)) return list;
+    const auto fits = [&](const Json& value) {
+      return (whole ? value.is_number_integer() : value.is_number()) && value > 0.0 &&
+             value <= most;
     };
-    const bool rank_fits = doubled(ranks, static_cast<double>(settings_.rank));
-    const bool alpha_fits = doubled(alphas, settings_.alpha);
-    const std::string only =
-        " of their own are not supported, but for that of experts' "
-        "gate_up_proj, which PEFT doubles";
-    if (!rank_fits && (given(ranks) || alpha_fits)) {
-      refuse("rank_pattern", "modules with a rank" + only + kMerge);
+    if (!table->is_object() || !std::ranges::all_of(*table, fits)) {
+      refuse(key, "must be a table of patterns and " + std::string(whole ? "integers" : "numbers") +
+                      " above 0, at most " + formatted("%.0f", most));
+      return list;
     }
-    if (!alpha_fits && (given(alphas) || rank_fits)) {
-      refuse("alpha_pattern", "modules with an alpha" + only + kMerge);
+    for (const auto& [pattern, value] : table->items()) {
+      list.push_back({pattern, value.get<double>()});
     }
+    try {
+      const NumbersByPattern matcher(list);
+    } catch (const ConfigError& error) {
+      refuse(key, error.what());
+      list.clear();
+    }
+    return list;
   }
 
   std::vector<std::string> texts(const char* key) {
@@ -289,10 +291,13 @@ class TensorCheck {
   TensorCheck(const SafetensorsFile& file, const AdapterSettings& settings)
       : file_(file),
         settings_(settings),
-        targets_(settings.targets.begin(), settings.targets.end()) {
+        targets_(settings.targets.begin(), settings.targets.end()),
+        ranks_(settings.ranks) {
     for (const std::string& name : settings.parameters) {
       if (name.ends_with(".weight")) {
-        targets_.insert(name.substr(0, name.rfind('.')));
+        const std::string module = name.substr(0, name.rfind('.'));
+        targets_.insert(module);
+        routers_.insert(module.substr(module.rfind('.') + 1));
       } else {
         has_experts_ = true;  // their adapters have the names of the module of all experts
       }
@@ -363,13 +368,25 @@ class TensorCheck {
     const std::vector<int64_t>& shape = tensor.shape;
     const bool matrix = shape.size() == 2 && shape[0] > 0 && shape[1] > 0;
     const int64_t of_rank = matrix ? shape[is_a ? 0 : 1] : 0;
-    // The number of experts is the model's.
-    if (!matrix || (of_experts ? of_rank % settings_.rank != 0 : of_rank != settings_.rank)) {
-      const std::string rank = std::to_string(settings_.rank);
+    // The number of experts is the model's, and so are the names of their parameters.
+    const int64_t wanted =
+        of_experts ? experts_rank() : rank_of(path.substr(kAdapterNamePrefix.size()));
+    if (!matrix || (of_experts ? of_rank % wanted != 0 : of_rank != wanted)) {
+      const std::string rank = std::to_string(wanted);
       add(tensor, "shape " + format_shape(shape) + ", but r of " + std::string(kAdapterConfigName) +
                       " makes it " + (is_a ? "[" + rank + ", inputs]" : "[outputs, " + rank + "]"));
     }
   }
+
+  // PEFT takes a router for a parameter, with another name than its module.
+  int64_t rank_of(std::string_view module) const {
+    std::string name(module);
+    if (routers_.contains(name.substr(name.rfind('.') + 1))) name += ".weight";
+    const std::optional<double> own = ranks_.number_of(name);
+    return own ? static_cast<int64_t>(*own) : settings_.rank;
+  }
+  // Returns a divisor of the rows of every adapter of experts.
+  int64_t experts_rank() const { return settings_.ranks.empty() ? settings_.rank : 1; }
 
   void check_magnitude(const TensorInfo& tensor) {
     const std::string_view name = tensor.name;
@@ -417,6 +434,8 @@ class TensorCheck {
   const SafetensorsFile& file_;
   const AdapterSettings& settings_;
   std::set<std::string, std::less<>> targets_;
+  NumbersByPattern ranks_;
+  std::set<std::string> routers_;  // the last parts of their names
   bool has_experts_ = false;
   std::set<std::string> found_;  // those of modules_to_save
   ProblemList problems_;
@@ -508,17 +527,15 @@ void AdapterDirectory::read(std::string_view name, int64_t begin, std::span<floa
 }
 
 std::string adapter_config_text(const AdapterSettings& settings) {
-  const bool integer = settings.alpha == std::floor(settings.alpha) && settings.alpha < 1e15;
   const bool all = settings.targets == std::vector<std::string>{std::string(kAllLinear)};
   const Json none = nullptr, empty = Json::object();
-  const auto number = [integer](double value) {
+  const auto number = [](double value) {
+    const bool integer = value == std::floor(value) && value < 1e15;
     return integer ? Json(static_cast<int64_t>(value)) : Json(value);
   };
   Json ranks = empty, alphas = empty;
-  if (settings.gate_up_doubled) {
-    ranks[kGateUpPattern] = 2 * settings.rank;
-    alphas[kGateUpPattern] = number(2.0 * settings.alpha);
-  }
+  for (const auto& [pattern, rank] : settings.ranks) ranks[pattern] = static_cast<int64_t>(rank);
+  for (const auto& [pattern, alpha] : settings.alphas) alphas[pattern] = number(alpha);
   const Json config = {
       {"alora_invocation_tokens", none},
       {"alpha_pattern", alphas},

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/pattern_number.h"
 #include "hf/safetensors_reader.h"
 
 namespace longshore {
@@ -30,9 +31,11 @@ struct AdapterSettings {
   // element "all-linear" stands for all matrices except the head.
   std::vector<std::string> targets = {};
   // PEFT's target_parameters, matched in the same way: experts ("experts.down_proj") and routers
-  // ("gate.weight"). Experts' gate_up_proj may have twice the rank and alpha.
+  // ("gate.weight").
   std::vector<std::string> parameters = {};
-  bool gate_up_doubled = false;
+  // PEFT's rank_pattern and alpha_pattern, in the order of the file: other ranks and alphas of the
+  // modules and parameters whose names a pattern matches first.
+  std::vector<PatternNumber> ranks = {}, alphas = {};
   // PEFT's modules_to_save: modules whose name ends with an element are trained in full and stored
   // in the adapter's file.
   std::vector<std::string> trained = {};

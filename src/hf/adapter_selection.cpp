@@ -9,54 +9,19 @@
 namespace longshore {
 namespace {
 
-// A pattern's length times the numbers in its braces, which bounds the states of the matcher.
-constexpr size_t kMostStates = 8192;
 constexpr std::string_view kDigits = "0123456789";
 
-// Returns why a pattern of Python's `re` would not be matched as Python does; empty if it would.
-std::string unread_part(std::string_view pattern) {
-  size_t states = pattern.size();
-  for (size_t i = 0; i < pattern.size() && states <= kMostStates; ++i) {
-    const std::string_view rest = pattern.substr(i + 1);
-    if (pattern[i] == '\\') {
-      constexpr std::string_view kKnown = "dDwWsSbB";
-      const char next = rest.empty() ? '0' : rest.front();
-      const bool letter = std::isalnum(static_cast<unsigned char>(next)) != 0;
-      if (letter && kKnown.find(next) == kKnown.npos) return std::string(pattern.substr(i, 2));
-      ++i;
-    } else if (rest.starts_with("?") && pattern[i] == '(') {
-      const char kind = rest.size() > 1 ? rest[1] : '0';
-      if (kind != ':' && kind != '=' && kind != '!') return "(?" + std::string(1, kind);
-    } else if (pattern[i] == '{') {
-      const size_t digits = std::min(rest.find_first_not_of(kDigits), rest.size());
-      if (digits == 0 || digits > 4) return "{";
-      states *= std::stoul(std::string(rest.substr(0, digits))) + 1;
-      const std::string_view most = rest.substr(digits);
-      const size_t end = most.starts_with(",") ? most.find_first_not_of(kDigits, 1) : most.npos;
-      if (end != most.npos && end > 1) states *= std::stoul(std::string(most.substr(1, end - 1)));
-    }
-  }
-  return states > kMostStates ? "more than " + std::to_string(kMostStates) + " states" : "";
-}
-
-// Compiles with the algorithm of libstdc++ whose time is polynomial, because the pattern is
-// untrusted.
-std::optional<std::regex> read_pattern(const Json& config, const std::string& key,
-                                       const AdapterSelection::Refuse& refuse) {
+std::optional<NamePattern> read_pattern(const Json& config, const std::string& key,
+                                        const AdapterSelection::Refuse& refuse) {
   const auto found = config.find(key);
   if (found == config.end() || !found->is_string()) return std::nullopt;
-  const std::string pattern = found->get<std::string>();
-  std::string unread = unread_part(pattern);
-  if (unread.empty()) {
-    try {
-      return std::regex(pattern, std::regex::ECMAScript | std::regex_constants::__polynomial);
-    } catch (const std::regex_error& error) {
-      unread = error.what();
-    }
+  const auto& text = found->get_ref<const std::string&>();
+  try {
+    return NamePattern(text, NamePattern::Scope::kWhole);
+  } catch (const ConfigError& error) {
+    refuse(key, std::string(error.what()) + "; list the names of the modules instead");
+    return std::nullopt;
   }
-  refuse(key, "this regular expression is not read (" + printable(unread) +
-                  "); list the names of the modules instead");
-  return std::nullopt;
 }
 
 bool ends_with_part(std::string_view name, std::string_view end) {
@@ -156,11 +121,11 @@ std::optional<int64_t> AdapterSelection::layer_of(std::string_view module) const
 }
 
 bool AdapterSelection::selects(const std::string& module) const {
-  if (excluded_ && std::regex_match(module, *excluded_)) return false;
+  if (excluded_ && excluded_->matches(module)) return false;
   for (const std::string& name : excluded_names_) {
     if (ends_with_part(module, name)) return false;
   }
-  if (targets_ && !std::regex_match(module, *targets_)) return false;
+  if (targets_ && !targets_->matches(module)) return false;
   if (!layers_) return true;
   const std::optional<int64_t> layer = layer_of(module);
   return layer && layers_->contains(*layer);

@@ -5,13 +5,13 @@
 
 #include <functional>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
+#include "base/name_pattern.h"
 #include "hf/adapter_directory.h"
 
 namespace longshore {
@@ -33,7 +33,7 @@ class AdapterSelection {
   void read_layers(const Json& config, const Refuse& refuse);
   std::optional<int64_t> layer_of(std::string_view module) const;
 
-  std::optional<std::regex> targets_, excluded_;
+  std::optional<NamePattern> targets_, excluded_;
   std::vector<std::string> excluded_names_;
   std::optional<std::set<int64_t>> layers_;
   std::vector<std::string> layers_patterns_;  // names of the lists of layers; empty: any

@@ -209,6 +209,9 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
     case KeyType::kTable:
       return std::vector<std::string>{"a-b = true", "c_1 = " + quote_toml(string()),
                                       "d = " + std::to_string(integer())};
+    case KeyType::kPatterns:
+      return std::vector<PatternNumber>{{"a" + string(), real(random)},
+                                        {"b" + string(), low + 1.0}};
     case KeyType::kString:
     case KeyType::kPath:
       return string();

@@ -181,6 +181,13 @@ TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
       {"[optimizer]\neps = 0", "run.toml:2:7: optimizer.eps = 0.0: must be above 0"},
       {"[adapter]\ndropout = 1.0",
        "run.toml:2:11: adapter.dropout = 1.0: must be at least 0 and below 1"},
+      {"[adapter]\nrank_pattern = { \"q_proj\" = 0 }",
+       "run.toml:2:16: adapter.rank_pattern.\"q_proj\" = 0.0: must be from 1 to 4096"},
+      {"[adapter]\nrank_pattern = { mlp.up_proj = 4 }",
+       "run.toml:2:16: adapter.rank_pattern.\"mlp\" is a table; write a pattern with dots in "
+       "quotes"},
+      {"[adapter]\nkind = \"lora\"\nrank_pattern = { \"q_proj\" = 4.5 }",
+       "run.toml:3:16: adapter.rank_pattern: the rank of \"q_proj\" must be an integer"},
       {"[optimizer]\nbetas = [0.9, 1.0]",
        "run.toml:2:9: optimizer.betas = [0.9, 1.0]: each must be at least 0 and below 1"},
       {"[schedule]\nmin_lr_ratio = 1.5",

@@ -105,8 +105,14 @@ TEST(AdapterDirectory, ReadsWhatPeftWrites) {
               (experts ? "tests/parity/golden_moe/" : "tests/parity/golden/") + base);
     const Json parameters = expected.value("target_parameters", Json());
     EXPECT_EQ(Json(settings.parameters), parameters.is_null() ? Json::array() : parameters) << name;
-    const bool doubled = !Json::parse(golden_config(name)).at("rank_pattern").empty();
-    EXPECT_EQ(settings.gate_up_doubled, doubled) << name;
+    const Json config = Json::parse(golden_config(name));
+    for (const auto& [key, numbers] :
+         {std::pair("rank_pattern", settings.ranks), {"alpha_pattern", settings.alphas}}) {
+      ASSERT_EQ(numbers.size(), config.at(key).size()) << name;
+      for (const auto& [pattern, number] : numbers) {
+        EXPECT_EQ(config.at(key).at(pattern).get<double>(), number) << name << " " << pattern;
+      }
+    }
 
     // PEFT held these very values (asserted by tests/parity/make_adapter_golden.py).
     const auto golden =
@@ -230,8 +236,8 @@ TEST_F(AdapterFiles, RefusesSettingsThatWouldChangeNumbers) {
       {"bias", "\"lora_only\"", "biases"},
       {"use_qalora", "true", "pooled"},
       {"lora_bias", "true", "bias"},
-      {"rank_pattern", R"({"q_proj": 16})", "rank of their own"},
-      {"alpha_pattern", R"({"q_proj": 16})", "alpha of their own"},
+      {"rank_pattern", R"({"(?i)q_proj":16})", "regular expression is not read"},
+      {"alpha_pattern", R"({"(a)\1":16})", "regular expression is not read"},
       {"layer_replication", "[[0, 4], [2, 5]]", "repeated"},
       {"trainable_token_indices", "[1, 2]", "rows of the embedding"},
       {"alora_invocation_tokens", "[7]", "part of each text"},
@@ -302,6 +308,9 @@ TEST_F(AdapterFiles, RefusesValuesOfAWrongKindOrSize) {
                                                         {"lora_alpha", "1e300"},
                                                         {"lora_alpha", "null"},
                                                         {"lora_alpha", "\"8\""},
+                                                        {"rank_pattern", "{\"q_proj\": 0}"},
+                                                        {"rank_pattern", "{\"q_proj\": 4.5}"},
+                                                        {"alpha_pattern", "{\"q_proj\": \"8\"}"},
                                                         {"lora_dropout", "1.0"},
                                                         {"lora_dropout", "-0.1"},
                                                         {"lora_dropout", "\"0\""},

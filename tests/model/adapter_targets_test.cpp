@@ -258,7 +258,7 @@ TEST(AdapterTargets, OfExpertsAreThoseOfPeft) {
   EXPECT_EQ(last[3].shape, (Shape{6, 16, 4}));
   EXPECT_EQ(peft_shape(last[0]), (Shape{48, 16}));
   EXPECT_EQ(peft_shape(last[1]), (Shape{24, 48}));
-  EXPECT_EQ(arch.adapter.scaling_of(Module::kExpertsGateUp), 2.0);
+  EXPECT_EQ(arch.adapter.size_of(0, Module::kExpertsGateUp).scaling, 2.0);
   const ArchSpec one = with_targets(qwen3_moe(), {"model.layers.2.mlp.experts.*"});
   EXPECT_EQ(target_parameters(one), (Names{"model.layers.2.mlp.experts.down_proj",
                                            "model.layers.2.mlp.experts.gate_up_proj"}));
@@ -313,8 +313,8 @@ TEST(AdapterTargets, OfGptOssIncludeExpertsWhereNamed) {
 TEST(AdapterTargets, OfExpertsAreScaledByTheirOwnRank) {
   const AdapterSpec adapter = choose_adapters(
       qwen3_moe(), {.rank = 4, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "");
-  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsGateUp), 16.0 / std::sqrt(8.0));
-  EXPECT_DOUBLE_EQ(adapter.scaling_of(Module::kExpertsDown), 4.0);
+  EXPECT_DOUBLE_EQ(adapter.size_of(0, Module::kExpertsGateUp).scaling, 16.0 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(adapter.size_of(0, Module::kExpertsDown).scaling, 4.0);
 }
 
 // PEFT has neither dropout nor DoRA for experts and routers, and nests two adapters of experts.
@@ -353,7 +353,7 @@ TEST(AdapterTargets, AreExportedAsPeftReadsThem) {
 // Shapes, the scaling, and PEFT's initial values: A uniform in 1 / sqrt(in), B zero.
 TEST(AdapterTargets, HaveShapesAndInitialValuesOfPeft) {
   const ArchSpec arch = with_targets(llama(), {"down_proj"});
-  EXPECT_EQ(arch.adapter.scaling, 2.0);
+  EXPECT_EQ(arch.adapter.size_of(0, Module::kDown).scaling, 2.0);
   const ModelSpec model = make_model_spec(arch, {});
   const std::vector<ParamSpec>& parameters = model.units.at(1).parameters;
   const ParamSpec &a = parameters.at(parameters.size() - 2), &b = parameters.back();
@@ -364,6 +364,7 @@ TEST(AdapterTargets, HaveShapesAndInitialValuesOfPeft) {
   EXPECT_EQ(b.init.kind, InitSpec::Kind::kZeros);
   EXPECT_EQ(
       choose_adapters(arch, {.rank = 16, .alpha = 8.0, .rslora = true, .targets = {"mlp"}}, "")
+          .size_of(0, Module::kDown)
           .scaling,
       2.0);
 }

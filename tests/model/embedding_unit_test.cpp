@@ -23,8 +23,8 @@ void expect_follows_the_formula(bool dora) {
                                   {"num_attention_heads", 4}},
                                  "config.json");
   arch.embedding_scale = 3.0;
-  arch.adapter = {
-      .rank = 3, .scaling = 1.5, .magnitudes = dora, .targets = {{kNoLayer, Module::kTokens}}};
+  arch.adapter = {.magnitudes = dora,
+                  .targets = {{{kNoLayer, Module::kTokens}, {.rank = 3, .scaling = 1.5}}}};
   const ModelSpec model = make_model_spec(arch, {});
   std::vector<at::Tensor> values, exact;
   for (const ParamSpec& parameter : model.units.front().parameters) {

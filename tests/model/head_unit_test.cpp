@@ -294,11 +294,9 @@ TEST_F(CappedHead, PairsOfDocumentsAgreeWithAllLogitsAtOnce) {
 class DoraHead : public Head {
  protected:
   DoraHead()
-      : Head(1.5, {.rank = 3,
-                   .scaling = 1.5,
-                   .magnitudes = true,
+      : Head(1.5, {.magnitudes = true,
                    .dropout = 0.5,
-                   .targets = {{kNoLayer, Module::kHead}}}) {}
+                   .targets = {{{kNoLayer, Module::kHead}, {.rank = 3, .scaling = 1.5}}}}) {}
 
   // Compares 2500 positions with the formula of PEFT in fp64. The norms have no gradient.
   void compare_with_the_formula(const at::Tensor& keys);

@@ -187,10 +187,10 @@ struct PackedBlock {
   PackedBlock(bool dora, PackedFormat format, DType compute) {
     at::manual_seed(11);
     arch = preset("tiny-llama");
-    arch.adapter.rank = 4;
-    arch.adapter.scaling = 2.0;
     arch.adapter.magnitudes = dora;
-    arch.adapter.targets = {{1, Module::kQuery}, {1, Module::kUp}, {1, Module::kDown}};
+    for (const Module module : {Module::kQuery, Module::kUp, Module::kDown}) {
+      arch.adapter.targets[{1, module}] = {.rank = 4, .scaling = 2.0};
+    }
     ModelSpec spec = make_model_spec(arch, {});
     for (UnitSpec& unit : spec.units) {
       for (ParamSpec& parameter : unit.parameters) parameter.frozen = !parameter.adapter;

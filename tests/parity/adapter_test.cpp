@@ -89,10 +89,12 @@ struct AdapterCase {
     }
     return values;
   }
-  // Returns what rank and alpha of experts' gate and up are multiplied by.
-  size_t gate_up_factor() const {
-    const Json config = read_json_file(directory + "/adapter/adapter_config.json", JsonLimits{});
-    return config.at("rank_pattern").empty() ? 1 : 2;
+  // Returns rank and alpha that PEFT gave to a module, whose name is that of the file.
+  std::pair<size_t, double> size_of(const std::string& module) const {
+    const Json& settings = facts.at("adapter");
+    const Json sizes = facts.value("sizes", Json::object());
+    const Json& own = sizes.contains(module) ? sizes.at(module) : settings;
+    return {own.at("r").get<size_t>(), own.at("lora_alpha").get<double>()};
   }
   // Returns the sketches whose names begin so, without that beginning.
   std::map<std::string, Sketch> part(const std::string& beginning) const {
@@ -193,7 +195,6 @@ double ulp_of(double value) {
 // The adapter of a weight of the model's files, as PEFT has it.
 struct AdapterPart {
   std::string module;
-  size_t factor = 1;  // of rank and alpha
   std::vector<float> a, b;
   bool lookup = false;      // of an embedding, whose inputs are tokens
   bool transposed = false;  // the weight is stored as [inputs, outputs]
@@ -205,11 +206,10 @@ void merge(const AdapterCase& golden, const AdapterPart& part, const std::vector
            std::vector<double>& weight) {
   const std::vector<float>&a = part.a, &b = part.b;
   const Json& settings = golden.facts.at("adapter");
-  const size_t rank = settings.at("r").get<size_t>() * part.factor;
+  const auto [rank, alpha] = golden.size_of(part.module);
   const bool root = settings.at("use_rslora").get<bool>();
   const bool transposed = part.transposed || settings.at("fan_in_fan_out").get<bool>();
-  const double scaling = settings.at("lora_alpha").get<double>() * double(part.factor) /
-                         (root ? std::sqrt(double(rank)) : double(rank));
+  const double scaling = alpha / (root ? std::sqrt(double(rank)) : double(rank));
   const size_t inputs = a.size() / rank, outputs = b.size() / rank;
   ASSERT_EQ(weight.size(), inputs * outputs);
   for (size_t out = 0; out < outputs; ++out) {
@@ -238,19 +238,18 @@ AdapterPart part_of(const AdapterCase& golden, const std::string& name, size_t e
     return adapter.contains(tensor_name) ? adapter.at(tensor_name) : std::vector<float>();
   };
   if (adapter.contains(module + kLookupA)) {
-    return {module, 1, tensor(module + kLookupA), tensor(module + kLookupB), true, true};
+    return {module, tensor(module + kLookupA), tensor(module + kLookupB), true, true};
   }
   if (at == name.npos || !name.ends_with(".weight")) {
-    return {module, 1, tensor(module + kA), tensor(module + kB)};
+    return {module, tensor(module + kA), tensor(module + kB)};
   }
   const size_t expert = std::stoul(name.substr(at + experts.size()));
   const bool down = name.ends_with("w2.weight") || name.ends_with("down_proj.weight");
   const bool up = name.ends_with("w3.weight") || name.ends_with(".up_proj.weight");
-  AdapterPart part{name.substr(0, at) + (down ? ".experts" : ".experts.base_layer"), 1, {}, {}};
-  part.factor = down ? 1 : golden.gate_up_factor();
+  AdapterPart part{name.substr(0, at) + (down ? ".experts" : ".experts.base_layer"), {}, {}};
   const std::vector<float> a = tensor(part.module + kA), b = tensor(part.module + kB);
   const size_t count = golden.experts();
-  const size_t rank = golden.facts.at("adapter").at("r").get<size_t>() * part.factor;
+  const size_t rank = golden.size_of(part.module).first;
   const size_t inputs = a.size() / count / rank, outputs = elements / inputs;
   part.a.assign(a.begin() + static_cast<ptrdiff_t>(expert * rank * inputs),
                 a.begin() + static_cast<ptrdiff_t>((expert + 1) * rank * inputs));

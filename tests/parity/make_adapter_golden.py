@@ -7,8 +7,9 @@ models and their rows are those of make_golden.py. Every case is a directory:
   adapter/            the adapter that the run starts from, as PEFT's save_pretrained writes it. Its
                       B (an embedding's A) is not zero, so that A (B) has a gradient in the first
                       step
-  golden.json         the model, the adapter's settings, those of the optimizer, losses and gradient
-                      norms of the run, and how far the same run in fp64 is from them
+  golden.json         the model, the adapter's settings, the sizes of modules with another rank or
+                      alpha, those of the optimizer, losses and gradient norms of the run, and how
+                      far the same run in fp64 is from them
   golden_sketches.json  sketches (sketches.py) of final, the values after the run, by PEFT's names,
                       and of merged, parameters after merge_and_unload, by the names of the files
 
@@ -30,7 +31,7 @@ import sys
 sys.dont_write_bytecode = True
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
-from peft.tuners.lora.layer import Embedding
+from peft.tuners.lora.layer import Embedding, LoraLayer
 from safetensors.torch import load_file, save_file
 
 import make_golden
@@ -152,6 +153,53 @@ CASES = {
                                    "target_modules": ["embed_tokens", "lm_head", "v_proj"]},
                           "merged": ["model.embed_tokens.weight", "lm_head.weight",
                                      "model.layers.1.self_attn.v_proj.weight"]},
+    # Ranks and alphas of their own: of a whole name, of an end of names, of a regular expression.
+    "llama-patterns": {"base": "llama",
+                       "lora": {"r": 4, "lora_alpha": 8,
+                                "target_modules": ["q_proj", "k_proj", "v_proj", "up_proj",
+                                                   "down_proj"],
+                                "rank_pattern": {"^model.layers.0.self_attn.q_proj": 2,
+                                                 "down_proj": 6,
+                                                 r"layers\.1\..*\.[kv]_proj": 8},
+                                "alpha_pattern": {"down_proj": 3, "layers.1.mlp.up_proj": 2.5}},
+                       "merged": ["model.layers.0.self_attn.q_proj.weight",
+                                  "model.layers.1.self_attn.v_proj.weight",
+                                  "model.layers.1.mlp.down_proj.weight"]},
+    # Every matrix is scaled by its own alpha / sqrt(r); experts' down has a rank of its own.
+    "qwen3_moe-patterns": {"base": "qwen3_moe", "eps": 1e-4,
+                           "lora": {**ALL_LINEAR, "use_rslora": True,
+                                    "rank_pattern": {"experts.down_proj": 6, "q_proj": 2},
+                                    "alpha_pattern": {"mlp.gate.weight": 4}},
+                           "merged": ["model.layers.0.self_attn.q_proj.weight",
+                                      "model.layers.0.mlp.experts.gate_up_proj",
+                                      "model.layers.2.mlp.experts.down_proj"]},
+    # Some layers and excluded modules; the embedding is no layer.
+    "llama-layers": {"base": "llama",
+                     "lora": {"r": 4, "lora_alpha": 8, "layers_to_transform": [1],
+                              "exclude_modules": ["v_proj"],
+                              "target_modules": ["q_proj", "v_proj", "down_proj"]},
+                     "merged": ["model.layers.1.self_attn.q_proj.weight",
+                                "model.layers.0.self_attn.q_proj.weight"]},
+    # Regular expressions for the whole names of targets and of excluded modules.
+    "llama-regex": {"base": "llama",
+                    "lora": {"r": 4, "lora_alpha": 8, "exclude_modules": r".*\.0\.mlp\..*",
+                             "target_modules":
+                                 r"model\.layers\.\d+\.(self_attn\.(q|k)_proj|mlp\.(?!up).+_proj)"},
+                    "merged": ["model.layers.0.self_attn.k_proj.weight",
+                               "model.layers.1.mlp.down_proj.weight"]},
+    # Biases of adapted modules are trained; there are others.
+    "qwen2-bias": {"base": "qwen2",
+                   "lora": {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "up_proj"],
+                            "bias": "lora_only"},
+                   "merged": ["model.layers.0.self_attn.q_proj.weight",
+                              "model.layers.2.self_attn.q_proj.bias",
+                              "model.layers.2.self_attn.v_proj.bias"]},
+    # All biases are trained, those of norms too.
+    "gpt2-bias": {"base": "gpt2",
+                  "lora": {"r": 4, "lora_alpha": 8, "fan_in_fan_out": True, "bias": "all",
+                           "target_modules": ["c_attn", "c_fc"]},
+                  "merged": ["transformer.h.0.attn.c_attn.weight",
+                             "transformer.h.0.attn.c_attn.bias", "transformer.h.1.ln_2.bias"]},
 }
 SEEDS = {name: 3000 + number for number, name in enumerate(CASES)}
 
@@ -199,7 +247,9 @@ def adapted(name):
                 parameter.normal_(std=DEVIATION_OF_B)
             elif ".lora_magnitude_vector." in parameter_name:  # differs from the norm
                 parameter.mul_(1.0 + torch.rand(parameter.shape) * 0.1)
-            elif ".modules_to_save." in parameter_name:  # differs from the model's own
+            elif ".modules_to_save." in parameter_name or (
+                    parameter.requires_grad and parameter_name.endswith(".bias")):
+                # Differs from the model's own.
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
     # As a run of the repository's root would name it.
     model.peft_config["default"].base_model_name_or_path = str(
@@ -219,10 +269,29 @@ def write_adapter(model, directory):
     # PEFT writes its sets in an order that differs from run to run.
     path = directory / "adapter_config.json"
     config = json.loads(path.read_text())
-    config["target_modules"].sort()
-    if config["target_parameters"]:
-        config["target_parameters"].sort()
+    for key in ("target_modules", "target_parameters", "exclude_modules"):
+        if isinstance(config[key], list):
+            config[key].sort()
     path.write_text(json.dumps(config, indent=2, sort_keys=True))
+
+
+def targets_of(model, settings):
+    """The names of target_modules, or of the modules that are selected in another way."""
+    is_open = (isinstance(settings.target_modules, str) or settings.exclude_modules
+               or settings.layers_to_transform is not None)
+    return sorted(model.targeted_module_names if is_open else settings.target_modules)
+
+
+def own_sizes(model, settings):
+    """Rank and alpha of modules that have others than the settings say, by names in the file."""
+    sizes = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        size = {"r": module.r["default"], "lora_alpha": module.lora_alpha["default"]}
+        if size != {"r": settings.r, "lora_alpha": settings.lora_alpha}:
+            sizes[name] = size
+    return sizes
 
 
 def run_in_fp64(model, rows, adamw):
@@ -267,9 +336,10 @@ def make_case(name):
              "adapter": {"r": settings.r, "lora_alpha": settings.lora_alpha,
                          "use_dora": settings.use_dora, "use_rslora": settings.use_rslora,
                          "fan_in_fan_out": settings.fan_in_fan_out,
-                         "target_modules": sorted(settings.target_modules),
+                         "target_modules": targets_of(model, settings),
                          "target_parameters": sorted(settings.target_parameters or []),
-                         "modules_to_save": settings.modules_to_save},
+                         "modules_to_save": settings.modules_to_save, "bias": settings.bias},
+             "sizes": own_sizes(model, settings),
              "steps": make_golden.STEPS, "sequences_per_step": make_golden.SEQUENCES_PER_STEP,
              "adamw": adamw, "apart_from_fp64": fp64,
              "runs": {"free": {"max_grad_norm": 0.0, "loss": losses, "grad_norm": norms}}}

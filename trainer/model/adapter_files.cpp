@@ -48,6 +48,8 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
                  .dora = dora,
                  .dropout = section.dropout,
                  .targets = section.targets,
+                 .ranks = section.rank_pattern,
+                 .alphas = section.alpha_pattern,
                  .trained = section.train};
   } else {
     given_.emplace(AdapterDirectory::open(section.path));
@@ -68,8 +70,10 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
       arch,
       {.rank = settings_.rank,
        .alpha = settings_.alpha,
-       .gate_up_doubled = given_ ? settings_.gate_up_doubled || holds_single_experts(*given_)
-                                 : doubles_gate_up(arch),
+       .ranks = settings_.ranks,
+       .alphas = settings_.alphas,
+       .spare_patterns = given_.has_value(),
+       .gate_up_doubled = given_ ? holds_single_experts(*given_) : doubles_gate_up(arch),
        .rslora = settings_.rslora,
        .dora = settings_.dora,
        .dropout = settings_.dropout,
@@ -90,14 +94,16 @@ void AdapterFiles::choose_trained(const ArchSpec& arch, ModelSpec& whole,
   }
 }
 
-// PEFT knows neither this program's words for targets nor its globs.
+// PEFT knows neither this program's words for targets nor its globs, and its file sorts patterns,
+// of which the first that matches counts.
 void AdapterFiles::name_as_peft(const ArchSpec& arch, const ModelSpec& whole) {
   settings_.targets = target_names(arch);
   settings_.parameters = target_parameters(arch);
-  settings_.gate_up_doubled = arch.adapter.gate_up_doubled &&
-                              std::ranges::any_of(arch.adapter.targets, [](const auto& target) {
-                                return target.second == Module::kExpertsGateUp;
-                              });
+  settings_.ranks =
+      number_patterns(arch, static_cast<double>(settings_.rank),
+                      [](const AdapterSpec::Size& size) { return static_cast<double>(size.rank); });
+  settings_.alphas = number_patterns(arch, settings_.alpha,
+                                     [](const AdapterSpec::Size& size) { return size.alpha; });
   settings_.trained.clear();
   for (const std::string& module : trained_modules(whole)) {
     settings_.trained.push_back(published_name(family_, module));

@@ -1,5 +1,6 @@
 #include "trainer/model/keys_beside_path.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
@@ -24,6 +25,8 @@ RunConfig as_keys(const AdapterSettings& settings) {
   own.adapter.rslora = settings.rslora;
   own.adapter.dropout = settings.dropout;
   own.adapter.targets = settings.targets;
+  own.adapter.rank_pattern = settings.ranks;
+  own.adapter.alpha_pattern = settings.alphas;
   own.adapter.train = settings.trained;
   return own;
 }
@@ -42,7 +45,9 @@ bool agrees(const KeyBesidePath& said, const RunConfig& own, const ArchSpec& arc
   try {
     AdapterChoice choice;
     choice.targets.assign(names.begin(), names.end());
-    return choose_adapters(arch, choice, said.name).targets == arch.adapter.targets;
+    const AdapterSpec other = choose_adapters(arch, choice, said.name);
+    const auto place = [](const auto& target) { return target.first; };
+    return std::ranges::equal(other.targets, arch.adapter.targets, {}, place, place);
   } catch (const ConfigError&) {
     return false;  // it names targets that this model does not have
   }

@@ -53,6 +53,20 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
   return policy;
 }
 
+// Returns the scaling of the adapters' products, and of those with another one.
+std::string scalings_of(const AdapterSpec& adapter) {
+  std::string text;
+  for (const auto& [place, size] : adapter.targets) {
+    if (text.empty()) {
+      text = formatted("%.17g", size.scaling);
+    } else if (size.scaling != adapter.targets.begin()->second.scaling) {
+      text += formatted(" %lld %d %.17g", static_cast<long long>(place.first),
+                        static_cast<int>(place.second), size.scaling);
+    }
+  }
+  return text;
+}
+
 // Copies the run's router settings to the model's architecture.
 void ask_routers(const RunConfig& config, ArchSpec& arch) {
   const std::optional<double>& balance = config.train.router_aux_loss;
@@ -132,7 +146,7 @@ std::string ModelSource::fingerprint() const {
   const std::string format =
       packing && !packing->only ? " in " + std::string(name_of(packing->format)) : "";
   return hash_text(hash64(directory().fingerprint() + " adapters scaled by " +
-                          formatted("%.17g", arch_.adapter.scaling) + format));
+                          scalings_of(arch_.adapter) + format));
 }
 
 std::string ModelSource::weight_files() const {
@@ -205,7 +219,7 @@ void ModelSource::read_norms(const std::string& weight, int64_t begin, std::span
   const std::vector<ParamSpec>& last = whole_.units.back().parameters;
   const bool head = std::ranges::find(last, weight, &ParamSpec::name) != last.end();
   const bool transposed = spec.looked_up || (arch_.transposed_weights && !head);
-  const AdaptedMatrix matrix(arch_.adapter.scaling, transposed, spec.shape.at(0), spec.shape.at(1));
+  const AdaptedMatrix matrix(/*scaling=*/1.0, transposed, spec.shape.at(0), spec.shape.at(1));
   const std::vector<double> norms = matrix.norms(
       [&](int64_t first, std::span<float> values) { read_initial(weight, first, values); }, begin,
       static_cast<int64_t>(out.size()));

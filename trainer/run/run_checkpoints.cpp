@@ -162,7 +162,8 @@ std::string model_difference(const RunProgress& saved, const std::string& path,
   if (saved.model_fingerprint == source.fingerprint()) return {};
   const bool adapts = source.has_adapter();
   return path + ": was made from another model than " + source.directory().path() +
-         (adapts ? ", or with another adapter.base, adapter.alpha or adapter.rslora" : "") +
+         (adapts ? ", or with another adapter.base, adapter.alpha, adapter.rslora or pattern"
+                 : "") +
          "; give its model.path" + (adapts ? " and these keys" : "") + ", or another run.dir";
 }
 

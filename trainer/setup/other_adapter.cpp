@@ -179,6 +179,8 @@ class AdapterReader {
         in_.flag("peft_use_dora") || in_.flag("use_dora") || in_.text("adapter") == "dora";
     const bool rslora = in_.flag("peft_use_rslora") || in_.flag("use_rslora");
     targets_ = adapter_targets();
+    const std::string ranks = patterns("lora_rank_pattern", "adapter.rank_pattern");
+    const std::string alphas = patterns("lora_alpha_pattern", "adapter.alpha_pattern");
     std::vector<std::string> trained = in_.list("lora_modules_to_save");
     for (const std::string& name : in_.list("additional_target")) trained.push_back(name);
     std::string start = in_.text("lora_model_dir");
@@ -192,15 +194,35 @@ class AdapterReader {
     in_.set("adapter.dropout", toml_real(defaults_.drops ? dropout : 0.0));
     if (rslora) in_.set("adapter.rslora", "true");
     in_.set("adapter.targets", toml_list(targets_));
+    if (!ranks.empty()) in_.set("adapter.rank_pattern", ranks);
+    if (!alphas.empty()) in_.set("adapter.alpha_pattern", alphas);
     if (!trained.empty()) in_.set("adapter.train", toml_list(trained));
+  }
+
+  // Returns PEFT's rank_pattern or alpha_pattern as TOML; empty without one.
+  std::string patterns(const char* name, const std::string& ours) {
+    const Json* const table = in_.take(name);
+    if (table == nullptr || table->empty()) return "";
+    std::vector<std::string> entries;
+    if (table->is_object()) {
+      for (const auto& [pattern, value] : table->items()) {
+        const std::optional<double> number = number_of(value);
+        if (number) entries.push_back(quote_toml(pattern) + " = " + formatted("%.10g", *number));
+      }
+    }
+    if (entries.size() == table->size() && table->is_object()) {
+      return "{ " + joined(entries, ", ") + " }";
+    }
+    in_.left(name, "it is no table of patterns and numbers", ours);
+    return "";
   }
 
   // Names the keys of adapters in a file that asks for none.
   void name_unused() {
-    for (const char* name :
-         {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "peft_use_dora", "use_dora",
-          "peft_use_rslora", "use_rslora", "lora_modules_to_save", "additional_target",
-          "lora_target_modules", "lora_target", "lora_target_linear"}) {
+    for (const char* name : {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "peft_use_dora",
+                             "use_dora", "peft_use_rslora", "use_rslora", "lora_modules_to_save",
+                             "additional_target", "lora_target_modules", "lora_target",
+                             "lora_target_linear", "lora_rank_pattern", "lora_alpha_pattern"}) {
       if (in_.has(name)) in_.needless(name, kNoAdapter);
     }
     for (const char* name : {"lora_model_dir", "adapter_name_or_path"}) {
@@ -213,8 +235,9 @@ class AdapterReader {
   // The adapter's own adapter_config.json says the rest.
   void start_from(const std::string& start) {
     in_.set("adapter.path", quote_toml(start));
-    for (const char* name : {"lora_r", "lora_rank", "lora_alpha", "lora_dropout",
-                             "lora_target_modules", "lora_target", "lora_target_linear"}) {
+    for (const char* name :
+         {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target",
+          "lora_target_linear", "lora_rank_pattern", "lora_alpha_pattern"}) {
       if (in_.has(name)) {
         in_.needless(name, "adapter_config.json of adapter.path has the settings of the adapter");
       }

@@ -80,6 +80,7 @@ PlainDecoder::Layer::Layer(const PlainDecoder& decoder, int64_t number, const We
        number == kNoLayer ? input_parameters(decoder.arch_, decoder.prefix_)
                           : block_parameters(decoder.arch_, decoder.prefix_, number)) {
     names_[{parameter.module, parameter.role, parameter.expert}] = parameter.spec.name;
+    if (parameter.role == ParameterRole::kLoraA) scalings_[parameter.module] = parameter.scaling;
   }
 }
 
@@ -106,14 +107,14 @@ Linear PlainDecoder::Layer::matrix(Module module) const {
           .lora = {.a = get(module, ParameterRole::kLoraA),
                    .b = get(module, ParameterRole::kLoraB),
                    .magnitude = get(module, ParameterRole::kLoraMagnitude),
-                   .scaling = decoder_.arch_.adapter.scaling_of(module)},
+                   .scaling = scaling_of(module)},
           .transposed = decoder_.arch_.transposed_weights};
 }
 
 Linear PlainDecoder::Layer::matrix(Module module, Module of_all, int64_t expert) const {
   Linear one{.weight = {.stored = get(module, of_all, ParameterRole::kWeight, expert)},
              .bias = get(module, of_all, ParameterRole::kBias, expert),
-             .lora = {.scaling = decoder_.arch_.adapter.scaling_of(of_all)},
+             .lora = {.scaling = scaling_of(of_all)},
              .transposed = decoder_.arch_.moe.transposed};
   const at::Tensor a = get(of_all, ParameterRole::kLoraA);
   if (!a.defined()) return one;

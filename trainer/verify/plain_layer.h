@@ -75,7 +75,13 @@ class PlainDecoder::Layer {
     return name == names_.end() ? at::Tensor() : weights_(name->second);
   }
 
+  double scaling_of(Module module) const {
+    const auto found = scalings_.find(module);
+    return found == scalings_.end() ? 1.0 : found->second;
+  }
+
   std::map<std::tuple<Module, ParameterRole, int64_t>, std::string> names_;
+  std::map<Module, double> scalings_;  // of the adapters' products
 };
 
 }  // namespace longshore

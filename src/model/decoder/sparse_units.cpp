@@ -108,9 +108,9 @@ int64_t ExpertsUnit::idle_elements() const {
   const int64_t outer = arch_.experts_hidden(), width = arch_.moe.width;
   int64_t of_one = arch_.expert_elements();
   if (arch_.adapter.adapts(layer_, Module::kExpertsDown)) {
-    of_one +=
-        arch_.adapter.rank_of(Module::kExpertsGateUp) * (outer + (arch_.gated ? 2 : 1) * width) +
-        arch_.adapter.rank * (outer + width);
+    of_one += arch_.adapter.size_of(layer_, Module::kExpertsGateUp).rank *
+                  (outer + (arch_.gated ? 2 : 1) * width) +
+              arch_.adapter.size_of(layer_, Module::kExpertsDown).rank * (outer + width);
   }
   return (experts_.count - met) * of_one;
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <numbers>
 #include <optional>
 #include <set>
 #include <string>
@@ -297,23 +296,21 @@ inline constexpr int64_t kNoLayer = -1;
 // norm of its weights in W + scaling * B A. The adapter of all experts' matrices of a layer is one
 // parameter, A [experts, rank, in] and B [experts, out, rank]; it has gate and up as one matrix.
 struct AdapterSpec {
-  int64_t rank = 0;  // 0: the model has no adapters
-  double scaling = 1.0;
+  struct Size {
+    int64_t rank = 0;
+    double alpha = 0.0;
+    double scaling = 1.0;  // alpha / rank, or alpha / sqrt(rank) with rsLoRA
+    bool operator==(const Size&) const = default;
+  };
   bool magnitudes = false;
-  bool rslora = false;           // the scaling is divided by the root of the rank
-  bool gate_up_doubled = false;  // experts' gate and up have twice the rank and alpha of others
-  double dropout = 0.0;          // the share of x that training drops before A (InputDropout)
-  // The layer and the module of each adapted matrix. The embedding's A is [vocabulary, rank].
-  std::set<std::pair<int64_t, Module>> targets;
+  double dropout = 0.0;  // the share of x that training drops before A (InputDropout)
+  // By the layer and the module of each adapted matrix; empty: the model has no adapters. The
+  // embedding's A is [vocabulary, rank].
+  std::map<std::pair<int64_t, Module>, Size> targets;
 
   bool adapts(int64_t layer, Module module) const { return targets.contains({layer, module}); }
-  int64_t rank_of(Module module) const {
-    return gate_up_doubled && module == Module::kExpertsGateUp ? 2 * rank : rank;
-  }
-  double scaling_of(Module module) const {
-    const bool grows = rslora && gate_up_doubled && module == Module::kExpertsGateUp;
-    return grows ? scaling * std::numbers::sqrt2 : scaling;
-  }
+  // The matrix must have an adapter.
+  const Size& size_of(int64_t layer, Module module) const { return targets.at({layer, module}); }
 };
 
 struct ArchSpec {

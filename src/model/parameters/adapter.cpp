@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/errors.h"
+#include "base/name_pattern.h"
 #include "base/texts.h"
 #include "model/families/families.h"
 #include "model/parameters/mixer_parameters.h"
@@ -214,6 +215,60 @@ void for_reordered(const ParamSpec& parameter, const Use& use) {
   }
 }
 
+// Returns the name that PEFT's patterns match: that of the module in transformers, or of the
+// parameter that an expert's or router's adapter belongs to there.
+std::string name_for_patterns(const ArchSpec& arch, const Candidate& one) {
+  const bool head = one.module == Module::kHead;  // which is beside the body
+  const std::string whole =
+      head ? one.name : std::string(name_table(arch.family).published_body()) + one.name;
+  return one.module == Module::kRouter ? whole + std::string(kWeight) : whole;
+}
+
+// Returns the numbers of the targets that the patterns of a table match.
+std::vector<std::optional<double>> matched_numbers(const std::vector<PatternNumber>& patterns,
+                                                   const std::vector<std::string>& names,
+                                                   bool spare, const std::string& table) {
+  const auto read = [&] {
+    try {
+      return NumbersByPattern(patterns);
+    } catch (const ConfigError& error) {
+      throw ConfigError(table + ": " + error.what());
+    }
+  };
+  const NumbersByPattern numbers = read();
+  const std::optional<std::string> unused = numbers.pattern_without(names);
+  if (unused && !spare) {
+    throw ConfigError(table + ": \"" + printable(*unused) +
+                      "\" matches no module that has an adapter; a pattern is a regular expression "
+                      "for a module's name or for what follows a dot in it, such as \"q_proj\" or "
+                      "\"layers.0.self_attn.q_proj\"");
+  }
+  std::vector<std::optional<double>> found;
+  for (const std::string& name : names) found.push_back(numbers.number_of(name));
+  return found;
+}
+
+// Sets rank and scaling of each target.
+void set_sizes(const ArchSpec& arch, const AdapterChoice& choice,
+               const std::vector<const Candidate*>& chosen, AdapterSpec& adapter) {
+  std::vector<std::string> names;
+  for (const Candidate* one : chosen) names.push_back(name_for_patterns(arch, *one));
+  const bool spare = choice.spare_patterns;
+  const auto ranks = matched_numbers(choice.ranks, names, spare, "adapter.rank_pattern");
+  const auto alphas = matched_numbers(choice.alphas, names, spare, "adapter.alpha_pattern");
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const Candidate& one = *chosen[i];
+    const bool doubled = choice.gate_up_doubled && one.module == Module::kExpertsGateUp;
+    const double usual = doubled ? 2.0 : 1.0;
+    const double rank = ranks[i].value_or(usual * static_cast<double>(choice.rank));
+    const double alpha = alphas[i].value_or(usual * choice.alpha);
+    adapter.targets[{one.layer, one.module}] = {
+        .rank = static_cast<int64_t>(rank),
+        .alpha = alpha,
+        .scaling = alpha / (choice.rslora ? std::sqrt(rank) : rank)};
+  }
+}
+
 }  // namespace
 
 std::string module_of(std::string_view parameter) {
@@ -269,15 +324,8 @@ std::string weight_of_magnitude(std::string_view parameter) {
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                             const std::string& where) {
   const std::vector<Candidate> list = candidates(arch);
-  AdapterSpec adapter{
-      .rank = choice.rank,
-      .scaling = choice.alpha / (choice.rslora ? std::sqrt(static_cast<double>(choice.rank))
-                                               : static_cast<double>(choice.rank)),
-      .magnitudes = choice.dora,
-      .rslora = choice.rslora,
-      .gate_up_doubled = choice.gate_up_doubled,
-      .dropout = choice.dropout,
-      .targets = {}};
+  AdapterSpec adapter{.magnitudes = choice.dora, .dropout = choice.dropout, .targets = {}};
+  std::vector<const Candidate*> chosen;
   const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
   for (const std::string& text : choice.targets) {
     const Target target(arch, text);
@@ -295,7 +343,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                           ", which cannot have an adapter; possible are " +
                           known_targets(arch, list));
       }
-      adapter.targets.insert({one.layer, one.module});
+      if (adapter.targets.try_emplace({one.layer, one.module}).second) chosen.push_back(&one);
       found = true;
     }
     if (!found) {
@@ -303,6 +351,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                         "; possible are attention, mlp, all-linear, " + known_targets(arch, list));
     }
   }
+  set_sizes(arch, choice, chosen, adapter);
   check_sparse_parts(arch, adapter, where);
   check_tables(arch, adapter, where);
   return adapter;
@@ -355,9 +404,8 @@ std::vector<std::string> target_names(const ArchSpec& arch) {
     const std::string last = one.name.substr(one.name.rfind('.') + 1);
     if (is_sparse_part(one.module)) continue;
     if (arch.adapter.adapts(one.layer, one.module)) {
-      const bool head = one.module == Module::kHead;  // which is beside the body
       last_parts.insert(last);
-      whole.insert(head ? one.name : std::string(names.published_body()) + one.name);
+      whole.insert(name_for_patterns(arch, one));
     } else {
       others.insert(last);
     }
@@ -386,6 +434,35 @@ std::vector<std::string> target_parameters(const ArchSpec& arch) {
     names.insert(router ? name + std::string(kWeight) : name);
   }
   return {names.begin(), names.end()};
+}
+
+std::vector<PatternNumber> number_patterns(
+    const ArchSpec& arch, double usual,
+    const std::function<double(const AdapterSpec::Size&)>& number_of) {
+  struct Named {
+    std::string whole;
+    double number = 0.0;
+  };
+  std::map<std::string, std::vector<Named>> by_last_part;
+  for (const Candidate& one : candidates(arch)) {
+    if (!arch.adapter.adapts(one.layer, one.module)) continue;
+    const std::string whole = name_for_patterns(arch, one);
+    const std::string last = one.name.substr(one.name.rfind('.') + 1);
+    by_last_part[one.module == Module::kRouter ? last + std::string(kWeight) : last].push_back(
+        {whole, number_of(arch.adapter.size_of(one.layer, one.module))});
+  }
+  std::vector<PatternNumber> patterns;
+  for (const auto& [part, all] : by_last_part) {
+    const auto is_same = [&](const Named& one) { return one.number == all.front().number; };
+    if (std::ranges::all_of(all, is_same)) {
+      if (all.front().number != usual) patterns.push_back({part, all.front().number});
+      continue;
+    }
+    for (const Named& one : all) {
+      if (one.number != usual) patterns.push_back({one.whole, one.number});
+    }
+  }
+  return patterns;
 }
 
 std::vector<std::string> trained_modules(const ModelSpec& model) {

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/pattern_number.h"
 #include "model/families/arch_spec.h"
 #include "shard/unit_spec.h"
 
@@ -19,7 +21,13 @@ namespace longshore {
 struct AdapterChoice {
   int64_t rank = 8;
   double alpha = 8.0;
-  bool gate_up_doubled = true;  // rank and alpha of experts' gate and up, which are one parameter
+  // Other ranks and alphas of matrices whose names in transformers a pattern matches first.
+  std::vector<PatternNumber> ranks = {}, alphas = {};
+  // Whether a pattern may match no adapted matrix, as in PEFT's files.
+  bool spare_patterns = false;
+  // Whether experts' gate and up, which are one parameter, have twice the rank and alpha where no
+  // pattern matches.
+  bool gate_up_doubled = true;
   bool rslora = false;   // scaling is alpha / sqrt(rank) (arXiv:2312.03732) instead of alpha / rank
   bool dora = false;     // with magnitudes
   double dropout = 0.0;  // from 0, below 1
@@ -31,10 +39,11 @@ struct AdapterChoice {
   std::vector<std::string> targets;
 };
 
-// Returns the adapters that the choice asks for. The embedding and the head are only adapted
-// where they are named. Throws ConfigError, whose message begins with `where`, if a target is
-// nothing in this model or cannot have an adapter: experts of a family whose experts PEFT does not
-// adapt.
+// Returns the adapters that the choice asks for: the one place that decides which matrix of which
+// layer has an adapter, and of which rank and scaling. The embedding and the head are only adapted
+// where they are named. Throws ConfigError, whose message begins with `where` (targets) or with the
+// name of a pattern's table, if a target is nothing in this model or cannot have an adapter:
+// experts of a family whose experts PEFT does not adapt.
 AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                             const std::string& where);
 
@@ -59,6 +68,12 @@ std::string weight_of_magnitude(std::string_view parameter);
 std::vector<std::string> target_names(const ArchSpec& arch);
 // Returns the experts and routers among them as PEFT's target_parameters.
 std::vector<std::string> target_parameters(const ArchSpec& arch);
+// Returns a number of each target that is not `usual` as PEFT's rank_pattern or alpha_pattern: by
+// the last part of its name where all targets of that part have the number, otherwise by its whole
+// name. `number_of` takes the size of a target.
+std::vector<PatternNumber> number_patterns(
+    const ArchSpec& arch, double usual,
+    const std::function<double(const AdapterSpec::Size&)>& number_of);
 
 // PEFT stores an adapter of all experts as matrices: A has rows by expert, then by rank; B has
 // columns by rank, then by expert. Of an embedding it stores A with a column for each token. Other

@@ -16,7 +16,7 @@ void UnitBuilder::matrix(Module module, int64_t out, int64_t in, bool bias, doub
   parameters_.back().spec.matrices.transposed = arch_.transposed_weights;
   if (arch_.adapter.adapts(layer_, module)) {
     parameters_.back().adapted = {.module = adapter_module(module),
-                                  .scaling = arch_.adapter.scaling_of(module),
+                                  .scaling = arch_.adapter.size_of(layer_, module).scaling,
                                   .transposed = arch_.transposed_weights};
   }
   if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
@@ -54,7 +54,7 @@ void UnitBuilder::table(Module module, int64_t rows) {
   parameters_.back().spec.matrices.none = true;
   if (!arch_.adapter.adapts(layer_, module)) return;
   parameters_.back().adapted = {.module = adapter_module(module),
-                                .scaling = arch_.adapter.scaling,
+                                .scaling = arch_.adapter.size_of(layer_, module).scaling,
                                 .transposed = lookup,
                                 .lookup = lookup};
   if (lookup) {
@@ -72,7 +72,7 @@ void UnitBuilder::expert_matrix(Module module, int64_t expert, int64_t out, int6
   if (!arch_.adapter.adapts(layer_, of_all)) return;
   parameters_.back().adapted = {
       .module = adapter_module(of_all),
-      .scaling = arch_.adapter.scaling_of(of_all),
+      .scaling = arch_.adapter.size_of(layer_, of_all).scaling,
       .expert = expert,
       // Without gates up is all of the first matrix.
       .first_output = module == Module::kExpertUp && arch_.gated ? out : 0};
@@ -87,7 +87,7 @@ void UnitBuilder::expert_matrices(Module module, int64_t out, int64_t in, double
   parameters_.back().spec.matrices.transposed = moe.transposed;
   if (arch_.adapter.adapts(layer_, module)) {
     parameters_.back().adapted = {.module = adapter_module(module),
-                                  .scaling = arch_.adapter.scaling_of(module),
+                                  .scaling = arch_.adapter.size_of(layer_, module).scaling,
                                   .transposed = moe.transposed};
   }
   if (!moe.expert_bias) return;
@@ -132,7 +132,7 @@ std::string UnitBuilder::adapter_module(Module module) const {
 void UnitBuilder::add_adapter(Module module, int64_t out, int64_t in, int64_t experts) {
   const auto [a, b, magnitude] = adapter_names(adapter_module(module));
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));
-  const int64_t rank = arch_.adapter.rank_of(module);
+  const AdapterSpec::Size& size = arch_.adapter.size_of(layer_, module);
   const auto push = [&](ParameterRole role, std::string name, std::vector<int64_t> shape,
                         InitSpec init) {
     if (experts > 0) shape.insert(shape.begin(), experts);
@@ -144,9 +144,11 @@ void UnitBuilder::add_adapter(Module module, int64_t out, int64_t in, int64_t ex
                                     .adapter = true,
                                     .init = init}});
   };
-  push(ParameterRole::kLoraA, a, {rank, in}, {.kind = InitSpec::Kind::kUniform, .bound = bound});
+  push(ParameterRole::kLoraA, a, {size.rank, in},
+       {.kind = InitSpec::Kind::kUniform, .bound = bound});
   parameters_.back().spec.dropout = arch_.adapter.dropout;
-  push(ParameterRole::kLoraB, b, {out, rank}, {.kind = InitSpec::Kind::kZeros});
+  parameters_.back().scaling = size.scaling;
+  push(ParameterRole::kLoraB, b, {out, size.rank}, {.kind = InitSpec::Kind::kZeros});
   parameters_.back().spec.matrices.none = module == Module::kHead;  // its rows belong to tokens
   if (!arch_.adapter.magnitudes) return;
   push(ParameterRole::kLoraMagnitude, magnitude, {out}, {.kind = InitSpec::Kind::kOnes});
@@ -154,7 +156,7 @@ void UnitBuilder::add_adapter(Module module, int64_t out, int64_t in, int64_t ex
 
 void UnitBuilder::add_lookup_adapter(Module module, int64_t rows) {
   const AdapterNames names = adapter_names(adapter_module(module), /*lookup=*/true);
-  const int64_t rank = arch_.adapter.rank;
+  const AdapterSpec::Size& size = arch_.adapter.size_of(layer_, module);
   const auto push = [&](ParameterRole role, const std::string& name, std::vector<int64_t> shape,
                         InitSpec init) {
     parameters_.push_back(
@@ -162,9 +164,10 @@ void UnitBuilder::add_lookup_adapter(Module module, int64_t rows) {
          .role = role,
          .spec = {.name = name, .shape = std::move(shape), .adapter = true, .init = init}});
   };
-  push(ParameterRole::kLoraA, names.a, {rows, rank}, {.kind = InitSpec::Kind::kZeros});
+  push(ParameterRole::kLoraA, names.a, {rows, size.rank}, {.kind = InitSpec::Kind::kZeros});
+  parameters_.back().scaling = size.scaling;
   parameters_.back().spec.matrices.none = true;
-  push(ParameterRole::kLoraB, names.b, {arch_.hidden, rank}, normal_init(1.0));
+  push(ParameterRole::kLoraB, names.b, {arch_.hidden, size.rank}, normal_init(1.0));
   if (!arch_.adapter.magnitudes) return;
   push(ParameterRole::kLoraMagnitude, names.magnitude, {arch_.hidden},
        {.kind = InitSpec::Kind::kOnes});

@@ -36,6 +36,7 @@ struct ModuleParameter {
   ParamSpec spec;
   int64_t expert = -1;  // -1 unless it belongs to a single expert
   std::optional<AdaptedPart> adapted = {};
+  double scaling = 1.0;  // of the product of the adapter whose A this is
 };
 
 // A block is attention, or another mixer, with its norms and residual, followed by the MLP (or

@@ -17,7 +17,6 @@ bool is_transposed(Module module, const ArchSpec& arch) {
 ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters, const ArchSpec& arch) {
   for (size_t i = 0; i < kModuleCount; ++i) {
     modules_[i].transposed = is_transposed(static_cast<Module>(i), arch);
-    modules_[i].lora.scaling = arch.adapter.scaling_of(static_cast<Module>(i));
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ModuleParameter& one = parameters[i];
@@ -29,6 +28,7 @@ ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters, const A
     Linear& linear = modules_[static_cast<size_t>(one.module)];
     linear.place(one.role).index = number;
     if (one.role != ParameterRole::kLoraA) continue;
+    linear.lora.scaling = one.scaling;
     linear.lora.dropout = {.share = one.spec.dropout,
                            .stream = InputDropout::stream_of(one.spec.name)};
   }
