@@ -76,7 +76,13 @@ Section adapter_section() {
   rows.add("targets", KeyType::kStrings, &Adapter::targets,
            {.description =
                 "matrices that get an adapter: \"all-linear\", \"attention\", \"mlp\", names of "
-                "modules (\"q_proj\"), or globs of whole names (\"model.layers.[0-3].*\")"});
+                "modules (\"q_proj\"), globs of whole names (\"model.layers.[0-3].*\"), or \"re:\" "
+                "with a regular expression for whole names"});
+  rows.add("exclude", KeyType::kStrings, &Adapter::exclude,
+           {.description = "matrices among the targets that get none, in the same words"});
+  rows.add("layers", KeyType::kIntegers, &Adapter::layers,
+           {.description = "the only layers with adapters, counted from 0; []: all",
+            .bounds = between(0, 1e6)});
   rows.add("rank_pattern", KeyType::kPatterns, &Adapter::rank_pattern,
            {.description = "other ranks, by regular expressions for a module's name or for what "
                            "follows a dot in it; the first that matches counts "

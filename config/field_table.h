@@ -22,6 +22,7 @@ enum class KeyType : uint8_t {
   kReal,
   kRealPair,
   kReals,
+  kIntegers,
   kString,
   kPath,  // a string; "~" is expanded
   kPaths,
@@ -42,9 +43,10 @@ struct AutoValue {
 
 // int64_t holds integers, bytes and durations; std::string holds paths and choices; a table is a
 // list of "name = value" with values in JSON's spelling.
-using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>,
-                              std::vector<double>, std::string, std::vector<std::string>,
-                              UnitsChoice, std::vector<ParameterGroup>, std::vector<PatternNumber>>;
+using KeyValue =
+    std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::vector<double>,
+                 std::string, std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>,
+                 std::vector<PatternNumber>, std::vector<int64_t>>;
 
 // Bounds of a number, or of each number in a list or table of patterns.
 struct Bounds {

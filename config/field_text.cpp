@@ -41,6 +41,8 @@ std::string base_type_text(const Key& key) {
       return "two reals";
     case KeyType::kReals:
       return "list of reals";
+    case KeyType::kIntegers:
+      return "list of integers";
     case KeyType::kString:
       return "string";
     case KeyType::kTable:
@@ -146,6 +148,9 @@ std::string toml_text(const Key& key, const KeyValue& value) {
   }
   if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
     return "[" + joined(*reals, ", ", real_text) + "]";
+  }
+  if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) {
+    return "[" + joined(*integers, ", ", [](int64_t one) { return std::to_string(one); }) + "]";
   }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
   if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);

@@ -13,7 +13,8 @@ Json bound(double number, KeyType type) {
 // Returns the schema of one number of the key.
 Json number_schema(const Key& key) {
   const Bounds& bounds = key.bounds;
-  Json schema = {{"type", key.type == KeyType::kInteger ? "integer" : "number"}};
+  const bool integer = key.type == KeyType::kInteger || key.type == KeyType::kIntegers;
+  Json schema = {{"type", integer ? "integer" : "number"}};
   if (bounds.min) {
     schema[bounds.min_excluded ? "exclusiveMinimum" : "minimum"] = bound(*bounds.min, key.type);
   }
@@ -58,6 +59,7 @@ Json type_schema(const Key& key) {
       return schema;
     }
     case KeyType::kReals:
+    case KeyType::kIntegers:
       return list_schema(number_schema(key));
     case KeyType::kTable:
       return {{"type", "object"},

@@ -45,6 +45,8 @@ constexpr OtherKeys kKeys[] = {
      "bnb_4bit_quant_type bnb_config_kwargs double_quantization load_in_4bit quantization_bit "
      "quantization_method quantization_type use_bnb_nested_quant"},
     {kComputed, "adapter.kind", "adapter finetuning_type peft_use_dora use_dora use_peft"},
+    {kComputed, "adapter.layers",
+     "lora_layers_to_transform peft_layers_pattern peft_layers_to_transform"},
     {kComputed, "adapter.path", "adapter_name_or_path lora_model_dir"},
     {kComputed, "adapter.r", "lora_r lora_rank"},
     {kComputed, "adapter.rank_pattern", "lora_rank_pattern"},
@@ -184,10 +186,10 @@ constexpr OtherKeys kKeys[] = {
      "buffer_size freeze_trainable_layers freeze_trainable_modules galore_rank galore_target "
      "ref_model_mixup_alpha ref_model_sync_steps"},
     {kMissing, "Longshore has no such thing; the run trains without it",
-     "cosine_constant_lr_ratio ema label_smoothing_factor lora_layers_to_transform "
+     "cosine_constant_lr_ratio ema label_smoothing_factor "
      "lr_quadratic_warmup mixture_of_depths "
      "neftune_noise_alpha noisy_embedding_alpha packing_attention peft_init_lora_weights "
-     "peft_layer_replication peft_layers_to_transform pissa_convert pissa_init pissa_iter "
+     "peft_layer_replication pissa_convert pissa_init pissa_iter "
      "pref_bco_weight relora_steps rope_scaling rope_theta sample_packing_sequentially "
      "scaling_softmax shift_attn use_asft_loss use_badam use_dft_loss use_eaft use_eaft_loss "
      "use_mup use_pose"},

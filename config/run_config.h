@@ -55,6 +55,8 @@ struct AdapterSection {
   bool rslora = false;
   double dropout = 0.0;
   std::vector<std::string> targets = {"all-linear"};
+  std::vector<std::string> exclude;  // what is no target
+  std::vector<int64_t> layers;       // the only layers with targets; empty: all
   std::vector<PatternNumber> rank_pattern, alpha_pattern;  // PEFT's, in the order of the text
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   std::string path = "new";        // new, or the directory of an adapter to start from

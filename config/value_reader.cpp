@@ -81,6 +81,17 @@ ReadValue read_reals(const Key& key, const TomlValue& found) {
   return {std::move(reals), ""};
 }
 
+ReadValue read_integers(const Key& key, const TomlValue& found) {
+  if (found.kind != Kind::kArray) return expected(key, "a list of integers", found);
+  std::vector<int64_t> integers;
+  for (const TomlValue& element : found.elements) {
+    ReadValue read = read_integer(key, element);
+    if (!read.problem.empty()) return read;
+    integers.push_back(std::get<int64_t>(read.value));
+  }
+  return {std::move(integers), ""};
+}
+
 // Returns a plain value in a spelling of both JSON and TOML; nullopt for other values.
 std::optional<std::string> plain_value(const TomlValue& value) {
   switch (value.kind) {
@@ -367,6 +378,8 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_real_pair(key, value);
     case KeyType::kReals:
       return read_reals(key, value);
+    case KeyType::kIntegers:
+      return read_integers(key, value);
     case KeyType::kTable:
       return read_table(key, value);
     case KeyType::kPatterns:

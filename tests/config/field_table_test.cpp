@@ -67,6 +67,8 @@ KeyValue other_value(const Key& key) {
       return std::vector<double>{0.25, 3.0};
     case KeyType::kTable:
       return std::vector<std::string>{"name = \"other\"", "number = 3"};
+    case KeyType::kIntegers:
+      return std::vector<int64_t>{0, 7};
     case KeyType::kPatterns:
       return std::vector<PatternNumber>{{"layers.[01].*", 3.0}, {"q_proj", 0.5}};
     case KeyType::kString:

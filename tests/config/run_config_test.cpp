@@ -209,6 +209,8 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
     case KeyType::kTable:
       return std::vector<std::string>{"a-b = true", "c_1 = " + quote_toml(string()),
                                       "d = " + std::to_string(integer())};
+    case KeyType::kIntegers:
+      return std::vector<int64_t>{integer(), integer()};
     case KeyType::kPatterns:
       return std::vector<PatternNumber>{{"a" + string(), real(random)},
                                         {"b" + string(), low + 1.0}};

@@ -181,6 +181,8 @@ TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
       {"[optimizer]\neps = 0", "run.toml:2:7: optimizer.eps = 0.0: must be above 0"},
       {"[adapter]\ndropout = 1.0",
        "run.toml:2:11: adapter.dropout = 1.0: must be at least 0 and below 1"},
+      {"[adapter]\nlayers = [0, -1]",
+       "run.toml:2:10: adapter.layers = -1: must be from 0 to 1000000"},
       {"[adapter]\nrank_pattern = { \"q_proj\" = 0 }",
        "run.toml:2:16: adapter.rank_pattern.\"q_proj\" = 0.0: must be from 1 to 4096"},
       {"[adapter]\nrank_pattern = { mlp.up_proj = 4 }",

@@ -1,8 +1,10 @@
-// Ranks and alphas of single matrices, as PEFT's rank_pattern and alpha_pattern give them.
+// Adapters of other shapes: ranks and alphas of single matrices (PEFT's rank_pattern and
+// alpha_pattern), and targets in some layers or by regular expressions.
 #include "model/parameters/adapter.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "base/json.h"
 #include "model/families/families.h"
 #include "model/parameters/model_spec.h"
+#include "tests/fakes/test_files.h"
 
 namespace longshore {
 namespace {
@@ -102,6 +105,57 @@ TEST(AdapterSizes, OfPatternsThatMatchNothingAreRefused) {
   choice.spare_patterns = true;
   EXPECT_EQ(rank_of(choose(choice), 0, Module::kQuery), 4);
   EXPECT_THROW(choose(choice_of({}, {{"(?i)q_proj", 2}})), ConfigError);
+}
+
+// Returns the model of a golden case's base.
+ArchSpec golden_base(const std::string& name) {
+  const std::string path = test_data() + "/parity/golden/" + name + "/config.json";
+  return read_arch_spec(read_json_file(path, JsonLimits{}), path);
+}
+
+// Goal: layers, excluded names and regular expressions choose the modules that PEFT chose
+// (targeted_module_names of the golden cases).
+TEST(AdapterTargets, InLayersAndByRegularExpressionsAreThoseOfPeft) {
+  const std::map<std::string, AdapterChoice> choices = {
+      {"llama-layers",
+       {.targets = {"q_proj", "v_proj", "down_proj"}, .excluded = {"v_proj"}, .layers = {1}}},
+      {"llama-regex",
+       {.targets = {R"(re:model\.layers\.\d+\.(self_attn\.(q|k)_proj|mlp\.(?!up).+_proj))"},
+        .excluded = {R"(re:.*\.0\.mlp\..*)"}}}};
+  for (const auto& [name, choice] : choices) {
+    ArchSpec arch = golden_base("llama");
+    arch.adapter = choose_adapters(arch, choice, "adapter.targets");
+    std::vector<std::string> modules;
+    for (const ParamSpec& parameter : make_model_spec(arch, {}).whole_parameters()) {
+      const std::string end = ".lora_A.weight";
+      if (!parameter.name.ends_with(end)) continue;
+      modules.push_back(parameter.name.substr(0, parameter.name.size() - end.size()));
+    }
+    std::ranges::sort(modules);
+    const Json facts = read_json_file(
+        test_data() + "/parity/golden_adapter/" + name + "/golden.json", JsonLimits{});
+    EXPECT_EQ(Json(modules), facts.at("adapter").at("target_modules")) << name;
+  }
+}
+
+// A choice that leaves out nothing, everything or a layer that the model lacks is a mistake.
+TEST(AdapterTargets, LeftOutInVainAreRefused) {
+  AdapterChoice choice{.targets = {"q_proj"}};
+  choice.excluded = {"v_proj"};
+  EXPECT_THROW(choose(choice), ConfigError);
+  choice.excluded = {"q_proj"};
+  EXPECT_THROW(choose(choice), ConfigError);
+  choice.excluded = {"re:(?i).*"};
+  EXPECT_THROW(choose(choice), ConfigError);
+  choice.excluded = {};
+  choice.layers = {12};
+  EXPECT_THROW(choose(choice), ConfigError);
+  choice.layers = {11};
+  EXPECT_EQ(choose(choice).targets.size(), 1u);
+  choice.targets = {"embed_tokens"};
+  EXPECT_THROW(choose(choice), ConfigError);
+  choice.targets = {"re:q_proj"};
+  EXPECT_THROW(choose(choice), ConfigError);
 }
 
 }  // namespace

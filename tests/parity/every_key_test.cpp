@@ -70,6 +70,8 @@ const std::map<std::string, Change> kChanges = {
     {"adapter.rslora", {"true", kLora}},
     {"adapter.dropout", {"0.5", kLora}},
     {"adapter.targets", {"[\"q_proj\"]", kLora}},
+    {"adapter.exclude", {"[\"q_proj\"]", kLora}},
+    {"adapter.layers", {"[0]", kLora}},
     {"adapter.rank_pattern", {"{ \"q_proj\" = 2 }", kLora}},
     {"adapter.alpha_pattern", {"{ \"q_proj\" = 64 }", kLora}},
     {"adapter.train", {"[\"lm_head\"]", kLora}},

@@ -157,11 +157,16 @@ TEST_F(OtherExamples, OfAxolotl) {
   const ConvertedRun adapters =
       converted(kAxolotlRun + alpaca + lora +
                 "adapter: lora\nval_set_size: 0.1\nsample_packing: true\nnum_epochs: 1\n"
-                "optimizer: adamw_8bit\nevals_per_epoch: 4\nloss_watchdog_threshold: 5.0\n");
+                "optimizer: adamw_8bit\nevals_per_epoch: 4\nloss_watchdog_threshold: 5.0\n"
+                "peft_layers_to_transform: [0, 3]\npeft_layers_pattern: layers\n"
+                "lora_rank_pattern: {down_proj: 4}\nlora_alpha_pattern: {down_proj: 2.5}\n");
   EXPECT_EQ(left_of(adapters), (Keys{"evals_per_epoch", "saves_per_epoch", "special_tokens"}));
   const RunConfig config = config_of(adapters);
   EXPECT_EQ(config.data.prompt_template, "alpaca");
   EXPECT_EQ(config.adapter.targets, (Keys{"gate_proj", "down_proj"}));
+  EXPECT_EQ(config.adapter.layers, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(config.adapter.rank_pattern, (std::vector<PatternNumber>{{"down_proj", 4.0}}));
+  EXPECT_EQ(config.adapter.alpha_pattern, (std::vector<PatternNumber>{{"down_proj", 2.5}}));
   EXPECT_EQ(config.offload.state_format, StateFormat::kSplitInt8);
   EXPECT_EQ(config.eval.split, 0.1);
   EXPECT_TRUE(config.data.packing);

@@ -443,6 +443,8 @@ TEST_F(OtherKeysOneByOne, AreWrittenWhereTheRunFileCanSayThem) {
       "give the rows a system message"));
   EXPECT_TRUE(has(why(converted(std::string(kFactory) + "tool_format: qwen\n").left, "tool_format"),
                   "chat template writes the tools"));
+  EXPECT_EQ(config_of(axolotl + "lora_target_modules: '.*\\.[qv]_proj'\n").adapter.targets,
+            std::vector<std::string>{R"(re:.*\.[qv]_proj)"});
   EXPECT_EQ(config_of(axolotl + "rl: dpo\nlora_dropout: 0.05\n").adapter.dropout, 0.0)
       << "DPO's trainers disable dropout";
 }

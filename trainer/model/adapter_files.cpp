@@ -77,7 +77,9 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
        .rslora = settings_.rslora,
        .dora = settings_.dora,
        .dropout = settings_.dropout,
-       .targets = std::move(targets)},
+       .targets = std::move(targets),
+       .excluded = section.exclude,
+       .layers = section.layers},
       given_ ? path_ + ": target_modules" : "adapter.targets");
   replaced_note_ = compare_beside_path({section, settings_, arch});
 }

@@ -181,6 +181,7 @@ class AdapterReader {
     targets_ = adapter_targets();
     const std::string ranks = patterns("lora_rank_pattern", "adapter.rank_pattern");
     const std::string alphas = patterns("lora_alpha_pattern", "adapter.alpha_pattern");
+    const std::string layers = adapted_layers();
     std::vector<std::string> trained = in_.list("lora_modules_to_save");
     for (const std::string& name : in_.list("additional_target")) trained.push_back(name);
     std::string start = in_.text("lora_model_dir");
@@ -194,9 +195,30 @@ class AdapterReader {
     in_.set("adapter.dropout", toml_real(defaults_.drops ? dropout : 0.0));
     if (rslora) in_.set("adapter.rslora", "true");
     in_.set("adapter.targets", toml_list(targets_));
+    if (!layers.empty()) in_.set("adapter.layers", layers);
     if (!ranks.empty()) in_.set("adapter.rank_pattern", ranks);
     if (!alphas.empty()) in_.set("adapter.alpha_pattern", alphas);
     if (!trained.empty()) in_.set("adapter.train", toml_list(trained));
+  }
+
+  // Returns PEFT's layers_to_transform, a number or a list of them, as TOML; empty without any.
+  std::string adapted_layers() {
+    std::vector<std::string> layers;
+    for (const char* name : {"lora_layers_to_transform", "peft_layers_to_transform"}) {
+      const Json* const given = in_.take(name);
+      if (given == nullptr) continue;
+      for (const Json& one : given->is_array() ? *given : Json::array({*given})) {
+        if (one.is_number_integer() && one >= 0) {
+          layers.push_back(std::to_string(one.get<int64_t>()));
+        } else {
+          in_.left(name, "it is no list of layers' numbers", "adapter.layers");
+        }
+      }
+    }
+    if (on_ && in_.has("peft_layers_pattern")) {
+      in_.needless("peft_layers_pattern", "adapter.layers counts the model's layers");
+    }
+    return layers.empty() ? "" : "[" + joined(layers, ", ") + "]";
   }
 
   // Returns PEFT's rank_pattern or alpha_pattern as TOML; empty without one.
@@ -219,10 +241,12 @@ class AdapterReader {
 
   // Names the keys of adapters in a file that asks for none.
   void name_unused() {
-    for (const char* name : {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "peft_use_dora",
-                             "use_dora", "peft_use_rslora", "use_rslora", "lora_modules_to_save",
-                             "additional_target", "lora_target_modules", "lora_target",
-                             "lora_target_linear", "lora_rank_pattern", "lora_alpha_pattern"}) {
+    for (const char* name :
+         {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "peft_use_dora", "use_dora",
+          "peft_use_rslora", "use_rslora", "lora_modules_to_save", "additional_target",
+          "lora_target_modules", "lora_target", "lora_target_linear", "lora_rank_pattern",
+          "lora_alpha_pattern", "lora_layers_to_transform", "peft_layers_to_transform",
+          "peft_layers_pattern"}) {
       if (in_.has(name)) in_.needless(name, kNoAdapter);
     }
     for (const char* name : {"lora_model_dir", "adapter_name_or_path"}) {
@@ -237,7 +261,8 @@ class AdapterReader {
     in_.set("adapter.path", quote_toml(start));
     for (const char* name :
          {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target",
-          "lora_target_linear", "lora_rank_pattern", "lora_alpha_pattern"}) {
+          "lora_target_linear", "lora_rank_pattern", "lora_alpha_pattern",
+          "lora_layers_to_transform", "peft_layers_to_transform"}) {
       if (in_.has(name)) {
         in_.needless(name, "adapter_config.json of adapter.path has the settings of the adapter");
       }
@@ -252,6 +277,9 @@ class AdapterReader {
   }
 
   std::vector<std::string> adapter_targets() {
+    const std::string pattern = in_.text("lora_target_modules");
+    // Axolotl hands a text on to PEFT, for which it is a regular expression.
+    if (pattern.find_first_of("\\*+?[(|") != pattern.npos) return {"re:" + pattern};
     std::vector<std::string> targets = in_.list("lora_target_modules");
     for (const std::string& name : in_.list("lora_target")) targets.push_back(name);
     const bool linear = in_.flag("lora_target_linear");

@@ -27,6 +27,7 @@ constexpr std::array kInputModules = {Module::kInputProjection, Module::kInputGa
 // The embedding and the head, which are targets only where they are named.
 constexpr std::array kTableModules = {Module::kTokens, Module::kHead};
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kRegex = "re:";  // begins a target that is a regular expression
 // These end the names of an embedding's adapter.
 constexpr std::string_view kLookupA = ".lora_embedding_A", kLookupB = ".lora_embedding_B";
 
@@ -72,8 +73,17 @@ bool ends_with_part(std::string_view name, std::string_view end) {
 // One target of an AdapterChoice against one module of a layer.
 class Target {
  public:
-  Target(const ArchSpec& arch, const std::string& text)
-      : arch_(arch), prefixes_(name_table(arch.family).prefixes), text_(text) {}
+  // Throws ConfigError, whose message begins with `where`, for a regular expression that is not
+  // read.
+  Target(const ArchSpec& arch, const std::string& text, const std::string& where)
+      : arch_(arch), prefixes_(name_table(arch.family).prefixes), text_(text) {
+    if (!text.starts_with(kRegex)) return;
+    try {
+      pattern_.emplace(text.substr(kRegex.size()), NamePattern::Scope::kWhole);
+    } catch (const ConfigError& error) {
+      throw ConfigError(where + ": \"" + printable(text) + "\": " + error.what());
+    }
+  }
 
   // `name` lacks the prefix of the model's files.
   bool matches(Module module, const std::string& name) const {
@@ -85,6 +95,7 @@ class Target {
     return std::ranges::any_of(prefixes_,
                                [&](const NameTable::Prefix& prefix) {
                                  const std::string whole = std::string(prefix.body) + name;
+                                 if (pattern_) return pattern_->matches(whole);
                                  if (ends_with_part(whole, text_) || glob_matches(text_, whole))
                                    return true;
                                  // PEFT's target_parameters name the router's weight.
@@ -108,6 +119,7 @@ class Target {
   const ArchSpec& arch_;
   const std::vector<NameTable::Prefix>& prefixes_;
   const std::string& text_;
+  std::optional<NamePattern> pattern_;
 };
 
 // The weights of the model that have two dimensions or more, by layer.
@@ -139,6 +151,52 @@ std::vector<Candidate> candidates(const ArchSpec& family) {
   }
   return list;
 }
+
+// What a choice leaves out of its targets.
+class LeftOut {
+ public:
+  // Throws ConfigError for a layer that the model does not have.
+  LeftOut(const ArchSpec& arch, const AdapterChoice& choice)
+      : layers_(choice.layers.begin(), choice.layers.end()) {
+    for (const std::string& text : choice.excluded) {
+      names_.push_back({text, Target(arch, text, "adapter.exclude")});
+    }
+    for (const int64_t layer : layers_) {
+      if (layer < arch.layer_count()) continue;
+      throw ConfigError("adapter.layers: " + std::to_string(layer) + ", but " + arch.origin +
+                        " has " + std::to_string(arch.layer_count()) +
+                        " layers, which are counted from 0");
+    }
+  }
+
+  // `one` is a target.
+  bool has(const Candidate& one) {
+    if (!layers_.empty() && !layers_.contains(one.layer)) return true;
+    bool excluded = false;
+    for (Name& name : names_) {
+      if (!name.target.matches(one.module, one.name)) continue;
+      name.used = excluded = true;
+    }
+    return excluded;
+  }
+  // Throws ConfigError for a name that excluded no target.
+  void check_used() const {
+    for (const Name& name : names_) {
+      if (name.used) continue;
+      throw ConfigError("adapter.exclude: \"" + printable(name.text) +
+                        "\" is none of the targets; remove it");
+    }
+  }
+
+ private:
+  struct Name {
+    std::string text;
+    Target target;
+    bool used = false;
+  };
+  std::vector<Name> names_;
+  std::set<int64_t> layers_;
+};
 
 // Returns "down_proj, gate_proj, k_proj": the last parts of the names that can be targets.
 std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& list) {
@@ -326,18 +384,21 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
   const std::vector<Candidate> list = candidates(arch);
   AdapterSpec adapter{.magnitudes = choice.dora, .dropout = choice.dropout, .targets = {}};
   std::vector<const Candidate*> chosen;
+  LeftOut left_out(arch, choice);
   const bool sparse = std::ranges::any_of(arch.layers, &LayerSpec::sparse);
   for (const std::string& text : choice.targets) {
-    const Target target(arch, text);
+    const Target target(arch, text, where);
     if (sparse && !experts_adaptable(arch) && target.means_mlp()) {
       throw ConfigError(where + ": \"" + text +
                         "\" includes experts, which cannot have adapters in " + arch.family +
                         "; use \"attention\"");
     }
     check_shared_expert(arch, text, where);
-    bool found = false;
+    bool found = false, meant = false;
     for (const Candidate& one : list) {
       if (!target.matches(one.module, one.name)) continue;
+      meant = true;
+      if (left_out.has(one)) continue;
       if (!can_be_adapted(arch, one.module)) {
         throw ConfigError(where + ": \"" + printable(text) + "\" is " + one.name +
                           ", which cannot have an adapter; possible are " +
@@ -346,11 +407,16 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
       if (adapter.targets.try_emplace({one.layer, one.module}).second) chosen.push_back(&one);
       found = true;
     }
+    if (meant && !found) {
+      throw ConfigError(where + ": \"" + printable(text) +
+                        "\" has no module that adapter.exclude and adapter.layers leave");
+    }
     if (!found) {
       throw ConfigError(where + ": \"" + printable(text) + "\" is no module of " + arch.origin +
                         "; possible are attention, mlp, all-linear, " + known_targets(arch, list));
     }
   }
+  left_out.check_used();
   set_sizes(arch, choice, chosen, adapter);
   check_sparse_parts(arch, adapter, where);
   check_tables(arch, adapter, where);
