@@ -93,6 +93,11 @@ Section adapter_section() {
   rows.add("train", KeyType::kStrings, &Adapter::train,
            {.description = "other modules to train in full: the ends of their names "
                            "(\"input_layernorm\") or globs of whole names"});
+  std::vector<std::pair<std::string, AdapterBias>> biases(kAdapterBiases.begin(),
+                                                          kAdapterBiases.end());
+  rows.choice<AdapterBias>("bias", &Adapter::bias, std::move(biases),
+                           {.description = "biases of the model that are trained: none, those of "
+                                           "modules with an adapter, or all"});
   rows.add("path", KeyType::kPath, &Adapter::path,
            {.description = "new: new adapters; or the directory of an adapter to start from, as "
                            "PEFT writes it: its adapter_config.json then replaces the other keys"});

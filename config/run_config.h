@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/adapter_bias.h"
 #include "base/bytes.h"
 #include "base/comm_backend.h"
 #include "base/dtype.h"
@@ -59,7 +60,8 @@ struct AdapterSection {
   std::vector<int64_t> layers;       // the only layers with targets; empty: all
   std::vector<PatternNumber> rank_pattern, alpha_pattern;  // PEFT's, in the order of the text
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
-  std::string path = "new";        // new, or the directory of an adapter to start from
+  AdapterBias bias = AdapterBias::kNone;
+  std::string path = "new";                // new, or the directory of an adapter to start from
   std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here
   bool on() const { return kind != Kind::kNone; }
   bool is_new() const { return path == "new"; }

@@ -266,6 +266,9 @@ class Rules {
     if (!adapter.on()) return;
     report_if(!config_.train.freeze.empty(), "train.freeze", "adapter.kind", "has no effect with",
               ", which freezes the whole model; adapter.train names what is trained as well");
+    report_if(adapter.bias == AdapterBias::kAll && !adapter.train.empty(), "adapter.bias",
+              "adapter.train", "does not go with",
+              ": PEFT would train the biases of these modules twice; set \"lora_only\"");
     for (const PatternNumber& one : adapter.rank_pattern) {
       if (one.number == std::floor(one.number)) continue;
       report_at(

@@ -146,9 +146,14 @@ class SettingsReader {
     if (task != nullptr && *task != "CAUSAL_LM") {
       refuse("task_type", "only adapters of \"CAUSAL_LM\" can be trained");
     }
-    const Json* const bias = find("bias");
-    if (bias != nullptr && *bias != "none") {
-      refuse("bias", "trained biases are not supported" + std::string(kMerge));
+    if (const Json* const bias = find("bias")) {
+      const auto is_said = [bias](const auto& known) { return *bias == std::string(known.first); };
+      const auto* const found = std::ranges::find_if(kAdapterBiases, is_said);
+      if (found == kAdapterBiases.end()) {
+        refuse("bias", "must be \"none\", \"lora_only\" or \"all\"");
+      } else {
+        settings_.bias = found->second;
+      }
     }
     const Json* const start = find("init_lora_weights");
     if (start == nullptr || start->is_boolean()) return;
@@ -425,6 +430,8 @@ class TensorCheck {
       }
     }
     if (belongs || (settings_.tied && name == kTiedHeadName)) return;
+    // The model says which biases there are.
+    if (settings_.bias != AdapterBias::kNone && name.ends_with(".bias")) return;
     add(tensor, "neither part of an adapter nor of a module that modules_to_save of " +
                     std::string(kAdapterConfigName) +
                     " names; if it is an embedding that was not trained, save the adapter again "
@@ -529,6 +536,8 @@ void AdapterDirectory::read(std::string_view name, int64_t begin, std::span<floa
 std::string adapter_config_text(const AdapterSettings& settings) {
   const bool all = settings.targets == std::vector<std::string>{std::string(kAllLinear)};
   const Json none = nullptr, empty = Json::object();
+  const auto* const bias = std::ranges::find_if(
+      kAdapterBiases, [&settings](const auto& known) { return known.second == settings.bias; });
   const auto number = [](double value) {
     const bool integer = value == std::floor(value) && value < 1e15;
     return integer ? Json(static_cast<int64_t>(value)) : Json(value);
@@ -542,7 +551,7 @@ std::string adapter_config_text(const AdapterSettings& settings) {
       {"arrow_config", none},
       {"auto_mapping", none},
       {"base_model_name_or_path", settings.base.empty() ? none : Json(settings.base)},
-      {"bias", "none"},
+      {"bias", std::string(bias->first)},
       {"corda_config", none},
       {"ensure_weight_tying", settings.tied},
       {"eva_config", none},

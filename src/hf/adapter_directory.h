@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/adapter_bias.h"
 #include "base/pattern_number.h"
 #include "hf/safetensors_reader.h"
 
@@ -39,6 +40,9 @@ struct AdapterSettings {
   // PEFT's modules_to_save: modules whose name ends with an element are trained in full and stored
   // in the adapter's file.
   std::vector<std::string> trained = {};
+  // PEFT's bias. The file has the biases, of a module with an adapter as
+  // "<module>.base_layer.bias".
+  AdapterBias bias = AdapterBias::kNone;
   // PEFT's ensure_weight_tying: an embedding that is trained in full stays tied to the head, whose
   // copy is in the file too.
   bool tied = false;

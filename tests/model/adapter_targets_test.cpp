@@ -525,6 +525,27 @@ TEST(AdapterFreeze, LeavesAdaptersAndNamedModules) {
   EXPECT_EQ(trained_tied_table(model), nullptr);
 }
 
+// Biases of adapted modules, or all, are trained beside adapters; their modules' weights are not.
+TEST(AdapterFreeze, LeavesTheBiasesOfPeft) {
+  ArchSpec arch = gpt_oss();
+  arch.adapter = choose_adapters(arch, {.rank = 4, .targets = {"q_proj"}}, "adapter.targets");
+  for (const AdapterBias bias : {AdapterBias::kNone, AdapterBias::kAdapted, AdapterBias::kAll}) {
+    ModelSpec model = make_model_spec(arch, {});
+    freeze_base(model, {}, "adapter.train", bias);
+    size_t trained = 0;
+    for (const ParamSpec& parameter : model.whole_parameters()) {
+      if (parameter.frozen || parameter.adapter) continue;
+      const bool adapted = parameter.name.ends_with("q_proj.bias");
+      EXPECT_TRUE(bias == AdapterBias::kAll ? parameter.name.ends_with(".bias") : adapted)
+          << parameter.name;
+      ++trained;
+    }
+    // Two layers have q, k, v, o and a router with biases.
+    EXPECT_EQ(trained, bias == AdapterBias::kNone ? 0u : bias == AdapterBias::kAdapted ? 2u : 10u);
+    EXPECT_TRUE(trained_modules(model).empty());
+  }
+}
+
 // An adapter has the name of its module, as in PEFT's files.
 TEST(AdapterFreeze, NamesAdaptersByTheirModules) {
   EXPECT_EQ(adapter_names("h.0.attn.c_attn").a, "h.0.attn.c_attn.lora_A.weight");

@@ -49,6 +49,14 @@ Tensors published_state(const RunDriver& run) {
   return state;
 }
 
+// Returns the name in a checkpoint of a tensor of PEFT's file, which has the bias of an adapted
+// module inside of its wrapper.
+std::string unwrapped(std::string name) {
+  const std::string end = ".base_layer.bias";
+  if (name.ends_with(end)) name.replace(name.size() - end.size(), end.size(), ".bias");
+  return name;
+}
+
 // AdapterCase: one directory of golden_adapter: what the run starts from and what PEFT made of it.
 struct AdapterCase {
   explicit AdapterCase(const std::string& name)
@@ -137,7 +145,7 @@ void expect_peft(const AdapterCase& golden, const RunDriver& run) {
     final_values.erase(kTiedHead);
   }
   for (const auto& [name, sketch] : final_values) {
-    const auto mine = state.find(name + ".master");
+    const auto mine = state.find(unwrapped(name) + ".master");
     ASSERT_NE(mine, state.end()) << name;
     EXPECT_LE(relative_error(golden.as_in_file(name, mine->second), sketch), 1e-4)
         << golden.directory << " " << name;
@@ -158,7 +166,7 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   EXPECT_EQ(shapes_of(hf + weights), shapes_of(golden.directory + "/adapter" + weights));
   const Tensors state = published_state(run);
   for (const auto& [name, values] : read_tensors(hf + weights)) {
-    const std::string own = name.substr(kPeftPrefix.size());
+    const std::string own = unwrapped(name.substr(kPeftPrefix.size()));
     const std::string& trained = golden.tied() && own == kTiedHead ? kTiedTable : own;
     EXPECT_EQ(values, golden.as_in_file(name, state.at(trained + ".master"))) << name;
   }
@@ -167,6 +175,7 @@ void expect_peft_files(const AdapterCase& golden, const RunDriver& run) {
   EXPECT_EQ(mine.at("peft_type"), "LORA");
   EXPECT_EQ(mine.at("ensure_weight_tying"), golden.tied());
   EXPECT_EQ(mine.at("task_type"), "CAUSAL_LM");
+  EXPECT_EQ(mine.at("bias"), settings.value("bias", "none"));
   for (const char* key : {"r", "lora_alpha", "use_dora", "use_rslora", "fan_in_fan_out"}) {
     EXPECT_EQ(mine.at(key), settings.at(key)) << key;
   }
@@ -307,7 +316,10 @@ void expect_merged(const AdapterCase& golden, const RunDriver& run) {
   for (const auto& [name, values] : model) {
     ASSERT_TRUE(merged.contains(name)) << name;
     const std::vector<float>& mine = merged.at(name);
-    const std::string in_adapter = kPeftPrefix + published(name);
+    std::string in_adapter = kPeftPrefix + published(name);
+    for (const auto& [tensor, unused] : adapter) {
+      if (unwrapped(tensor) == in_adapter) in_adapter = tensor;
+    }
     const AdapterPart part = part_of(golden, in_adapter, values.size(), adapter);
     if (adapter.contains(in_adapter)) {
       EXPECT_EQ(mine, adapter.at(in_adapter)) << name;

@@ -75,6 +75,7 @@ const std::map<std::string, Change> kChanges = {
     {"adapter.rank_pattern", {"{ \"q_proj\" = 2 }", kLora}},
     {"adapter.alpha_pattern", {"{ \"q_proj\" = 64 }", kLora}},
     {"adapter.train", {"[\"lm_head\"]", kLora}},
+    {"adapter.bias", {"lora_only", kLora}},
     {"adapter.path", {"$/absent", kLora}},
     {"tokenizer.path", {"$/absent"}},
     {"data.train", {"[\"$/other.jsonl\"]"}},

@@ -50,7 +50,8 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
                  .targets = section.targets,
                  .ranks = section.rank_pattern,
                  .alphas = section.alpha_pattern,
-                 .trained = section.train};
+                 .trained = section.train,
+                 .bias = section.bias};
   } else {
     given_.emplace(AdapterDirectory::open(section.path));
     settings_ = given_->settings();
@@ -87,13 +88,42 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
 void AdapterFiles::choose_trained(const ArchSpec& arch, ModelSpec& whole,
                                   const ModelDirectory& base) {
   check_tied_targets(arch, whole, given_ ? path_ + ": target_modules" : "adapter.targets");
-  freeze_base(whole, settings_.trained, given_ ? path_ + ": modules_to_save" : "adapter.train");
+  freeze_base(whole, settings_.trained, given_ ? path_ + ": modules_to_save" : "adapter.train",
+              settings_.bias);
+  adapted_ = adapted_modules(whole);
+  check_biases(arch, whole);
   if (given_) {
     check_tensors(arch, whole);
     check_tied_copy(whole, base);
   } else {
     name_as_peft(arch, whole);
   }
+}
+
+// PEFT has the bias of an adapted module inside of its wrapper.
+std::string AdapterFiles::file_name(const std::string& parameter) const {
+  const std::string bias = ".bias", published = published_name(family_, parameter);
+  const bool wrapped = settings_.bias != AdapterBias::kNone && parameter.ends_with(bias) &&
+                       adapted_.contains(module_of(parameter));
+  return wrapped ? module_of(published) + ".base_layer" + bias : published;
+}
+
+void AdapterFiles::check_biases(const ArchSpec& arch, const ModelSpec& whole) const {
+  if (settings_.bias == AdapterBias::kNone) return;
+  const std::string where = given_ ? path_ + ": bias" : "adapter.bias";
+  if (!target_parameters(arch).empty()) {
+    throw ConfigError(where +
+                      ": biases cannot be trained beside adapters of experts and routers; " +
+                      (given_ ? "merge the adapter into its model with PEFT's merge_and_unload"
+                              : "set it to \"none\", or name other targets"));
+  }
+  const auto is_trained_bias = [](const ParamSpec& parameter) {
+    return !parameter.frozen && !parameter.adapter && parameter.name.ends_with(".bias");
+  };
+  if (given_ || std::ranges::any_of(whole.whole_parameters(), is_trained_bias)) return;
+  throw ConfigError(where + ": " + arch.origin + " has no biases" +
+                    (settings_.bias == AdapterBias::kAdapted ? " in the adapted modules" : "") +
+                    "; set it to \"none\"");
 }
 
 // PEFT knows neither this program's words for targets nor its globs, and its file sorts patterns,
@@ -154,7 +184,7 @@ void AdapterFiles::check_tensors(const ArchSpec& arch, const ModelSpec& whole) {
   for (const std::string& name : given_->names()) unused.insert(name);
   for (const ParamSpec& parameter : whole.whole_parameters()) {
     if (parameter.frozen) continue;
-    const std::string name = published_name(family_, parameter.name);
+    const std::string name = file_name(parameter.name);
     if (older_.contains(parameter.name)) {
       check_older_tensors(parameter, unused);
       continue;
@@ -219,7 +249,7 @@ std::vector<float> AdapterFiles::read_whole(const ParamSpec& parameter) const {
   std::vector<float> values(static_cast<size_t>(parameter.elements()));
   const auto found = older_.find(parameter.name);
   if (found == older_.end()) {
-    given_->read(published_name(family_, parameter.name), 0, values);
+    given_->read(file_name(parameter.name), 0, values);
     return peft_reorders(parameter) ? from_peft(parameter, values) : values;
   }
   for (const auto& [name, part] : found->second) {
@@ -241,12 +271,12 @@ std::vector<float> AdapterFiles::read_whole(const ParamSpec& parameter) const {
 }
 
 bool AdapterFiles::has(const std::string& name) const {
-  return given_ && (given_->has(published_name(family_, name)) || older_.contains(name));
+  return given_ && (given_->has(file_name(name)) || older_.contains(name));
 }
 
 void AdapterFiles::read(const ParamSpec& parameter, int64_t begin, std::span<float> out) const {
   if (!older_.contains(parameter.name) && !peft_reorders(parameter)) {
-    given_->read(published_name(family_, parameter.name), begin, out);
+    given_->read(file_name(parameter.name), begin, out);
     return;
   }
   const std::vector<float> values = read_whole(parameter);

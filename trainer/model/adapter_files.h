@@ -47,12 +47,15 @@ class AdapterFiles {
   void sum_reads() {
     if (given_) given_->sum_reads();
   }
+  // Returns the name of a trained parameter in PEFT's file, without kAdapterNamePrefix.
+  std::string file_name(const std::string& parameter) const;
   // Returns whether the files of adapter.path hold this parameter.
   bool has(const std::string& name) const;
   // Reads values [begin, begin + out.size()) of such a parameter.
   void read(const ParamSpec& parameter, int64_t begin, std::span<float> out) const;
 
  private:
+  void check_biases(const ArchSpec& arch, const ModelSpec& whole) const;
   void name_as_peft(const ArchSpec& arch, const ModelSpec& whole);
   void check_tensors(const ArchSpec& arch, const ModelSpec& whole);
   void check_tied_copy(const ModelSpec& whole, const ModelDirectory& base) const;
@@ -63,6 +66,7 @@ class AdapterFiles {
   std::vector<float> read_whole(const ParamSpec& parameter) const;
 
   std::string family_;                     // of the model
+  std::set<std::string> adapted_;          // the modules with an adapter
   std::string path_;                       // adapter.path
   std::optional<AdapterDirectory> given_;  // of adapter.path; empty: new adapters
   AdapterSettings settings_;

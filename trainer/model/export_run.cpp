@@ -26,7 +26,7 @@ AdapterExport adapter_export(const ModelSource& source) {
   for (const ParamSpec& parameter : source.whole().whole_parameters()) {
     if (parameter.frozen) continue;
     adapter.names[parameter.name] =
-        std::string(kAdapterNamePrefix) + published_name(source.arch().family, parameter.name);
+        std::string(kAdapterNamePrefix) + source.adapter()->file_name(parameter.name);
   }
   if (const ParamSpec* const table = trained_tied_table(source.whole())) {
     adapter.copies[std::string(kAdapterNamePrefix) + std::string(kTiedHeadName)] = table->name;

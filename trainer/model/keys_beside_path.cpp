@@ -28,6 +28,7 @@ RunConfig as_keys(const AdapterSettings& settings) {
   own.adapter.rank_pattern = settings.ranks;
   own.adapter.alpha_pattern = settings.alphas;
   own.adapter.train = settings.trained;
+  own.adapter.bias = settings.bias;
   return own;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -26,7 +27,7 @@ constexpr std::array kInputModules = {Module::kInputProjection, Module::kInputGa
                                       Module::kInputOut};
 // The embedding and the head, which are targets only where they are named.
 constexpr std::array kTableModules = {Module::kTokens, Module::kHead};
-constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kWeight = ".weight", kBias = ".bias";
 constexpr std::string_view kRegex = "re:";  // begins a target that is a regular expression
 // These end the names of an embedding's adapter.
 constexpr std::string_view kLookupA = ".lora_embedding_A", kLookupB = ".lora_embedding_B";
@@ -330,7 +331,7 @@ void set_sizes(const ArchSpec& arch, const AdapterChoice& choice,
 }  // namespace
 
 std::string module_of(std::string_view parameter) {
-  for (const std::string_view end : {kWeight, std::string_view(".bias")}) {
+  for (const std::string_view end : {kWeight, kBias}) {
     if (parameter.ends_with(end)) parameter.remove_suffix(end.size());
   }
   return std::string(parameter);
@@ -423,14 +424,30 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
   return adapter;
 }
 
-void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where) {
+std::set<std::string> adapted_modules(const ModelSpec& model) {
+  std::set<std::string> modules;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (!parameter.adapter) continue;
+      modules.insert(parameter.name.substr(0, parameter.name.find(".lora_")));
+    }
+  }
+  return modules;
+}
+
+void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where,
+                 AdapterBias bias) {
+  const std::set<std::string> adapted = adapted_modules(model);
   std::set<std::string> unmatched(trained.begin(), trained.end());
   for (UnitSpec& unit : model.units) {
     for (ParamSpec& parameter : unit.parameters) {
       if (parameter.adapter) continue;
       const std::string module = module_of(parameter.name);
       const bool buffer = parameter.frozen;  // which no run trains
-      parameter.frozen = true;
+      const bool is_trained_bias = parameter.name.ends_with(kBias) &&
+                                   (bias == AdapterBias::kAll ||
+                                    (bias == AdapterBias::kAdapted && adapted.contains(module)));
+      parameter.frozen = !is_trained_bias || buffer;
       for (const std::string& name : trained) {
         if (!module.ends_with(name) && !glob_matches(name, module)) continue;
         parameter.frozen = buffer;
@@ -532,13 +549,17 @@ std::vector<PatternNumber> number_patterns(
 }
 
 std::vector<std::string> trained_modules(const ModelSpec& model) {
-  std::set<std::string> names;
+  std::set<std::string> trained, frozen;
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      if (!parameter.frozen && !parameter.adapter) names.insert(module_of(parameter.name));
+      if (!parameter.adapter) {
+        (parameter.frozen ? frozen : trained).insert(module_of(parameter.name));
+      }
     }
   }
-  return {names.begin(), names.end()};
+  std::vector<std::string> names;
+  std::ranges::set_difference(trained, frozen, std::back_inserter(names));
+  return names;
 }
 
 ModelSpec merged_spec(const ArchSpec& arch, const ModelSpec& model) {

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/adapter_bias.h"
 #include "base/pattern_number.h"
 #include "model/families/arch_spec.h"
 #include "shard/unit_spec.h"
@@ -88,11 +90,15 @@ bool peft_reorders(const ParamSpec& parameter);
 std::vector<float> from_peft(const ParamSpec& parameter, std::span<const float> values);
 std::vector<float> to_peft(const ParamSpec& parameter, std::span<const float> values);
 
-// Freezes every parameter but those of adapters and those of the modules that `trained` names: by
-// the end of the module's name, as PEFT's modules_to_save does, or by a glob over the whole name.
-// Throws ConfigError, whose message begins with `where`, for what matches nothing. An embedding
-// that is also the head is trained as both.
-void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where);
+// Returns the modules with an adapter, by their names in the model's files.
+std::set<std::string> adapted_modules(const ModelSpec& model);
+
+// Freezes every parameter but those of adapters, the biases that `bias` means, and those of the
+// modules that `trained` names: by the end of the module's name, as PEFT's modules_to_save does, or
+// by a glob over the whole name. Throws ConfigError, whose message begins with `where`, for what
+// matches nothing. An embedding that is also the head is trained as both.
+void freeze_base(ModelSpec& model, std::span<const std::string> trained, const std::string& where,
+                 AdapterBias bias = AdapterBias::kNone);
 
 // Throws ConfigError, whose message begins with `where`, if an adapter is on an embedding that is
 // also the head, or on that head: PEFT trains it on one of the two, and merges it into both.
@@ -101,7 +107,7 @@ void check_tied_targets(const ArchSpec& arch, const ModelSpec& model, const std:
 // Returns the embedding's parameter if it is also the head and trained in full; otherwise null.
 const ParamSpec* trained_tied_table(const ModelSpec& model);
 
-// Returns the names of the modules that are trained in full.
+// Returns the names of the modules that are trained in full, not those with a trained bias alone.
 std::vector<std::string> trained_modules(const ModelSpec& model);
 
 // Returns the model without its adapters, as its files hold it, with the adapted matrices trained.
