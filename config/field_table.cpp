@@ -98,9 +98,10 @@ Section adapter_section() {
   rows.choice<AdapterBias>("bias", &Adapter::bias, std::move(biases),
                            {.description = "biases of the model that are trained: none, those of "
                                            "modules with an adapter, or all"});
-  rows.add("path", KeyType::kPath, &Adapter::path,
-           {.description = "new: new adapters; or the directory of an adapter to start from, as "
-                           "PEFT writes it: its adapter_config.json then replaces the other keys"});
+  rows.add(
+      "path", KeyType::kPath, &Adapter::path,
+      {.description = "new: new adapters; or the directory of an adapter to start from, as PEFT "
+                      "writes it: its adapter_config.json then replaces kind and other keys"});
   return section;
 }
 

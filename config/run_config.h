@@ -63,7 +63,8 @@ struct AdapterSection {
   AdapterBias bias = AdapterBias::kNone;
   std::string path = "new";                // new, or the directory of an adapter to start from
   std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here
-  bool on() const { return kind != Kind::kNone; }
+  // With kNone the adapter of `path` says which kind it is (take_adapter_kind).
+  bool on() const { return kind != Kind::kNone || !is_new(); }
   bool is_new() const { return path == "new"; }
   // Returns whether matrices are packed in a format that may differ from that of the model's files.
   bool packs() const { return on() && base != Base::kPublished; }

@@ -251,12 +251,15 @@ class Rules {
   void check_adapter() {
     const AdapterSection& adapter = config_.adapter;
     if (!usable({"adapter.kind", "adapter.path"})) return;
+    // adapter.path alone asks for its adapter, but not beside a kind that is said to be none.
+    const bool off = adapter.kind == AdapterSection::Kind::kNone &&
+                     (adapter.is_new() || place_of("adapter.kind") != nullptr);
     for (const Key& key : find_section("adapter")->keys) {
       const std::string name = key.full_name();
       const SourceLocation* place = place_of(name.c_str());
       if (place == nullptr || name == "adapter.kind" || places_.wrong.contains(name)) continue;
       if (key.get(config_) == key.default_value()) continue;
-      if (adapter.on()) continue;
+      if (!off) continue;
       report_at(place, name + " has no effect, because " + other("adapter.kind") +
                            "; set adapter.kind = \"lora\"");
     }

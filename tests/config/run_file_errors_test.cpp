@@ -274,6 +274,10 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[adapter]\ndropout = 0.1",
        "run.toml:2:11: adapter.dropout has no effect, because adapter.kind = \"none\" (default); "
        "set adapter.kind = \"lora\""},
+      {"[adapter]\npath = \"a\"", "accepted"},
+      {"[adapter]\nkind = \"none\"\npath = \"a\"",
+       "run.toml:3:8: adapter.path has no effect, because adapter.kind = \"none\" (run.toml:2:8); "
+       "set adapter.kind = \"lora\""},
       {"[adapter]\nkind = \"lora\"\ntargets = []",
        "run.toml:3:11: adapter.targets = [] names nothing to adapt, but adapter.kind = \"lora\" "
        "(run.toml:2:8)"},

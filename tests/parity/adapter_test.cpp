@@ -68,8 +68,7 @@ struct AdapterCase {
   // Every other setting comes from the adapter's own adapter_config.json.
   Arguments arguments() const {
     return joined(RunDriver::golden_arguments(base),
-                  {std::string("--adapter.kind=") + (dora() ? "dora" : "lora"),
-                   "--adapter.path=\"" + directory + "/adapter\"",
+                  {"--adapter.path=\"" + directory + "/adapter\"",
                    "--optimizer.lr=" + facts.at("adamw").at("lr").dump(),
                    "--optimizer.eps=" + facts.at("adamw").at("eps").dump()});
   }

@@ -435,7 +435,7 @@ void take_keys(InitOptions& options, const RunConfig& config) {
   take("--dir", options.run_directory, "run.dir", config.run.dir);
   take("--nvme", options.drives, "offload.nvme", config.offload.nvme);
   const bool no_adapter = std::ranges::any_of(options.overrides, [&config](const Override& said) {
-    return said.key == "adapter.kind" && !config.adapter.on();
+    return said.key == "adapter.kind" && config.adapter.kind == AdapterSection::Kind::kNone;
   });
   if (options.adapter && no_adapter) {
     problems.push_back("init: --adapter asks for adapters, and --adapter.kind=none for none");

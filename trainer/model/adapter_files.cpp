@@ -37,6 +37,13 @@ std::string published_name(std::string_view family, const std::string& parameter
   return parameter.starts_with(head) ? parameter.substr(head.size()) : parameter;
 }
 
+void take_adapter_kind(RunConfig& config) {
+  AdapterSection& adapter = config.adapter;
+  if (adapter.is_new() || adapter.kind != AdapterSection::Kind::kNone) return;
+  const bool dora = AdapterDirectory::open(adapter.path).settings().dora;
+  adapter.kind = dora ? AdapterSection::Kind::kDora : AdapterSection::Kind::kLora;
+}
+
 AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(arch.family) {
   const AdapterSection& section = config.adapter;
   const bool dora = section.kind == AdapterSection::Kind::kDora;
@@ -55,7 +62,7 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
   } else {
     given_.emplace(AdapterDirectory::open(section.path));
     settings_ = given_->settings();
-    if (settings_.dora != dora) {
+    if (section.kind != AdapterSection::Kind::kNone && settings_.dora != dora) {
       throw ConfigError(std::string(settings_.dora ? "adapter.kind = \"lora\", but "
                                                    : "adapter.kind = \"dora\", but ") +
                         path_ + (settings_.dora ? " is" : " is not") +

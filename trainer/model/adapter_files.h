@@ -26,6 +26,10 @@ namespace longshore {
 // lack its "transformer." in front, and those of wrappers have older names.
 std::string published_name(std::string_view family, const std::string& parameter);
 
+// Sets adapter.kind to that of the adapter of adapter.path, if the run file has no kind. Throws
+// ConfigError or DataError if there is no such adapter.
+void take_adapter_kind(RunConfig& config);
+
 class AdapterFiles {
  public:
   // Reads the settings of the run file, or of the adapter that the run starts from, and adds the

@@ -150,7 +150,7 @@ bool RunFileDraft::has_no_effect(const std::string& key) const {
   if (!key.starts_with("adapter.")) return false;
   if (given("adapter.kind") == "\"none\"") return true;
   const std::string start = given("adapter.path");
-  return !start.empty() && start != "\"new\"" && key != "adapter.kind" && key != "adapter.base";
+  return !start.empty() && start != "\"new\"" && key != "adapter.base";
 }
 
 void RunFileDraft::set(const std::string& section, const std::string& name,

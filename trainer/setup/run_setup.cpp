@@ -15,6 +15,7 @@
 #include "trainer/device/device_choice.h"
 #include "trainer/device/gpu_check.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/model/adapter_files.h"
 #include "trainer/model/export_run.h"
 
 namespace longshore {
@@ -178,6 +179,7 @@ ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, Set
   ReadRun run;
   // A plan does not depend on how long the run trains.
   run.config = load_run_config(arguments.files, arguments.overrides, {.length = false});
+  take_adapter_kind(run.config);
   const FoundGpus found = find_gpus();
   if (assumed.machine && run.config.device.kind == DeviceSection::Kind::kAuto) {
     run.config.device.kind =
@@ -239,6 +241,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
 OpenedRun join_run(const RunArguments& arguments) {
   ReadRun run;
   run.config = load_run_config(arguments.files, arguments.overrides);
+  take_adapter_kind(run.config);
   with_data_files(run.config.data);  // throws before anything is created
   for (const auto& [name, set] : evaluation_sets(run.config)) with_data_files(set.data);
   const FoundGpus found = find_gpus();
