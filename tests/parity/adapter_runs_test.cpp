@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "tests/fakes/command_run.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
@@ -164,6 +165,69 @@ TEST(AdapterRuns, WithDropoutHaveTheSameBitsInEveryConfiguration) {
   expect_dropout_agrees(Runs::kOptionsTogether);
 }
 
+// Some layers, without one matrix, with ranks and alphas of single matrices and with the biases of
+// adapted modules.
+const Arguments kOtherShapes = {
+    "--adapter.targets=[\"attention\"]",
+    "--adapter.exclude=[\"k_proj\"]",
+    "--adapter.layers=[0, 2]",
+    "--adapter.bias=lora_only",
+    "--adapter.rank_pattern={ \"layers.2.self_attn.q_proj\" = 2, \".*o_proj\" = 8 }",
+    "--adapter.alpha_pattern={ \"o_proj\" = 3 }"};
+
+void expect_other_shapes_agree(Runs runs) {
+  expect_same_bits("qwen2", "fp32", kOtherShapes, runs);
+  expect_same_bits("qwen2", "bf16", kOtherShapes, runs);
+  expect_same_bits("gpt2", "fp32", {"--adapter.bias=all"}, runs);
+}
+
+TEST(AdapterRuns, OfOtherShapesHaveTheSameBitsInEveryConfiguration) {
+  expect_other_shapes_agree(Runs::kOptionsTogether);
+}
+
+// Goal: the export of a new adapter says in PEFT's words what it is, whatever the run file says,
+// and adapter.path alone goes on with it.
+TEST(AdapterRuns, OfOtherShapesAreExportedInTheWordsOfPeft) {
+  RunDriver run("adapter-shapes");
+  ASSERT_EQ(run.train(joined(joined(adapter_arguments("qwen2"), kOtherShapes),
+                             {"--train.steps=2", "--checkpoint.export=end"})),
+            0);
+  const std::string hf = run.directory() + "/hf";
+  const Json config = read_json_file(hf + "/adapter_config.json", JsonLimits{});
+  EXPECT_EQ(config.at("rank_pattern").dump(),
+            R"({"model.layers.2.self_attn.q_proj":2,"o_proj":8})");
+  EXPECT_EQ(config.at("alpha_pattern").dump(), R"({"o_proj":3})");
+  EXPECT_EQ(config.at("bias"), "lora_only");
+  EXPECT_EQ(config.at("target_modules").size(), 6u);
+  const auto tensors = read_tensors(hf + "/adapter_model.safetensors");
+  // A and B of six modules, and the biases of q and v; o has none.
+  EXPECT_EQ(tensors.size(), 16u);
+  const std::string attention = "base_model.model.model.layers.2.self_attn.";
+  EXPECT_TRUE(tensors.contains(attention + "v_proj.base_layer.bias"));
+  EXPECT_EQ(tensors.at(attention + "q_proj.lora_B.weight").size(),
+            2 * tensors.at(attention + "q_proj.base_layer.bias").size());
+
+  RunDriver next("adapter-shapes-next");
+  ASSERT_EQ(next.train(joined(RunDriver::golden_arguments("qwen2"),
+                              {"--adapter.path=\"" + hf + "\"", "--train.steps=1"})),
+            0);
+  const auto before = run.state(), after = next.state();
+  EXPECT_TRUE(std::ranges::equal(
+      before, after, {}, [](const auto& one) { return one.first; },
+      [](const auto& one) { return one.first; }));
+}
+
+// A run with such an adapter goes on with the same bits, and not with another alpha of one matrix.
+TEST(AdapterRuns, OfOtherShapesResumeWithTheSameBits) {
+  const Outcome unbroken = train("qwen2", kOtherShapes);
+  RunDriver run("adapter-shapes-resume");
+  const Arguments all = joined(adapter_arguments("qwen2"), kOtherShapes);
+  ASSERT_EQ(run.train(joined(all, {"--train.steps=5"})), 0);
+  EXPECT_NE(run.train(joined(all, {"--adapter.alpha_pattern={ \"o_proj\" = 4 }"})), 0);
+  ASSERT_EQ(run.train(all), 0);
+  EXPECT_TRUE(run.state() == unbroken.state);
+}
+
 // Each option alone gives the same bits with every kind of adapter.
 TEST(LongAdapterRuns, HaveTheSameBitsForEachOption) {
   expect_dora_agrees(Runs::kEachOption);
@@ -171,6 +235,7 @@ TEST(LongAdapterRuns, HaveTheSameBitsForEachOption) {
   expect_tied_embedding_agrees(Runs::kEachOption);
   expect_named_experts_agree(Runs::kEachOption);
   expect_dropout_agrees(Runs::kEachOption);
+  expect_other_shapes_agree(Runs::kEachOption);
 }
 
 // Returns the norms of the rows of a matrix; of its columns if `columns`.

@@ -215,7 +215,7 @@ class AdapterReader {
         }
       }
     }
-    if (on_ && in_.has("peft_layers_pattern")) {
+    if (in_.take("peft_layers_pattern") != nullptr && on_) {
       in_.needless("peft_layers_pattern", "adapter.layers counts the model's layers");
     }
     return layers.empty() ? "" : "[" + joined(layers, ", ") + "]";

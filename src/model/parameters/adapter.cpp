@@ -545,6 +545,7 @@ std::vector<PatternNumber> number_patterns(
       if (one.number != usual) patterns.push_back({one.whole, one.number});
     }
   }
+  std::ranges::sort(patterns, {}, &PatternNumber::pattern);
   return patterns;
 }
 

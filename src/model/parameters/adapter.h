@@ -75,7 +75,7 @@ std::vector<std::string> target_names(const ArchSpec& arch);
 std::vector<std::string> target_parameters(const ArchSpec& arch);
 // Returns a number of each target that is not `usual` as PEFT's rank_pattern or alpha_pattern: by
 // the last part of its name where all targets of that part have the number, otherwise by its whole
-// name. `number_of` takes the size of a target.
+// name, sorted. `number_of` takes the size of a target.
 std::vector<PatternNumber> number_patterns(
     const ArchSpec& arch, double usual,
     const std::function<double(const AdapterSpec::Size&)>& number_of);
