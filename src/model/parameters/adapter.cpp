@@ -96,7 +96,10 @@ class Target {
     return std::ranges::any_of(prefixes_,
                                [&](const NameTable::Prefix& prefix) {
                                  const std::string whole = std::string(prefix.body) + name;
-                                 if (pattern_) return pattern_->matches(whole);
+                                 if (pattern_) {
+                                   const bool head = module == Module::kHead;  // beside the body
+                                   return pattern_->matches(head ? name : whole);
+                                 }
                                  if (ends_with_part(whole, text_) || glob_matches(text_, whole))
                                    return true;
                                  // PEFT's target_parameters name the router's weight.
