@@ -539,9 +539,10 @@ std::vector<PatternNumber> number_patterns(
   }
   std::vector<PatternNumber> patterns;
   for (const auto& [part, all] : by_last_part) {
-    const auto is_same = [&](const Named& one) { return one.number == all.front().number; };
+    const double first = all.front().number;
+    const auto is_same = [first](const Named& one) { return one.number == first; };
     if (std::ranges::all_of(all, is_same)) {
-      if (all.front().number != usual) patterns.push_back({part, all.front().number});
+      if (first != usual) patterns.push_back({part, first});
       continue;
     }
     for (const Named& one : all) {
