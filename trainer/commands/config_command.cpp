@@ -6,6 +6,7 @@
 #include "trainer/commands/command.h"
 #include "trainer/commands/shell_completion.h"
 #include "trainer/metrics/metric_table.h"
+#include "trainer/model/adapter_files.h"
 
 namespace longshore {
 namespace {
@@ -20,8 +21,8 @@ int run_config_dump(const DumpOptions& options) {
     print_out("%s", reference_toml().c_str());
     return 0;
   }
-  const RunConfig config =
-      load_run_config(options.run.files, options.run.overrides, {.complete = false});
+  RunConfig config = load_run_config(options.run.files, options.run.overrides, {.complete = false});
+  if (!options.difference) take_adapter_kind(config);  // a complete file says which kind it is
   print_out("%s", (options.difference ? changed_keys(config) : to_toml(config)).c_str());
   return 0;
 }

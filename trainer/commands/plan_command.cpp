@@ -13,6 +13,7 @@
 #include "trainer/commands/input_check.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/model/adapter_files.h"
 #include "trainer/model/export_run.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
@@ -139,7 +140,9 @@ void save_points(const PlanOptions& options, int64_t micro_batch,
     replace(overrides, "train.micro_batch", std::to_string(micro_batch));
     for (const KeyChange& change : points[i].changes) replace(overrides, change.key, change.value);
     const std::string path = options.save + "/plan-" + std::to_string(i + 1) + ".toml";
-    write_output_file(path, to_toml(load_run_config(options.run.files, overrides)));
+    RunConfig config = load_run_config(options.run.files, overrides);
+    take_adapter_kind(config);  // a complete file says which kind it is
+    write_output_file(path, to_toml(config));
     log_info(path);
   }
 }
