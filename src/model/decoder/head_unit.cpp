@@ -141,9 +141,9 @@ at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const 
 }
 
 // Turns the gradient by the product into those of head, adapter, norm and input.
-void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
-                               const at::Tensor& normed, at::Tensor grad_logits, const Linear& head,
-                               const at::Tensor& rows, Gradients& gradients) const {
+void HeadUnit::chunk_gradients(const at::Tensor& x, const at::Tensor& normed,
+                               at::Tensor grad_logits, const Linear& head, const at::Tensor& rows,
+                               Gradients& gradients) {
   GradientSink& sink = *gradients.sink;
   auto own = LinearGradients::of(head, grad_logits, normed, sink, gradients.magnitude_sum);
   grad_logits.reset();
@@ -189,9 +189,8 @@ HeadUnit::Parts HeadUnit::run(UnitParameters parameters, const Carry& in, const 
       if (part.statistics.defined()) parts.statistics.push_back(part.statistics);
     }
     if (!wanted) continue;
-    chunk_gradients(parameters, x, normed,
-                    rule_.by_product(std::move(part.by_logits), std::move(bent), x), head, rows,
-                    *gradients);
+    chunk_gradients(x, normed, rule_.by_product(std::move(part.by_logits), std::move(bent), x),
+                    head, rows, *gradients);
   }
   return parts;
 }

@@ -57,9 +57,8 @@ class HeadUnit : public LossUnit {
   // Returns the head for all positions, owned or tied.
   Linear head(UnitParameters parameters, const MicroBatch& batch) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
-  void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
-                       at::Tensor grad_logits, const Linear& head, const at::Tensor& rows,
-                       Gradients& gradients) const;
+  static void chunk_gradients(const at::Tensor& x, const at::Tensor& normed, at::Tensor grad_logits,
+                              const Linear& head, const at::Tensor& rows, Gradients& gradients);
   struct Parts;
   // Returns the losses of the trained positions by chunk. Given `gradients`, adds to them; if the
   // losses were computed before, nothing is returned. Adds the loss's own sums to `sums`.
