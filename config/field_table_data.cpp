@@ -66,6 +66,30 @@ void add_format_keys(Rows<DataSection>& rows) {
            "after the last question; last: the last answer; all: every token"});
 }
 
+// Adds the keys that say how often files are read.
+void add_mix_keys(Rows<DataSection>& rows) {
+  using Data = DataSection;
+  rows.add(
+      "weights", KeyType::kReals, &Data::weights,
+      {.description = "how often each entry of data.train is read per epoch: 2.0: twice; 0.5: half "
+                      "of its documents; empty: once each",
+       .bounds = between(0, 1000)});
+  rows.choice<Data::Mix>(
+      "mix", &Data::mix,
+      {{"concat", Data::Mix::kConcat},
+       {"exhaust", Data::Mix::kExhaust},
+       {"restart", Data::Mix::kRestart}},
+      {.description =
+           "rows of an epoch. concat: those of all files, each as often as data.weights says; "
+           "exhaust and restart: of each entry of data.train its share by data.probabilities. "
+           "exhaust: the epoch ends when one entry has been read, and none is read twice; "
+           "restart: entries that end begin again until all have been read"});
+  rows.add("probabilities", KeyType::kReals, &Data::probabilities,
+           {.description = "with data.mix, the share of rows of each entry of data.train in an "
+                           "epoch: [0.7, 0.3]; their sum is 1; empty: equal shares",
+            .bounds = {.min = 0, .max = 1, .min_excluded = true}});
+}
+
 // Adds the keys for rows that do not fit and for the cache.
 void add_upkeep_keys(Rows<DataSection>& rows) {
   using Data = DataSection;
@@ -118,11 +142,7 @@ Section data_section() {
   rows.add("eval", KeyType::kPaths, &Data::eval,
            {.description = "evaluation files, or hub ids as in data.train"});
   add_format_keys(rows);
-  rows.add(
-      "weights", KeyType::kReals, &Data::weights,
-      {.description = "how often each entry of data.train is read per epoch: 2.0: twice; 0.5: half "
-                      "of its documents; empty: once each",
-       .bounds = between(0, 1000)});
+  add_mix_keys(rows);
   rows.add(
       "max_rows", KeyType::kInteger, &Data::max_rows,
       {.description = "number of rows that are read of each data file, of data.eval and "

@@ -92,11 +92,14 @@ struct DataSection {
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
   enum class BadRows : uint8_t { kError, kSkip };
   enum class SpecialTokens : uint8_t { kKeep, kText, kError };
+  enum class Mix : uint8_t { kConcat, kExhaust, kRestart };
   std::vector<std::string> train;
   std::vector<std::string> eval;
   Format format = Format::kAuto;
   Mask mask = Mask::kAuto;
-  std::vector<double> weights;           // one per file of `train`, or empty
+  std::vector<double> weights;  // one per entry of `train`, or empty
+  Mix mix = Mix::kConcat;
+  std::vector<double> probabilities;     // one per entry of `train`; empty = equal ones
   int64_t max_rows = 0;                  // of each file; 0 = all
   std::vector<std::string> keys;         // "prompt = \"question\""; see KeyType::kTable
   std::string prompt_template = "auto";  // auto, plain, alpaca, chat, or a text

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <initializer_list>
+#include <numeric>
 #include <set>
+#include <utility>
 
+#include "base/texts.h"
 #include "config/field_table.h"
 
 namespace longshore {
@@ -39,6 +42,7 @@ class Rules {
     check_batch();
     check_schedule();
     check_eval();
+    check_mix();
     check_groups();
     check_updates();
     check_nvme();
@@ -211,13 +215,28 @@ class Rules {
     const bool none = eval.every_steps == 0;
     report_if(none && eval.patience > 0, "eval.patience", "eval.every_steps", needs, "");
     report_if(none && eval.keep_best, "eval.keep_best", "eval.every_steps", needs, "");
-    check_weights();
   }
 
-  void check_weights() {
-    if (!usable({"data.weights", "data.train"}) || config_.data.weights.empty()) return;
-    report_if(config_.data.weights.size() != config_.data.train.size(), "data.weights",
-              "data.train", "needs one number for each file, but", "");
+  void check_mix() {
+    const char* const probabilities = "data.probabilities";
+    if (!usable({"data.weights", "data.train", "data.mix", probabilities})) return;
+    const DataSection& data = config_.data;
+    for (const auto& [key, numbers] : {std::pair("data.weights", &data.weights),
+                                       std::pair(probabilities, &data.probabilities)}) {
+      report_if(!numbers->empty() && numbers->size() != data.train.size(), key, "data.train",
+                "needs one number for each file, but", "");
+    }
+    const bool mixes = data.mix != DataSection::Mix::kConcat;
+    report_if(mixes && !data.weights.empty(), "data.weights", "data.mix",
+              "says how often files are read, and so does", ": choose one of the two");
+    report_if(!mixes && !data.probabilities.empty(), probabilities, "data.mix",
+              "has no effect with", ": set it to \"exhaust\" or \"restart\"");
+    const double sum = std::accumulate(data.probabilities.begin(), data.probabilities.end(), 0.0);
+    // Thirds may be written as 0.333.
+    if (data.probabilities.empty() || std::abs(sum - 1.0) <= 0.005) return;
+    report_at(place_of(probabilities), assignment(probabilities) + ": their sum is " +
+                                           formatted("%.4g", sum) +
+                                           "; it must be 1, to within 0.005");
   }
 
   // One update with larger numbers makes weights infinite before a loss can show it.

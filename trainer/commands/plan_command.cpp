@@ -49,6 +49,7 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     if (!lines.empty()) {
       const TrainingData data(
           config, load_sequences(config, source, SequenceUse::kTrain, [] {}, Say::kNone));
+      if (!data.data().mix.empty()) lines.push_back(data.data().mix);
       const std::string packed = packed_rows_text(config, data.data());
       if (!packed.empty()) lines.push_back(packed);
       if (config.train.steps > 0 || config.train.epochs == 0.0) return lines;

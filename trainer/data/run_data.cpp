@@ -35,6 +35,16 @@ DataPart part_of(const Dataset& data, bool held_out, double fraction) {
   return part;
 }
 
+// Sets the documents, of which the training data has `weights` or is mixed.
+void combine_files(SequenceData& data, PreparedData& prepared, const std::vector<double>& weights,
+                   const HoldOut& hold_out, const FileMix& mix) {
+  std::vector<std::shared_ptr<const Dataset>> files;
+  for (auto& file : prepared.files) files.push_back(std::move(file));
+  auto all = std::make_unique<CombinedDataset>(std::move(files), weights, hold_out, mix);
+  if (mix.on()) data.mix = mix_text(mix, all->rows(), all->rows_read());
+  data.dataset = std::move(all);
+}
+
 // Throws if rows have the format of a loss of its own and the run's loss is another, or the other
 // way round. `taken`: it is the run's.
 void check_own_rows(const FileReport& file, const LossTraits& loss, bool taken) {
@@ -147,11 +157,9 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   check_loss(config, prepared.report);
   HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
   if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
-  std::vector<std::shared_ptr<const Dataset>> files;
-  for (auto& file : prepared.files) files.push_back(std::move(file));
   SequenceData data;
-  data.dataset = std::make_unique<CombinedDataset>(
-      std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
+  combine_files(data, prepared, training ? named.weights : std::vector<double>{}, hold_out,
+                training ? file_mix(config.data) : FileMix{});
   if (traits_of(config.train.loss).forward_first) {
     data.mismatched = std::make_unique<MismatchedDataset>(
         data.dataset.get(), config.train.sequences_per_step, config.data.max_tokens);
@@ -192,6 +200,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
     log_info(lines_of(data.report.sum()).front());
   } else {
     for (const std::string& line : data.report.lines()) log_info(line);
+    if (!data.mix.empty()) log_info(data.mix);
     const std::string packed = packed_rows_text(config, data);
     if (use == SequenceUse::kTrain && !packed.empty()) log_info(packed);
   }

@@ -43,6 +43,7 @@ struct SequenceData {
   SequenceTable table;
   DataReport report;                 // covers whole files
   std::optional<DataPart> part;      // empty: all of the files
+  std::string mix;                   // the rows of an epoch by data.mix; "" without
   TextEnds ends;                     // ends of training documents; needs a tokenizer
   std::string chat_template;         // exported after training on conversations; empty: none
   uint64_t tokenizer = 0, chat = 0;  // fingerprints of tokenizer and template; 0: none

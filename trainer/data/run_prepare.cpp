@@ -65,15 +65,18 @@ class Preparing {
   std::optional<Progress> shown_;
 };
 
+// Returns the files of an entry of data.train or data.eval: those of a hub id, or itself.
+std::vector<std::string> files_of_entry(const std::string& entry, DatasetUse use) {
+  std::error_code ignored;
+  const bool is_id = !std::filesystem::exists(entry, ignored) && names_hub_dataset(entry);
+  return is_id ? hub_dataset_files(entry, use) : std::vector<std::string>{entry};
+}
+
 void replace_ids(std::vector<std::string>& files, std::vector<double>& weights, DatasetUse use) {
   std::vector<std::string> paths;
   std::vector<double> own;
   for (size_t i = 0; i < files.size(); ++i) {
-    std::error_code ignored;
-    std::vector<std::string> found = {files[i]};
-    if (!std::filesystem::exists(files[i], ignored) && names_hub_dataset(files[i])) {
-      found = hub_dataset_files(files[i], use);
-    }
+    std::vector<std::string> found = files_of_entry(files[i], use);
     if (i < weights.size()) own.insert(own.end(), found.size(), weights[i]);
     std::move(found.begin(), found.end(), std::back_inserter(paths));
   }
@@ -192,6 +195,18 @@ DataSection with_data_files(DataSection data) {
   replace_ids(data.train, data.weights, DatasetUse::kTrain);
   replace_ids(data.eval, none, DatasetUse::kEvaluate);
   return data;
+}
+
+FileMix file_mix(const DataSection& data) {
+  FileMix mix{.rule = data.mix,
+              .entries = {},
+              .probabilities = data.probabilities,
+              .spread = !data.shuffle};
+  if (!mix.on()) return mix;
+  for (const std::string& entry : data.train) {
+    mix.entries.push_back({entry, files_of_entry(entry, DatasetUse::kTrain).size()});
+  }
+  return mix;
 }
 
 }  // namespace longshore

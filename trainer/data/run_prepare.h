@@ -9,6 +9,7 @@
 
 #include "config/run_config.h"
 #include "data/prepare/prepare.h"
+#include "data/tokens/file_mix.h"
 
 namespace longshore {
 
@@ -53,5 +54,7 @@ void clean_run_cache(const RunConfig& config, Bytes limit);
 // Returns `data` with each hub id replaced by its files, which all get the id's weight. Existing
 // paths stay unchanged. DataError if the cache lacks the data set.
 DataSection with_data_files(DataSection data);
+// Returns how data.mix mixes the files of data.train; with data.shuffle = false they are spread.
+FileMix file_mix(const DataSection& data);
 
 }  // namespace longshore

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <queue>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
@@ -53,31 +56,61 @@ std::vector<int64_t> documents_of(const std::vector<int64_t>& rows,
   return documents;
 }
 
-std::vector<int64_t> repeated(const std::vector<int64_t>& rows, double weight, uint64_t seed,
+// Returns `read` rows: all of them as often as possible, then some that the seed selects.
+std::vector<int64_t> repeated(const std::vector<int64_t>& rows, int64_t read, uint64_t seed,
                               int64_t file) {
-  const double whole = std::floor(weight);
   const auto count = static_cast<int64_t>(rows.size());
   std::vector<int64_t> chosen;
-  for (int64_t copy = 0; copy < static_cast<int64_t>(whole); ++copy) {
+  if (count == 0) return chosen;
+  for (int64_t copy = 0; copy < read / count; ++copy) {
     chosen.insert(chosen.end(), rows.begin(), rows.end());
   }
-  const auto rest =
-      static_cast<int64_t>(std::llround((weight - whole) * static_cast<double>(count)));
-  if (count == 0) return chosen;
-  for (const int64_t i : pick(count, rest, seed, IndexPermutation::Purpose::kWeight, file)) {
+  for (const int64_t i :
+       pick(count, read % count, seed, IndexPermutation::Purpose::kWeight, file)) {
     chosen.push_back(rows[static_cast<size_t>(i)]);
   }
   return chosen;
+}
+
+int64_t row_count(const Dataset& dataset) {
+  int64_t rows = 0;
+  for (int64_t document = 0; document < dataset.document_count(); ++document) {
+    rows += dataset.row_goes_on(document) ? 0 : 1;
+  }
+  return rows;
+}
+
+int64_t held_out_rows(int64_t count, const HoldOut& hold_out) {
+  if (hold_out.fraction <= 0.0 || count == 0) return 0;
+  const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
+  return std::clamp<int64_t>(wanted, 1, count);
+}
+
+// Returns the size of rows_of_part().
+int64_t row_count_of_part(int64_t count, const HoldOut& hold_out) {
+  if (hold_out.part == HoldOut::Part::kEverything) return count;
+  const int64_t held = held_out_rows(count, hold_out);
+  return hold_out.part == HoldOut::Part::kHeldOut ? held : count - held;
+}
+
+// Returns the rows of each file in the set, of the rows that belong to the part.
+std::vector<int64_t> weighted_rows(const std::vector<double>& weights,
+                                   const std::vector<int64_t>& rows) {
+  std::vector<int64_t> read;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double weight = weights.empty() ? 1.0 : weights[i], whole = std::floor(weight);
+    read.push_back(static_cast<int64_t>(whole) * rows[i] +
+                   std::llround((weight - whole) * static_cast<double>(rows[i])));
+  }
+  return read;
 }
 
 }  // namespace
 
 std::vector<int64_t> rows_of_part(int64_t count, const HoldOut& hold_out, int64_t file) {
   if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
-  const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
-  const int64_t held = hold_out.fraction > 0.0 ? std::clamp<int64_t>(wanted, 1, count) : 0;
-  std::vector<int64_t> held_out =
-      pick(count, held, hold_out.seed, IndexPermutation::Purpose::kHoldOut, file);
+  std::vector<int64_t> held_out = pick(count, held_out_rows(count, hold_out), hold_out.seed,
+                                       IndexPermutation::Purpose::kHoldOut, file);
   return hold_out.part == HoldOut::Part::kHeldOut ? held_out : without(count, held_out);
 }
 
@@ -91,21 +124,26 @@ std::vector<int64_t> row_starts(const Dataset& dataset) {
 }
 
 CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
-                                 const std::vector<double>& weights, const HoldOut& hold_out) {
-  LONGSHORE_CHECK(weights.empty() || weights.size() == files.size());
+                                 const std::vector<double>& weights, const HoldOut& hold_out,
+                                 const FileMix& mix) {
+  LONGSHORE_CHECK(weights.empty() || (weights.size() == files.size() && !mix.on()));
+  for (const auto& file : files) {
+    rows_.push_back(row_count_of_part(row_count(*file), hold_out));
+  }
+  rows_read_ = mix.on() ? mixed_rows(mix, rows_) : weighted_rows(weights, rows_);
   Hasher hasher;
   for (size_t i = 0; i < files.size(); ++i) {
-    const double weight = weights.empty() ? 1.0 : weights[i];
     const int64_t count = files[i]->document_count();
     Part part;
     part.begin = count_;
-    part.all = weight == 1.0 && hold_out.part == HoldOut::Part::kEverything;
+    part.all = rows_read_[i] == rows_[i] && hold_out.part == HoldOut::Part::kEverything;
     if (!part.all) {
       const auto number = static_cast<int64_t>(i);
       const std::vector<int64_t> begins = row_starts(*files[i]);
       const auto rows = static_cast<int64_t>(begins.size()) - 1;
       part.chosen = documents_of(
-          repeated(rows_of_part(rows, hold_out, number), weight, hold_out.seed, number), begins);
+          repeated(rows_of_part(rows, hold_out, number), rows_read_[i], hold_out.seed, number),
+          begins);
     }
     count_ += part.all ? count : static_cast<int64_t>(part.chosen.size());
     const std::array<uint64_t, 2> facts = {
@@ -115,20 +153,52 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
     part.file = std::move(files[i]);
     parts_.push_back(std::move(part));
   }
-  fingerprint_ = hasher.digest();
   if (count_ == 0) {
     throw DataError(
         "no document is left to train or evaluate on; check eval.split and data.weights");
   }
+  if (mix.on() && mix.spread) {
+    order_ = spread_order();
+    hasher.update(bytes_of(std::span<const int64_t>(order_)));
+  }
+  fingerprint_ = hasher.digest();
+}
+
+std::vector<int64_t> CombinedDataset::spread_order() const {
+  using Next = std::pair<double, size_t>;  // the place of a part's next row, and the part
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+  std::vector<int64_t> row(parts_.size(), 0), document;
+  const auto add_next = [&](size_t part) {
+    if (row[part] == rows_read_[part]) return;
+    const double middle = static_cast<double>(row[part]++) + 0.5;
+    next.emplace(middle / static_cast<double>(rows_read_[part]), part);
+  };
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    document.push_back(parts_[part].begin);
+    add_next(part);
+  }
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(count_));
+  while (!next.empty()) {
+    const size_t part = next.top().second;
+    next.pop();
+    const int64_t end = part + 1 < parts_.size() ? parts_[part + 1].begin : count_;
+    do {
+      order.push_back(document[part]++);
+    } while (document[part] < end && row_goes_on(document[part]));
+    add_next(part);
+  }
+  return order;
 }
 
 CombinedDataset::Place CombinedDataset::place_of(int64_t document) const {
   LONGSHORE_CHECK(document >= 0 && document < count_) << document << " of " << count_;
+  const int64_t number = order_.empty() ? document : order_[static_cast<size_t>(document)];
   const auto after =
-      std::upper_bound(parts_.begin(), parts_.end(), document,
-                       [](int64_t number, const Part& part) { return number < part.begin; });
+      std::upper_bound(parts_.begin(), parts_.end(), number,
+                       [](int64_t value, const Part& part) { return value < part.begin; });
   const Part& part = *(after - 1);
-  const int64_t index = document - part.begin;
+  const int64_t index = number - part.begin;
   return {part.file.get(), part.all ? index : part.chosen[static_cast<size_t>(index)]};
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/columns.h"
 #include "base/hash.h"
+#include "data/tokens/file_mix.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
@@ -49,8 +50,9 @@ class Dataset {
 // Returns the first document of each row, followed by the number of documents.
 std::vector<int64_t> row_starts(const Dataset& dataset);
 
-// CombinedDataset: the documents of several files, each file repeated by its weight, with or
-// without the held-out part. Immutable; any thread may read.
+// CombinedDataset: the documents of several files, each file repeated by its weight or as a mix of
+// the files asks for, with or without the held-out part. Immutable; any thread may read. Files that
+// are not read exactly once take 8 bytes of memory for each of their documents in the set.
 
 // HoldOut: selects the rows of every file that are held out for evaluation. The seed selects them,
 // so training and evaluation agree. Documents of one row stay together.
@@ -67,10 +69,13 @@ std::vector<int64_t> rows_of_part(int64_t count, const HoldOut& hold_out, int64_
 class CombinedDataset : public Dataset {
  public:
   // `weights` has one value per file, or is empty. With a weight of 2.5 every row occurs twice, and
-  // half of the rows, selected by `hold_out.seed`, once more. Throws DataError if no document is
-  // left.
+  // half of the rows, selected by `hold_out.seed`, once more. With `mix` there are no weights, and
+  // files are repeated in the same way. Documents are numbered file by file; with `mix.spread` row
+  // j of the n rows of a file is at (j + 1/2) / n of the set. Throws DataError if no document is
+  // left, ConfigError if the files cannot be mixed so.
   CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
-                  const std::vector<double>& weights, const HoldOut& hold_out);
+                  const std::vector<double>& weights, const HoldOut& hold_out,
+                  const FileMix& mix = {});
 
   int64_t document_count() const override { return count_; }
   int64_t document_tokens(int64_t document) const override;
@@ -84,6 +89,9 @@ class CombinedDataset : public Dataset {
   size_t width_of(ColumnId column) const override;
   std::vector<float> column_of(int64_t document, ColumnId column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
+  // The rows of each file that belong to the part, and how many the set has of them.
+  std::span<const int64_t> rows() const { return rows_; }
+  std::span<const int64_t> rows_read() const { return rows_read_; }
 
  private:
   struct Place {
@@ -98,8 +106,12 @@ class CombinedDataset : public Dataset {
     int64_t begin = 0;  // number of its first document in the combined set
   };
   Place place_of(int64_t document) const;
+  // Returns the documents of all parts in the order of a spread set. Used before order_ is set.
+  std::vector<int64_t> spread_order() const;
 
   std::vector<Part> parts_;
+  std::vector<int64_t> rows_, rows_read_;  // by file
+  std::vector<int64_t> order_;             // of a spread set; empty: the parts one after the other
   int64_t count_ = 0;
   uint64_t fingerprint_ = 0;
 };
