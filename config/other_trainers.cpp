@@ -61,8 +61,10 @@ constexpr OtherKeys kKeys[] = {
     {kComputed, "data.keys", "dataset_text_field"},
     {kComputed, "data.mask",
      "assistant_only_loss completion_only_loss mask_history train_on_inputs train_on_prompt"},
+    {kComputed, "data.mix", "mix_strategy"},
     {kComputed, "data.overlength", "excess_length_strategy"},
     {kComputed, "data.packing", "packing sample_packing"},
+    {kComputed, "data.probabilities", "interleave_probs"},
     {kComputed, "data.shuffle",
      "curriculum_sampling disable_shuffling shuffle_merged_datasets train_sampling_strategy"},
     {kComputed, "data.special_tokens", "split_special_tokens"},
@@ -201,7 +203,6 @@ constexpr OtherKeys kKeys[] = {
      "Longshore saves and evaluates by steps (checkpoint.every_steps, eval.every_steps); they "
      "are known when the data is prepared",
      "evals_per_epoch saves_per_epoch"},
-    {kMissing, "set data.weights", "interleave_probs mix_strategy"},
     {kMissing,
      "a prompt and its answer together have data.max_tokens; data.overlength says what happens "
      "to longer ones",

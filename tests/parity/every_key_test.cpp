@@ -42,6 +42,8 @@ struct Change {
 };
 
 const Arguments kLora = {"adapter.kind=lora"};
+const Arguments kTwoFiles = {"data.train=[\"$/rows.jsonl\", \"$/other.jsonl\"]",
+                             "data.shuffle=false"};
 const Arguments kChat = {"data.train=[\"$/chat.jsonl\"]", "data.chat_template=$/one.jinja",
                          "data.max_tokens=512"};
 const Arguments kPairs = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=dpo"};
@@ -83,6 +85,8 @@ const std::map<std::string, Change> kChanges = {
     {"data.format", {"messages"}},
     {"data.mask", {"last", kChat}},
     {"data.weights", {"[0.5]"}},
+    {"data.mix", {"restart", kTwoFiles}},
+    {"data.probabilities", {"[0.9, 0.1]", joined(kTwoFiles, {"data.mix=exhaust"})}},
     {"data.max_rows", {"2"}},
     {"data.keys", {"{ text = \"absent\" }"}},
     {"data.prompt_template",

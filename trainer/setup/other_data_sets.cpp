@@ -1,9 +1,11 @@
 // The data sets that a file of Axolotl, LLaMA-Factory or TRL names.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -44,7 +46,6 @@ constexpr EntryKey kEntryKeys[] = {
     {"field_model", "", false, kUsualNames},
     {"field_thinking", "\"reasoning_content\" \"thinking\" \"reasoning\"", false,
      "thoughts are read from reasoning_content, thinking or reasoning; rename the member"},
-    {"fraction", "", false, kAllRows},
     {"input_format", "", false, kToldByMembers},
     {"input_transform", "", false, kToldByMembers},
     {"logprobs_field", "", false, "distillation is train.loss = \"distill\"; docs/distill.md"},
@@ -127,6 +128,7 @@ class DataSetReader {
     } else if (found_.train.empty() && found_.refused.empty()) {
       in_.refuse("datasets", "it names no data that can be found; name the files with --data");
     }
+    read_mix();
     for (const auto& [member, name] : keys_) {
       found_.keys += (found_.keys.empty() ? "{ " : ", ") + member + " = " + quote_toml(name);
     }
@@ -183,13 +185,90 @@ class DataSetReader {
     if (const std::string jinja = member_text(entry, "chat_template_jinja"); !jinja.empty()) {
       read_jinja(place + ".chat_template_jinja", jinja, in_);
     }
-    constexpr std::array<std::string_view, 12> kRead = {
+    constexpr std::array<std::string_view, 13> kRead = {
         "path",         "split",       "data_files",     "name",
         "type",         "text_column", "field",          "field_messages",
-        "field_chosen", "field_tools", "field_rejected", "chat_template_jinja"};
+        "field_chosen", "field_tools", "field_rejected", "chat_template_jinja",
+        "fraction"};
     for (const auto& [name, value] : entry.items()) {
       if (std::ranges::find(kRead, name) == kRead.end()) read_other(place, name, value);
     }
+  }
+
+  // The shares of the data sets in an epoch: LLaMA-Factory's strategies are those of
+  // datasets.interleave_datasets, and TRL's fractions mix as the first of them does.
+  void read_mix() {
+    const std::string strategy = in_.text("mix_strategy");
+    const Json* const probabilities = in_.take("interleave_probs");
+    const bool under = strategy == "interleave_under", over = strategy == "interleave_over";
+    if (under || over) {
+      if (found_.train.size() < 2) return needless_mix("there is one data set");
+      if (probabilities != nullptr) set_shares("interleave_probs", numbers_of(*probabilities));
+      return in_.set("data.mix", under ? "\"exhaust\"" : "\"restart\"");
+    }
+    if (strategy == "interleave_once") {
+      const char* const why = "each row is read once in an epoch";
+      if (!in_.flag("disable_shuffling")) return needless_mix(why);
+      return in_.left("mix_strategy", std::string(why) + ", one file after the other");
+    }
+    if (!strategy.empty() && strategy != "concat") {
+      in_.left("mix_strategy", "`init --from` does not know this value", "data.mix");
+    }
+    if (probabilities != nullptr) {
+      in_.left("interleave_probs", "it has no effect without mix_strategy", "data.probabilities");
+    }
+    read_fractions();
+  }
+
+  void needless_mix(const char* why) {
+    for (const char* name : {"mix_strategy", "interleave_probs"}) {
+      if (in_.has(name)) in_.needless(name, why);
+    }
+  }
+
+  void read_fractions() {
+    const auto sets = file_.find("datasets");
+    if (sets == file_.end() || !sets->is_array()) return;
+    Json fractions = Json::array();
+    for (const Json& entry : *sets) {
+      if (!entry.is_object() || !entry.contains("fraction")) continue;
+      if (!entry["fraction"].is_null()) fractions.push_back(entry["fraction"]);
+    }
+    if (fractions.empty()) return;
+    const char* const key = "datasets[].fraction";
+    if (found_.train.size() < 2) return in_.needless(key, "there is one data set");
+    in_.set("data.mix", "\"exhaust\"");
+    set_shares(key, numbers_of(fractions));
+  }
+
+  void set_shares(const std::string& key, const std::vector<double>& shares) {
+    const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    const auto usable = [](double share) { return share > 0.0 && std::isfinite(share); };
+    if (shares.size() != found_.train.size() || !std::ranges::all_of(shares, usable)) {
+      return in_.refuse(key,
+                        "expected a number above 0 for each of the " +
+                            std::to_string(found_.train.size()) +
+                            " files and ids in data.train; give them with --data.probabilities",
+                        "data.probabilities");
+    }
+    in_.set("data.probabilities", "[" + joined(shares, ", ", [sum](double share) {
+                                    return toml_real(share / sum);
+                                  }) + "]");
+  }
+
+  // Returns the numbers of a list, of a text with commas, or one; 0 for what is no number.
+  static std::vector<double> numbers_of(const Json& value) {
+    std::vector<double> numbers;
+    if (value.is_array()) {
+      for (const Json& number : value) numbers.push_back(number_of(number).value_or(0.0));
+    } else if (value.is_string()) {
+      for (const std::string& text : texts_of(value)) {
+        numbers.push_back(number_of(text).value_or(0.0));
+      }
+    } else {
+      numbers.push_back(number_of(value).value_or(0.0));
+    }
+    return numbers;
   }
 
   // Where the rows are.
