@@ -332,6 +332,18 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[data]\nweights = [1, 2]",
        "run.toml:2:11: data.weights = [1.0, 2.0] needs one number for each file, but data.train = "
        "[\"t\"] (needed.toml:3:14)"},
+      {"[data]\nmix = \"exhaust\"\nprobabilities = [0.5, 0.5]",
+       "run.toml:3:17: data.probabilities = [0.5, 0.5] needs one number for each file, but "
+       "data.train = [\"t\"] (needed.toml:3:14)"},
+      {"[data]\nprobabilities = [1]",
+       "run.toml:2:17: data.probabilities = [1.0] has no effect with data.mix = \"concat\" "
+       "(default): set it to \"exhaust\" or \"restart\""},
+      {"[data]\nmix = \"restart\"\nprobabilities = [0.9]",
+       "run.toml:3:17: data.probabilities = [0.9]: their sum is 0.9; it must be 1, to within "
+       "0.005"},
+      {"[data]\nmix = \"restart\"\nweights = [2]",
+       "run.toml:3:11: data.weights = [2.0] says how often files are read, and so does data.mix = "
+       "\"restart\" (run.toml:2:7): choose one of the two"},
       {"[preference]\nlabel_smoothing = 0.4999\n[train]\nloss = \"dpo-robust\"",
        "run.toml:4:8: train.loss = \"dpo-robust\" divides by 1 - 2 preference.label_smoothing, and "
        "preference.label_smoothing = 0.4999 (run.toml:2:19): set it to 0.49 at most"},

@@ -411,6 +411,54 @@ TEST_F(OtherRunFile, ConvertsArgumentsOfTrl) {
   EXPECT_NE(why(run.needless, "push_to_hub"), "");
 }
 
+// ---- Mixes ----
+
+// Goal: LLaMA-Factory's strategies of datasets.interleave_datasets become data.mix.
+TEST_F(OtherRunFile, ConvertsMixesOfLlamaFactory) {
+  const std::string two =
+      "model_name_or_path: m\nstage: sft\ntemplate: qwen\ndataset: a.jsonl,b.jsonl\n";
+  const RunConfig under =
+      config_of(two + "mix_strategy: interleave_under\ninterleave_probs: 0.7,0.3\n");
+  EXPECT_EQ(under.data.mix, DataSection::Mix::kExhaust);
+  EXPECT_EQ(under.data.probabilities, (std::vector<double>{0.7, 0.3}));
+  const RunConfig over = config_of(two + "mix_strategy: interleave_over\n");
+  EXPECT_EQ(over.data.mix, DataSection::Mix::kRestart);
+  EXPECT_TRUE(over.data.probabilities.empty()) << "equal shares in both";
+  const ConvertedRun once =
+      converted(two + "mix_strategy: interleave_once\ninterleave_probs: 0.7,0.3\n");
+  EXPECT_TRUE(has(why(once.needless, "mix_strategy"), "each row is read once"));
+  EXPECT_NE(why(once.needless, "interleave_probs"), "");
+  EXPECT_EQ(config_of(two + "mix_strategy: concat\n").data.mix, DataSection::Mix::kConcat);
+  EXPECT_NE(why(converted(two + "interleave_probs: 0.7,0.3\n").left, "interleave_probs"), "");
+  EXPECT_NE(why(converted(two + "mix_strategy: other\n").left, "mix_strategy"), "");
+  const ConvertedRun single = converted(
+      "model_name_or_path: m\nstage: sft\ntemplate: qwen\ndataset: a.jsonl\n"
+      "mix_strategy: interleave_over\n");
+  EXPECT_TRUE(has(why(single.needless, "mix_strategy"), "one data set"));
+  for (const char* shares : {"0.7", "0.7,0.2,0.1", "1.0,0", "some,0.5", "-1,2"}) {
+    const std::string text = two + "mix_strategy: interleave_under\ninterleave_probs: " + shares;
+    EXPECT_TRUE(
+        has(refusal_of(text + "\n"), "interleave_probs: expected a number above 0 for each"))
+        << shares;
+  }
+}
+
+// Goal: TRL's fractions, of any sum, are shares of which no data set is read twice.
+TEST_F(OtherRunFile, ConvertsFractionsOfTrl) {
+  const RunConfig config = config_of(
+      "model_name_or_path: m\ndatasets: [{path: a.jsonl, fraction: 3}, {path: b.jsonl, fraction: "
+      "1}]\n");
+  EXPECT_EQ(config.data.mix, DataSection::Mix::kExhaust);
+  EXPECT_EQ(config.data.probabilities, (std::vector<double>{0.75, 0.25}));
+  EXPECT_TRUE(has(refusal_of("model_name_or_path: m\ndatasets: [{path: a.jsonl, fraction: 0.5}, "
+                             "{path: b.jsonl}]\n"),
+                  "datasets[].fraction: expected a number above 0"));
+  EXPECT_NE(
+      why(converted("model_name_or_path: m\ndatasets: [{path: a.jsonl, fraction: 1}]\n").needless,
+          "datasets[].fraction"),
+      "");
+}
+
 // ---- Preferences ----
 
 // Goal: the DPO example of Axolotl becomes the same run; the types of its rows need no key.
