@@ -247,6 +247,13 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
                                       "--data.packing=false", "--train.sequences_per_step=1"});
   EXPECT_NE(epochs.find("  train.epochs = 3: 12 steps of 1 sequences\n"), std::string::npos)
       << epochs;
+  // So do files that are mixed: 1 row of the second in 3 of the first, with two samples each.
+  const std::string mixed = printed({"plan", at + "/run.toml", "--train.epochs=1",
+                                     "--data.packing=false", "--train.sequences_per_step=1",
+                                     "--data.mix=restart", "--data.probabilities=[0.75, 0.25]"});
+  EXPECT_NE(mixed.find("  data.mix = \"restart\": an epoch has 4 rows: 3 of "), std::string::npos)
+      << mixed;
+  EXPECT_NE(mixed.find("  train.epochs = 1: 8 steps of 1 sequences\n"), std::string::npos) << mixed;
 }
 
 }  // namespace
