@@ -134,20 +134,44 @@ void encode_scales(const Nf4Layout& layout, std::span<const float> scales,
   }
 }
 
+// The levels of the two codes of a byte.
+struct LevelPair {
+  float first = 0.0F, second = 0.0F;
+};
+constexpr std::array<LevelPair, 256> make_level_pairs() {
+  std::array<LevelPair, 256> pairs{};
+  for (size_t byte = 0; byte < pairs.size(); ++byte) {
+    pairs[byte] = {kNf4Levels[byte >> 4], kNf4Levels[byte & 15]};
+  }
+  return pairs;
+}
+constexpr std::array<LevelPair, 256> kLevelPairs = make_level_pairs();
+
+// Writes the values from `begin` on, which are in one block, from the codes of the tensor. A lookup
+// gives two values: that is several times as fast as to ask for each which half of a byte it is.
+void decode_in_block(const std::byte* codes, int64_t begin, float scale, std::span<float> out) {
+  const std::byte* pair = codes + begin / 2;
+  const auto levels = [&] { return kLevelPairs[static_cast<size_t>(*pair++)]; };
+  size_t at = 0;
+  if (begin % 2 != 0) out[at++] = levels().second * scale;
+  for (; at + 2 <= out.size(); at += 2) {
+    const LevelPair both = levels();
+    out[at] = both.first * scale;
+    out[at + 1] = both.second * scale;
+  }
+  if (at < out.size()) out[at] = levels().first * scale;
+}
+
 // Writes the values from `begin` on; scale_of(block) is called once a block.
 template <typename ScaleOf>
 void decode_blocks(std::span<const std::byte> codes, int64_t begin, std::span<float> out,
                    const ScaleOf& scale_of) {
-  int64_t block = -1;
-  float scale = 0.0F;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int64_t element = begin + static_cast<int64_t>(i);
-    if (element / kBlock != block) {
-      block = element / kBlock;
-      scale = scale_of(block);
-    }
-    const auto pair = static_cast<uint8_t>(codes[static_cast<size_t>(element / 2)]);
-    out[i] = kNf4Levels[element % 2 == 0 ? pair >> 4 : pair & 15] * scale;
+  while (!out.empty()) {
+    const int64_t block = begin / kBlock;
+    const auto count = std::min(static_cast<size_t>((block + 1) * kBlock - begin), out.size());
+    decode_in_block(codes.data(), begin, scale_of(block), out.first(count));
+    begin += static_cast<int64_t>(count);
+    out = out.subspan(count);
   }
 }
 
