@@ -61,12 +61,10 @@ ProblemList missing_from(const ModelDirectory& source, const ModelSpec& spec) {
   for (const UnitSpec& unit : spec.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       const ModelDirectory::TensorRef found = source.find(parameter.name);
-      if (found && found.tensor->shape == parameter.shape && model_dtype(found.tensor->dtype)) {
-        continue;
-      }
+      const std::vector<int64_t> shape = parameter.stored_shape();
+      if (found && found.tensor->shape == shape && model_dtype(found.tensor->dtype)) continue;
       problems.add(source.path() + ": tensor '" + printable(parameter.name) + "': not there as " +
-                   format_shape(parameter.shape) + ", so that it cannot be " +
-                   "exported the same way");
+                   format_shape(shape) + ", so that it cannot be " + "exported the same way");
     }
   }
   return problems;
@@ -82,8 +80,9 @@ ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* 
     return tensor;
   }
   tensor.parameter = parameter->name;
+  tensor.target.shape = parameter->shape;  // with the rows that the run added
   if (options.dtype) tensor.target.dtype = tensor_dtype(*options.dtype);
-  if (!parameter->frozen || !options.pretrained) {
+  if (!parameter->frozen || parameter->added_rows > 0 || !options.pretrained) {
     tensor.values = ExportTensor::Values::kReader;
     if (parameter->stays_fp32) tensor.target.dtype = TensorDType::kF32;
   } else if (tensor.target.dtype != ref.tensor->dtype || ref.packed != nullptr) {
@@ -319,6 +318,7 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                     : unquantised    ? plan_unquantised(source, spec, options)
                                      : plan_like_source(source, spec, options);
   plan.unquantised = unquantised;
+  plan.vocabulary = options.vocabulary;
   plan.card = options.card;
   plan.texts = options.texts;
   plan.left_out = options.left_out;

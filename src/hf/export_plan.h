@@ -44,6 +44,8 @@ struct ExportOptions {
   // The README.md of the export; the source's README.md is then copied to BASE_README.md. Empty:
   // the source's README.md is copied unchanged.
   std::string card = {};
+  // The vocab_size of the export's config.json; nullopt: that of the source.
+  std::optional<int64_t> vocabulary = std::nullopt;
   // Additional or replaced files of the export by name, with their text; and files of the source
   // that the export omits.
   std::map<std::string, std::string> texts = {};
@@ -80,7 +82,8 @@ struct ExportPlan {
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // new type in config.json; nullopt: unchanged
   bool unquantised = false;           // config.json's quantisation no longer applies
-  std::string card;                   // these three come from the options
+  std::optional<int64_t> vocabulary;  // these four come from the options
+  std::string card;
   std::map<std::string, std::string> texts;
   std::set<std::string> left_out;
   Bytes tensor_bytes = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -77,6 +78,30 @@ constexpr const char* kBaseCardName = "BASE_README.md";
 // Returns the name in the export of a source file.
 std::string name_of_copy(const std::string& name, const ExportPlan& plan) {
   return name == kCardName && !plan.card.empty() ? kBaseCardName : name;
+}
+
+// Returns the object with this value of the member.
+std::string with_number(std::string object, const char* key, const std::string& number) {
+  const std::optional<TextRange> value = member_value(object, key);
+  if (!value) return with_member(object, key, number);
+  return object.replace(value->begin, value->end - value->begin, number);
+}
+
+// Returns a config.json with this vocab_size, at the top and in text_config. If neither has the
+// key, the object that describes the text gets it.
+std::string with_vocabulary(std::string text, int64_t vocabulary) {
+  constexpr const char* kKey = "vocab_size";
+  const std::string number = std::to_string(vocabulary);
+  const bool own = member_value(text, kKey).has_value();
+  const std::optional<TextRange> inner = member_value(text, "text_config");
+  if (inner && text[inner->begin] == '{') {
+    const std::string described = text.substr(inner->begin, inner->end - inner->begin);
+    if (!own || member_value(described, kKey)) {
+      text.replace(inner->begin, described.size(), with_number(described, kKey, number));
+    }
+    if (!own) return text;
+  }
+  return with_number(text, kKey, number);
 }
 
 // Returns the source's files that the export copies, with small edits at most.
@@ -219,9 +244,10 @@ class ExportJob {
   }
 
   void write_companion(const std::string& name, const std::string& copy) {
-    if (name == "config.json" && (plan_.config_dtype || plan_.unquantised)) {
+    if (name == "config.json" && (plan_.config_dtype || plan_.unquantised || plan_.vocabulary)) {
       std::string text = source_.config_text();
       if (plan_.unquantised) text = without_member(text, "quantization_config");
+      if (plan_.vocabulary) text = with_vocabulary(text, *plan_.vocabulary);
       write_text(name, plan_.config_dtype ? with_config_dtype(text, *plan_.config_dtype) : text);
       return;
     }

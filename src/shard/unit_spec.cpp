@@ -23,6 +23,12 @@ ParamSpec ParamSpec::whole() const {
   return all;
 }
 
+std::vector<int64_t> ParamSpec::stored_shape() const {
+  std::vector<int64_t> stored = whole().shape;
+  if (added_rows > 0) stored.front() -= added_rows;
+  return stored;
+}
+
 int64_t ParamSpec::first_element() const {
   return first_row == 0 ? 0 : first_row * (elements() / shape.front());
 }

@@ -68,6 +68,9 @@ struct ParamSpec {
   bool routes = false;         // a router's matrix, which is small and never packed
   // A table of which a position reads one row: its unit multiplies nothing by it.
   bool looked_up = false;
+  // Rows at the end of a table that the model's files lack, because the run adds tokens: they begin
+  // as the mean of the rows in the files. A piece has the number of the whole parameter.
+  int64_t added_rows = 0;
   MatrixForm matrices = {};
   // The run's update rule needs each matrix on one rank (keep_matrices_whole).
   bool whole_matrices = false;
@@ -79,9 +82,10 @@ struct ParamSpec {
   int64_t first_row = 0;   // first row of a piece
   int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
 
-  int64_t elements() const;       // number of values
-  ParamSpec whole() const;        // the whole parameter that this is a piece of
-  int64_t first_element() const;  // offset in the whole parameter
+  int64_t elements() const;                   // number of values
+  ParamSpec whole() const;                    // the whole parameter that this is a piece of
+  std::vector<int64_t> stored_shape() const;  // the whole parameter's shape in the model's files
+  int64_t first_element() const;              // offset in the whole parameter
   // How a run of this compute dtype stores it. Of a trained one this is what the device reads; its
   // master is exact in every state format.
   StorageType storage(DType compute) const;

@@ -84,6 +84,46 @@ TEST_F(WeightLoaderTest, ReadsAnyElementRange) {
   EXPECT_THROW(loader.read_parameter("absent", 0, out), CheckFailure);
 }
 
+// Rows that a run adds are the mean of the stored rows, rounded to their type; they are read in any
+// range, and a table of another size is still refused.
+TEST_F(WeightLoaderTest, AddsRowsWithTheMeanOfTheOthers) {
+  constexpr int64_t kRows = 30'000, kColumns = 3, kAdded = 2;
+  write({{"bf16", TensorDType::kBF16, {kRows, kColumns}},
+         {"f32", TensorDType::kF32, {kRows, kColumns}}});
+  const ModelDirectory model = open();
+  std::vector<ParamSpec> parameters;
+  for (const char* name : {"bf16", "f32"}) {
+    parameters.push_back(parameter(name, {kRows + kAdded, kColumns}));
+    parameters.back().added_rows = kAdded;
+  }
+  const WeightLoader loader(model, spec_of(parameters), {});
+  for (const std::string name : {"bf16", "f32"}) {
+    std::vector<float> whole(static_cast<size_t>((kRows + kAdded) * kColumns));
+    loader.read_parameter(name, 0, whole);
+    for (size_t column = 0; column < kColumns; ++column) {
+      double sum = 0.0;
+      for (size_t row = 0; row < kRows; ++row) sum += double{whole[row * kColumns + column]};
+      auto mean = static_cast<float>(sum / kRows);
+      if (name == "bf16") mean = bf16_to_float(float_to_bf16_nearest(mean));
+      for (size_t row = kRows; row < kRows + kAdded; ++row) {
+        EXPECT_EQ(whole[row * kColumns + column], mean) << name << " " << column;
+      }
+    }
+    for (const auto& [begin, count] :
+         {std::pair(kRows * kColumns - 1, 4), {kRows * kColumns, 1}, {kRows * kColumns + 2, 4}}) {
+      std::vector<float> part(static_cast<size_t>(count));
+      loader.read_parameter(name, begin, part);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin)) << name << begin;
+    }
+    std::vector<float> out(2);
+    EXPECT_THROW(loader.read_parameter(name, (kRows + kAdded) * kColumns - 1, out), CheckFailure);
+  }
+  parameters.front().added_rows = kAdded - 1;
+  const std::string error =
+      error_of<DataError>([&] { WeightLoader(model, spec_of(parameters), {}); });
+  expect_parts(error, {"shape [30000, 3], but config.json makes it [30001, 3]"});
+}
+
 // All mismatches between model and files are reported together.
 TEST_F(WeightLoaderTest, ReportsAllMismatchesAtOnce) {
   write({{"transposed", TensorDType::kF32, {2, 3}},

@@ -318,6 +318,7 @@ struct ArchSpec {
   std::string origin;  // file it was read from, for messages
 
   int64_t vocabulary = 0;
+  int64_t added_tokens = 0;  // the last rows of the vocabulary, which the model's files lack
   int64_t hidden = 0;
   int64_t intermediate = 0;
   int64_t heads = 0;

@@ -196,13 +196,13 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix
                                 : ""));
         continue;
       }
-      if (found->second->shape != parameter.shape) {
+      const std::vector<int64_t> expected = parameter.stored_shape();
+      if (found->second->shape != expected) {
         const std::vector<int64_t>& shape = found->second->shape;
-        const bool turned = std::equal(shape.rbegin(), shape.rend(), parameter.shape.begin(),
-                                       parameter.shape.end());
+        const bool turned =
+            std::equal(shape.rbegin(), shape.rend(), expected.begin(), expected.end());
         problems.push_back("tensor '" + parameter.name + "' has shape " + shape_text(shape) +
-                           ", expected " + shape_text(parameter.shape) +
-                           (turned ? ": transposed" : ""));
+                           ", expected " + shape_text(expected) + (turned ? ": transposed" : ""));
       }
       by_name.erase(found);
     }

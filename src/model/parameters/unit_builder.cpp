@@ -51,6 +51,7 @@ void UnitBuilder::table(Module module, int64_t rows) {
   const bool lookup = module != Module::kHead;
   add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
   parameters_.back().spec.looked_up = lookup;
+  if (module != Module::kPositions) parameters_.back().spec.added_rows = arch_.added_tokens;
   parameters_.back().spec.matrices.none = true;
   if (!arch_.adapter.adapts(layer_, module)) return;
   parameters_.back().adapted = {.module = adapter_module(module),
