@@ -177,6 +177,16 @@ Section tokenizer_section() {
   rows.add("path", KeyType::kPath, &TokenizerSection::path,
            {.description = "directory with tokenizer.json, its configuration and the chat "
                            "template; \"auto\": model.path"});
+  rows.add("add_tokens", KeyType::kStrings, &TokenizerSection::add_tokens,
+           {.description =
+                "tokens that the run adds to the tokenizer: a text that spells one becomes this "
+                "one token. New ones get the ids behind the last; if the model has too few rows, "
+                "its embedding and head get more, which begin as the mean of the others. Tokens "
+                "that the tokenizer has keep their ids"});
+  rows.add("add_special_tokens", KeyType::kStrings, &TokenizerSection::add_special_tokens,
+           {.description = "the same for special tokens, such as marks of turns: they can end a "
+                           "text, and decoded texts leave them out; their ids are behind those of "
+                           "tokenizer.add_tokens"});
   return section;
 }
 

@@ -73,6 +73,9 @@ struct AdapterSection {
 
 struct TokenizerSection {
   std::string path = "auto";  // auto = model.path, or a directory
+  std::vector<std::string> add_tokens;
+  std::vector<std::string> add_special_tokens;
+  bool adds() const { return !add_tokens.empty() || !add_special_tokens.empty(); }
   bool operator==(const TokenizerSection&) const = default;
 };
 

@@ -52,6 +52,7 @@ class Rules {
     check_corrections();
     check_adapter();
     check_date();
+    check_tokens();
     check_loss();
     return std::move(problems_);
   }
@@ -374,6 +375,24 @@ class Rules {
       report_at(place_of("offload.nvme"), "offload.nvme names " + quote_toml(directory) +
                                               " twice; name one directory on each drive");
       return;
+    }
+  }
+
+  void check_tokens() {
+    const char* const keys[] = {"tokenizer.add_tokens", "tokenizer.add_special_tokens"};
+    if (!usable({keys[0], keys[1]})) return;
+    const std::vector<std::string>* const lists[] = {&config_.tokenizer.add_tokens,
+                                                     &config_.tokenizer.add_special_tokens};
+    std::set<std::string> seen;
+    for (size_t i = 0; i < std::size(lists); ++i) {
+      for (const std::string& token : *lists[i]) {
+        if (token.empty()) {
+          report_at(place_of(keys[i]), std::string(keys[i]) + " names an empty text; remove it");
+        } else if (!seen.insert(token).second) {
+          report_at(place_of(keys[i]), std::string(keys[i]) + " names " + quote_toml(token) +
+                                           " a second time; name each token once");
+        }
+      }
     }
   }
 

@@ -129,6 +129,10 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::load(const std::string& directory) {
+  return from_files(read_files(directory), directory);
+}
+
+TokenizerFiles Tokenizer::read_files(const std::string& directory) {
   const fs::path root(directory);
   std::error_code ignored;
   if (!fs::is_directory(root, ignored)) {
@@ -141,7 +145,7 @@ Tokenizer Tokenizer::load(const std::string& directory) {
   files.special_tokens_map = read_if_present(root / "special_tokens_map.json", kMaxConfigBytes);
   files.generation_config = read_if_present(root / "generation_config.json", kMaxConfigBytes);
   files.model_config = read_if_present(root / "config.json", kMaxConfigBytes);
-  return from_files(files, directory);
+  return files;
 }
 
 Tokenizer Tokenizer::from_files(const TokenizerFiles& files, const std::string& origin) {

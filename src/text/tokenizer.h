@@ -51,6 +51,8 @@ class Tokenizer {
  public:
   // Reads the files of a model directory. A DataError names the file and the fix.
   static Tokenizer load(const std::string& directory);
+  // Returns the texts that `load` makes it of.
+  static TokenizerFiles read_files(const std::string& directory);
   // `origin` replaces the directory in error texts.
   static Tokenizer from_files(const TokenizerFiles& files, const std::string& origin);
 

@@ -80,6 +80,8 @@ const std::map<std::string, Change> kChanges = {
     {"adapter.bias", {"lora_only", kLora}},
     {"adapter.path", {"$/absent", kLora}},
     {"tokenizer.path", {"$/absent"}},
+    {"tokenizer.add_tokens", {"[\"row of\"]"}},
+    {"tokenizer.add_special_tokens", {"[\"row of\"]"}},
     {"data.train", {"[\"$/other.jsonl\"]"}},
     {"data.eval", {"[\"$/other.jsonl\"]"}},
     {"data.format", {"messages"}},

@@ -97,10 +97,6 @@ std::vector<ColumnId> columns_of_rows(const RunConfig& config) {
 
 }  // namespace
 
-std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory) {
-  return config.tokenizer.path == "auto" ? model_directory : config.tokenizer.path;
-}
-
 std::optional<ChatTemplate> run_chat_template(const RunConfig& config,
                                               const std::string& tokenizer_directory,
                                               const Tokenizer& tokenizer) {
@@ -146,7 +142,7 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
                           format == DataSection::Format::kPreference ||
                           format == DataSection::Format::kUnpaired;
   if (may_be_ids && absent && config.tokenizer.path == "auto") return;
-  tokenizer_ = Tokenizer::load(directory);
+  tokenizer_ = load_run_tokenizer(config, model_directory);
   chat_ = run_chat_template(config, directory, *tokenizer_);
 }
 

@@ -10,6 +10,7 @@
 #include "config/run_config.h"
 #include "data/prepare/prepare.h"
 #include "data/tokens/file_mix.h"
+#include "trainer/model/added_tokens.h"
 
 namespace longshore {
 
@@ -35,8 +36,6 @@ class RunPreparation {
   std::optional<ChatTemplate> chat_;
 };
 
-// Returns tokenizer.path, or the model's directory for "auto".
-std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory);
 // Returns the chat template that the run trains with: data.chat_template, or the tokenizer's own;
 // nullopt if there is none.
 std::optional<ChatTemplate> run_chat_template(const RunConfig& config,

@@ -107,7 +107,9 @@ void say_last_step(const StartedRun& run) {
 // Returns why the run cannot resume from `saved`, found at `path`; empty if it can.
 std::string difference_from(const StartedRun& run, const RunProgress& saved,
                             const std::string& path) {
-  const std::string other_model = model_difference(saved, path, *run.setup.source);
+  RunProgress known = saved;  // commits on drives lack the run file, which the directory has
+  if (known.config_text.empty()) known.config_text = run.directory.read_config();
+  const std::string other_model = model_difference(known, path, *run.setup.source);
   if (!other_model.empty()) return other_model;
   if (saved.data.fingerprint != run.data.fingerprint() || saved.seed != run.ledger.progress.seed) {
     const bool by_default = run.data.data().report.total().chat_prompts > 0;

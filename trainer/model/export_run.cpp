@@ -162,6 +162,8 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   options.copies = source.base().copies();
   options.card = texts.card;
   options.texts = texts.files;
+  for (const auto& [name, text] : source.tokens().files()) options.texts.emplace(name, text);
+  if (source.arch().added_tokens > 0) options.vocabulary = source.arch().vocabulary;
   options.left_out = texts.left_out;
   return options;
 }

@@ -58,12 +58,36 @@ std::string adapter_note(const ModelSource& source) {
          "with PEFT applies both; to train it set adapter.path to this directory, or remove it";
 }
 
+// Returns a line about the tokens that the run adds; empty if it adds none.
+std::string tokens_note(const ModelSource& source) {
+  const AddedTokens& tokens = source.tokens();
+  if (tokens.text().empty()) return {};
+  if (tokens.fresh().empty() && source.arch().added_tokens == 0) {
+    return tokens.text() + ": the tokenizer has all of them, and their ids stay";
+  }
+  const int64_t rows = source.arch().vocabulary, added = source.arch().added_tokens;
+  std::string line = tokens.text() + ": ";
+  if (!tokens.fresh().empty()) {
+    line += "new ids from " + std::to_string(tokens.fresh().front().id) + " to " +
+            std::to_string(tokens.fresh().back().id) + "; ";
+  }
+  if (added == 0) {
+    return line + "the model has rows for them (" + std::to_string(rows) +
+           "), which begin with the values of its files";
+  }
+  return line + "the embedding and the head grow from " + std::to_string(rows - added) + " to " +
+         std::to_string(rows) + " rows, and new rows begin " +
+         (source.base().random() ? "with random values, as all weights do"
+                                 : "as the mean of the others");
+}
+
 }  // namespace
 
 std::vector<std::string> model_notes(const ModelSource& source) {
   std::vector<std::string> notes = source.directory().notes();
   std::ranges::copy(source.arch().config_notes, std::back_inserter(notes));
-  for (const std::string& note : {further_tokens_note(source), adapter_note(source)}) {
+  for (const std::string& note :
+       {further_tokens_note(source), adapter_note(source), tokens_note(source)}) {
     if (!note.empty()) notes.push_back(note);
   }
   return notes;

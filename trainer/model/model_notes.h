@@ -11,7 +11,7 @@ namespace longshore {
 
 // Returns one line for each of: a quantisation that config.json names and plain weights do not
 // have, tensors that the index lists and no file has, dropout, layers that predict further tokens
-// (MTP), and an adapter that lies beside the model's weights.
+// (MTP), an adapter that lies beside the model's weights, and tokens that the run adds.
 std::vector<std::string> model_notes(const ModelSource& source);
 
 }  // namespace longshore

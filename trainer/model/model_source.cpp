@@ -103,9 +103,25 @@ struct CutModel {
   std::optional<GroupedModel> grouped;
 };
 
-// Returns the architecture of the model's files with the run's settings of routers and losses.
-ArchSpec asked_arch(const RunConfig& config, const ModelDirectory& directory) {
+// Gives the model a row for each id of the tokens that the run adds. A larger table stays as it is:
+// published ones are often padded, and the rows behind the tokenizer's last id are then used.
+void add_rows(const AddedTokens& tokens, ArchSpec& arch) {
+  if (tokens.id_limit() <= arch.vocabulary) return;
+  if (arch.layer_input > 0) {
+    throw ConfigError(tokens.text() + ": " + arch.origin +
+                      " has a second table of tokens (vocab_size_per_layer_input), to which no "
+                      "rows are added; leave the tokens out, or add them with transformers first");
+  }
+  arch.added_tokens = tokens.id_limit() - arch.vocabulary;
+  arch.vocabulary = tokens.id_limit();
+}
+
+// Returns the architecture of the model's files with the run's tokens and its settings of routers
+// and losses.
+ArchSpec asked_arch(const RunConfig& config, const ModelDirectory& directory,
+                    const AddedTokens& tokens) {
   ArchSpec arch = read_arch_spec(directory.config(), directory.path_of("config.json"));
+  add_rows(tokens, arch);
   ask_routers(config, arch);
   if (config.train.loss == LossKind::kDistill) arch.distill = config.distill;
   return arch;
@@ -115,7 +131,8 @@ ArchSpec asked_arch(const RunConfig& config, const ModelDirectory& directory) {
 
 ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weights)
     : base_(config, weights),
-      arch_(asked_arch(config, base_.directory())),
+      tokens_(config, base_.directory().path()),
+      arch_(asked_arch(config, base_.directory(), tokens_)),
       packing_(config, arch_, base_),
       seed_(static_cast<uint64_t>(config.run.seed)) {
   if (config.adapter.on()) adapter_.emplace(config, arch_);
@@ -137,16 +154,18 @@ ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weight
   if (config.tokenizer.path != "auto") {
     tokenizer_files_ = read_tokenizer_files(config.tokenizer.path);
   }
+  for (const auto& [name, text] : tokens_.files()) tokenizer_files_[name] = text;
 }
 
 std::string ModelSource::fingerprint() const {
-  if (!has_adapter()) return directory().fingerprint();
+  std::string text = directory().fingerprint();
+  if (!tokens_.text().empty()) text += " with " + tokens_.text();
+  if (!has_adapter()) return tokens_.text().empty() ? text : hash_text(hash64(text));
   // A format of the model's own files changes no value.
   const std::optional<Packing>& packing = packing_.format();
   const std::string format =
       packing && !packing->only ? " in " + std::string(name_of(packing->format)) : "";
-  return hash_text(hash64(directory().fingerprint() + " adapters scaled by " +
-                          scalings_of(arch_.adapter) + format));
+  return hash_text(hash64(text + " adapters scaled by " + scalings_of(arch_.adapter) + format));
 }
 
 std::string ModelSource::weight_files() const {

@@ -23,6 +23,7 @@
 #include "model/parameters/model_spec.h"
 #include "model/units/unit.h"
 #include "trainer/model/adapter_files.h"
+#include "trainer/model/added_tokens.h"
 #include "trainer/model/base_files.h"
 #include "trainer/model/base_packing.h"
 
@@ -48,6 +49,9 @@ class ModelSource {
   // Returns null if no adapters are trained.
   const AdapterFiles* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
   const BasePacking& packing() const { return packing_; }
+  // The tokens that the run file adds. The rows that the files lack for them are added_tokens of
+  // arch(), and begin as the mean of the others.
+  const AddedTokens& tokens() const { return tokens_; }
   const ModelDirectory& directory() const { return base_.directory(); }
   const ArchSpec& arch() const { return arch_; }
   // Returns the model in other units. The result refers to this object.
@@ -61,7 +65,8 @@ class ModelSource {
   const ModelSpec& whole() const { return whole_; }
   // Returns whether adapters are trained over a frozen model.
   bool has_adapter() const { return adapter_.has_value(); }
-  // Identifies the model that is trained: its directory and the scaling of its adapters.
+  // Identifies the model that is trained: its directory, the tokens that the run adds, and the
+  // scaling of its adapters.
   std::string fingerprint() const;
   // Returns a text that is equal in two processes of one machine if they read the initial values
   // from the same open files; empty if no value is read from a file.
@@ -69,8 +74,8 @@ class ModelSource {
   // Returns the tensors that the run's initial values are read from, sorted by name; a parameter in
   // a packed format has two, codes and scales. None for random weights.
   std::vector<StoredTensor> stored_tensors() const;
-  // Returns the files of tokenizer.path by name, as they were when this was made, for the export;
-  // none if the run uses the model's own tokenizer.
+  // Returns the files of tokenizer.path by name, as they were when this was made, for the export.
+  // None if the run uses the model's own tokenizer; with added tokens those that have them.
   const std::map<std::string, std::string>& tokenizer_files() const { return tokenizer_files_; }
   // Returns the dtype in which the files store each frozen parameter that is not packed, by name.
   std::map<std::string, DType> frozen_dtypes() const;
@@ -88,6 +93,7 @@ class ModelSource {
   void read_norms(const std::string& weight, int64_t begin, std::span<float> out) const;
 
   BaseFiles base_;
+  AddedTokens tokens_;
   ArchSpec arch_;
   BasePacking packing_;
   std::optional<AdapterFiles> adapter_;  // empty: no adapters are trained

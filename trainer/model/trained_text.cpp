@@ -239,7 +239,18 @@ std::string template_to_export(const RunConfig& config, const ChatTemplate* chat
 
 void add_trained_text(const RunConfig& config, const ModelSource& source,
                       const std::string& run_directory, ExportTexts& texts) {
-  if (config.tokenizer.path != "auto") take_tokenizer(source, texts);
+  if (config.tokenizer.path != "auto") {
+    take_tokenizer(source, texts);
+  } else {
+    for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
+  }
+  if (const std::vector<AddedTokens::Token>& fresh = source.tokens().fresh(); !fresh.empty()) {
+    texts.lines.push_back(
+        "The tokenizer has tokens that the base model's lacks: " +
+        joined(fresh, ", ",
+               [](const AddedTokens::Token& token) { return named(token.text, token.id); }) +
+        ".");
+  }
   std::error_code ignored;
   const std::string kept = run_directory + "/" + kTemplateName;
   if (fs::exists(kept, ignored)) {

@@ -160,11 +160,20 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source) {
   if (saved.model_fingerprint == source.fingerprint()) return {};
+  const auto named = [](const std::string& tokens) {
+    return tokens.empty() ? std::string("no added tokens") : tokens;
+  };
+  const std::string before = added_tokens_text(saved.config_text), now = source.tokens().text();
+  if (!saved.config_text.empty() && before != now) {
+    return path + ": was made with " + named(before) + ", and this run has " + named(now) +
+           "; give the same tokens, or another run.dir";
+  }
   const bool adapts = source.has_adapter();
   return path + ": was made from another model than " + source.directory().path() +
          (adapts ? ", or with another adapter.base, adapter.alpha, adapter.rslora or pattern"
                  : "") +
-         "; give its model.path" + (adapts ? " and these keys" : "") + ", or another run.dir";
+         (now.empty() ? "" : ", or with other tokens than " + now) + "; give its model.path" +
+         (adapts ? " and these keys" : "") + ", or another run.dir";
 }
 
 std::string load_initial_weights(Engine& engine, const ModelSource& source, World* world) {

@@ -5,7 +5,10 @@
 
 #include "base/errors.h"
 #include "base/processor.h"
+#include "base/texts.h"
+#include "config/toml_document.h"
 #include "device/cuda_device.h"
+#include "model/parameters/adapter.h"
 #include "nvme/probe/drive_probe.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/plan/plan_from_config.h"
@@ -59,6 +62,30 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
   throw ConfigError("data.max_tokens = " + std::to_string(config.data.max_tokens) +
                     " is more than the " + std::to_string(arch.max_positions) + " positions that " +
                     arch.origin + " has; lower data.max_tokens");
+}
+
+// Throws if the rows of new tokens would never be trained.
+void check_new_rows(const ModelSource& source) {
+  if (source.tokens().fresh().empty() && source.arch().added_tokens == 0) return;
+  std::vector<std::string> frozen;
+  for (const UnitSpec* unit : {&source.whole().units.front(), &source.whole().units.back()}) {
+    for (const ParamSpec& parameter : unit->parameters) {
+      const bool of_tokens = parameter.matrices.none && !parameter.adapter &&
+                             parameter.shape.front() == source.arch().vocabulary;
+      if (of_tokens && parameter.frozen) frozen.push_back(module_of(parameter.name));
+    }
+  }
+  if (frozen.empty()) return;
+  const std::string names = joined(frozen, " and ");
+  const AdapterFiles* const adapter = source.adapter();
+  throw ConfigError(
+      source.tokens().text() + ": the rows of new tokens would stay as they begin, because " +
+      names + (frozen.size() > 1 ? " are" : " is") + " frozen; " +
+      (adapter == nullptr ? "take them out of train.freeze"
+       : adapter->directory() != nullptr
+           ? "the adapter of adapter.path does not train them: start from a new one, with " +
+                 toml_list(frozen) + " in adapter.train"
+           : "add " + toml_list(frozen) + " to adapter.train, as modules_to_save of PEFT"));
 }
 
 // Throws if the model's files cannot be read while the run trains.
@@ -172,6 +199,7 @@ std::unique_ptr<ModelSource> open_source(const RunConfig& config, ModelDirectory
   check_positions(config, source->arch());
   check_groups(adamw_options(config), source->spec());
   check_files(config, *source);
+  check_new_rows(*source);
   return source;
 }
 

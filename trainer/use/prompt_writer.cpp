@@ -46,8 +46,7 @@ std::vector<TokenId> ends_of_answers(const Tokenizer& tokenizer, const ChatTempl
 
 PromptWriter::PromptWriter(const RunConfig& config, const ModelDirectory& model, Form form,
                            const std::string& asked_by)
-    : tokenizer_(Tokenizer::load(tokenizer_directory(config, model.path()))),
-      stops_(tokenizer_.stop_ids()) {
+    : tokenizer_(load_run_tokenizer(config, model.path())), stops_(tokenizer_.stop_ids()) {
   if (form == Form::kText) return;
   const std::string directory = tokenizer_directory(config, model.path());
   chat_ = run_chat_template(config, directory, tokenizer_);

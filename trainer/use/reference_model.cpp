@@ -55,8 +55,10 @@ void check_tokens(const RunConfig& run, const ModelSource& own, const ModelSourc
   const std::string mine = tokenizer_directory(run, own.directory().path());
   const std::string& theirs = reference.directory().path();
   std::error_code ignored;
-  if (mine == theirs || !std::filesystem::exists(mine + "/tokenizer.json", ignored)) return;
-  const Tokenizer a = Tokenizer::load(mine), b = Tokenizer::load(theirs);
+  if ((mine == theirs && !run.tokenizer.adds()) ||
+      !std::filesystem::exists(mine + "/tokenizer.json", ignored))
+    return;
+  const Tokenizer a = load_run_tokenizer(run, own.directory().path()), b = Tokenizer::load(theirs);
   for (TokenId id = 0; id < std::max(a.id_limit(), b.id_limit()); ++id) {
     const auto one = a.token_of(id), other = b.token_of(id);
     if (one == other) continue;
@@ -104,6 +106,7 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
   if (!run.preference.is_adapter_off()) {
     config.model.path = run.preference.reference;
     config.model.init = ModelSection::Init::kPretrained;
+    config.tokenizer = {};  // its own, which must be that of the run
   }
   config.adapter = {};
   config.optimizer = {};
@@ -120,6 +123,12 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
     config.offload.activations = OffloadSection::Activations::kHost;
   }
   named_by_key(run, [&] {
+    const bool new_rows = !own.tokens().fresh().empty() || own.arch().added_tokens > 0;
+    if (run.preference.is_adapter_off() && new_rows) {
+      throw ConfigError(
+          "the model below the adapters does not know the tokens of " + own.tokens().text() +
+          "; set preference.reference = \"start\", which has the first values of their rows");
+    }
     const ModelSource model(config);
     check_tokens(run, own, model);
     config.train.freeze = globs_of_frozen(model.whole());
