@@ -93,6 +93,8 @@ constexpr OtherKeys kKeys[] = {
     {kComputed, "schedule.name", "lr_scheduler lr_scheduler_type"},
     {kComputed, "schedule.warmup_ratio", "warmup_ratio"},
     {kComputed, "schedule.warmup_steps", "warmup_steps"},
+    {kComputed, "tokenizer.add_special_tokens", "add_special_tokens new_special_tokens"},
+    {kComputed, "tokenizer.add_tokens", "add_tokens tokens"},
     {kComputed, "train.epochs", "num_epochs num_train_epochs"},
     {kComputed, "train.freeze", "unfrozen_parameters"},
     {kComputed, "train.loss", "dpo_loss_type loss_type pref_loss"},
@@ -146,8 +148,12 @@ constexpr OtherKeys kKeys[] = {
      "unsloth_lora_mlp use_kernels use_liger_kernel use_unsloth use_unsloth_gc xformers_attention"},
     {kNeedless, "config.json says it",
      "base_model_config is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
-     "is_qwen_derived_model model_type resize_token_embeddings_to_32x resize_vocab "
-     "tokenizer_legacy tokenizer_type tokenizer_use_fast use_fast_tokenizer"},
+     "is_qwen_derived_model model_type tokenizer_legacy tokenizer_type tokenizer_use_fast "
+     "use_fast_tokenizer"},
+    {kNeedless,
+     "the embedding and the head grow by the rows that added tokens need, without padding, and new "
+     "rows begin as the mean of the others",
+     "mean_resizing_embeddings resize_token_embeddings_to_32x resize_vocab"},
     {kNeedless, "Longshore batches without padding",
      "batch_flattening eval_packing eval_sample_packing group_by_length length_column_name "
      "multipack_real_batches neat_packing packing_strategy pad_to_multiple_of "
@@ -181,9 +187,6 @@ constexpr OtherKeys kKeys[] = {
      "precompute_ref_batch_size precompute_ref_eval_log_probs precompute_ref_log_probs"},
     {kNeedless, "models are trained by the program, without Python code of theirs",
      "trust_remote_code"},
-    {kMissing,
-     "added tokens need a tokenizer and a model that have them; make both first, and name them",
-     "add_special_tokens add_tokens added_tokens_overrides new_special_tokens tokens"},
     {kMissing, "it has no effect in this kind of training",
      "buffer_size freeze_trainable_layers freeze_trainable_modules galore_rank galore_target "
      "ref_model_mixup_alpha ref_model_sync_steps"},
@@ -228,6 +231,10 @@ constexpr OtherKeys kKeys[] = {
      "the streaming of data sets is not converted; download the data, and name the files with "
      "--data",
      "dataset_streaming streaming"},
+    {kRefused,
+     "tokens of the vocabulary are not renamed; do it with transformers, and name the directory of "
+     "the new tokenizer with --tokenizer.path",
+     "added_tokens_overrides"},
     {kRefused, "Longshore trains a model in full, or adapters of LoRA and DoRA",
      "dequantize ebft kd_trainer lisa_n_layers lora_target_parameters relora spectrum_target "
      "target_parameters use_apollo use_galore use_llama_pro use_muon use_vera"},

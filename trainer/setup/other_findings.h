@@ -78,6 +78,10 @@ struct OtherDataSets : OtherFindings {
 OtherDataSets read_other_data_sets(const Json& file, const std::vector<std::string>& given,
                                    const std::string& dataset_directory);
 
+// Reads the tokens that `file` of `trainer`, "Axolotl" or "LLaMA-Factory", adds to the tokenizer;
+// TRL adds none.
+OtherFindings read_other_tokens(const Json& file, std::string_view trainer);
+
 struct OtherPreference : OtherFindings {
   std::string loss;       // train.loss; empty: supervised fine-tuning
   std::string reference;  // preference.reference; empty: the file names no model

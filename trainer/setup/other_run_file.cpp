@@ -55,6 +55,7 @@ class Converter {
 
   ConvertedRun run() {
     convert_model();
+    take_over(read_other_tokens(file_, trainer_.name));
     convert_loss();
     convert_data();
     convert_length();
