@@ -100,13 +100,16 @@ TEST_F(WeightLoaderTest, AddsRowsWithTheMeanOfTheOthers) {
   for (const std::string name : {"bf16", "f32"}) {
     std::vector<float> whole(static_cast<size_t>((kRows + kAdded) * kColumns));
     loader.read_parameter(name, 0, whole);
-    for (size_t column = 0; column < kColumns; ++column) {
+    const auto value = [&whole](int64_t row, int64_t column) {
+      return whole[static_cast<size_t>(row * kColumns + column)];
+    };
+    for (int64_t column = 0; column < kColumns; ++column) {
       double sum = 0.0;
-      for (size_t row = 0; row < kRows; ++row) sum += double{whole[row * kColumns + column]};
-      auto mean = static_cast<float>(sum / kRows);
+      for (int64_t row = 0; row < kRows; ++row) sum += double{value(row, column)};
+      auto mean = static_cast<float>(sum / static_cast<double>(kRows));
       if (name == "bf16") mean = bf16_to_float(float_to_bf16_nearest(mean));
-      for (size_t row = kRows; row < kRows + kAdded; ++row) {
-        EXPECT_EQ(whole[row * kColumns + column], mean) << name << " " << column;
+      for (int64_t row = kRows; row < kRows + kAdded; ++row) {
+        EXPECT_EQ(value(row, column), mean) << name << " " << column;
       }
     }
     for (const auto& [begin, count] :

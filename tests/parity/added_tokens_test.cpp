@@ -176,7 +176,7 @@ TEST_P(Tokens, AreInTheExport) {
   const Json table = json_in(hf() + "/tokenizer_config.json").at("added_tokens_decoder");
   const Tokenizer tokenizer = Tokenizer::load(hf());
   EXPECT_EQ(tokenizer.id_limit(), kRows + kAdded);
-  ASSERT_EQ(list.size(), 1U + kAdded);
+  ASSERT_EQ(list.size(), static_cast<size_t>(1 + kAdded));
   TokenId id = kRows;
   for (const std::string token : {"<a>", "<b>", "<c>"}) {
     const Json& entry = list.at(static_cast<size_t>(id - kRows + 1));
