@@ -43,7 +43,7 @@ HWY_INLINE float row_loss(const CrossEntropy& shape, T* row, int64_t target, flo
                           float* statistics) {
   const int64_t count = shape.vocabulary;
   const float most = largest_of(row, count);
-  const Group shift = all(most), least = all(kLeastExponent);
+  const Group shift = all(most), least = all(kLeastEntropyExponent);
   double exact_sum = 0.0, exact_products = 0.0;
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t end = std::min(begin + kTogether, count);

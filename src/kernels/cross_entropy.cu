@@ -37,7 +37,7 @@ struct Seen {
       if (most != -CUDART_INF_F || isnan(value)) {
         const float exponent = value - most, power = expf(exponent);
         sum += power;
-        products += power * fmaxf(exponent, kLeastExponent);
+        products += power * fmaxf(exponent, kLeastEntropyExponent);
       }
     }
   }

@@ -34,7 +34,7 @@ struct CrossEntropy {
 
 // exp() of less is 0 in fp32. In the entropy's sum this takes the place of such exponents, because
 // 0 times minus infinity is no number.
-inline constexpr float kLeastExponent = -200.0f;
+inline constexpr float kLeastEntropyExponent = -200.0f;
 
 // `losses` is fp32 [rows].
 void cross_entropy_cpu(const CrossEntropy& shape, void* logits, const int64_t* targets,

@@ -216,8 +216,10 @@ std::string known_targets(const ArchSpec& arch, const std::vector<Candidate>& li
 // switch of the expert for all tokens is computed beside them.
 void check_sparse_parts(const ArchSpec& arch, const AdapterSpec& adapter,
                         const std::string& where) {
-  const bool any = std::ranges::any_of(
-      adapter.targets, [](const auto& target) { return is_in_sparse_layer(target.second); });
+  const bool any = std::ranges::any_of(adapter.targets, [](const auto& target) {
+    const auto& [layer, module] = target.first;
+    return is_in_sparse_layer(module);
+  });
   if (any && (adapter.magnitudes || adapter.dropout > 0.0)) {
     throw ConfigError(where + ": adapters of experts and routers have neither DoRA nor dropout, " +
                       "as in PEFT; use \"attention\", or LoRA without dropout");
