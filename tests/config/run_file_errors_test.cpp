@@ -347,10 +347,15 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[preference]\nlabel_smoothing = 0.4999\n[train]\nloss = \"dpo-robust\"",
        "run.toml:4:8: train.loss = \"dpo-robust\" divides by 1 - 2 preference.label_smoothing, and "
        "preference.label_smoothing = 0.4999 (run.toml:2:19): set it to 0.49 at most"},
+  });
+}
+
+// An SFT term goes with losses over pairs that have none yet; others are refused with the reason.
+TEST_F(RunFileErrors, AnSftTermThatTheLossCannotHaveIsRefused) {
+  expect_each({
       {"[preference]\nsft_weight = 0.5",
        "run.toml:2:14: preference.sft_weight = 0.5 has no effect on train.loss = \"sft\" "
-       "(default): "
-       "leave it out"},
+       "(default): leave it out"},
       {"[preference]\nsft_weight = 0.5\n[train]\nloss = \"orpo\"",
        "run.toml:2:14: preference.sft_weight = 0.5 does not go with train.loss = \"orpo\" "
        "(run.toml:4:8), whose first term is an SFT loss already: set preference.sft_weight = 0, or "
