@@ -100,14 +100,16 @@ TEST(UseModel, AStepHasTheTokenAccuracyAndTheEntropyOfTransformers) {
     const double accuracy =
         facts.at("hits").get<double>() / facts.at("trained_tokens").get<double>();
     const double entropy = facts.at("entropy").get<double>();
+    const std::string model = name;
     const Arguments list = joined(RunDriver::golden_arguments(name),
                                   {"--data.train=[\"" + golden + name + ".jsonl\"]",
                                    "--train.steps=1", "--train.sequences_per_step=6"});
     // Entropies are computed in fp32 from logits in fp32.
     const auto expect_both = [&](const RunDriver& run, const std::string& what) {
       const Json step = run.metrics("step").back();
-      EXPECT_EQ(step.at("token_accuracy").get<double>(), accuracy) << name << " " << what;
-      EXPECT_NEAR(step.at("entropy").get<double>(), entropy, 1e-5 * entropy) << name << " " << what;
+      EXPECT_EQ(step.at("token_accuracy").get<double>(), accuracy) << model << " " << what;
+      EXPECT_NEAR(step.at("entropy").get<double>(), entropy, 1e-5 * entropy)
+          << model << " " << what;
     };
     for (const char* setting : {"--train.micro_batch=6", "--train.micro_batch=1",
                                 "--fsdp.recompute=none", "--offload.activations=host"}) {
