@@ -14,6 +14,7 @@
 #include "hf/model_directory.h"
 #include "hf/nf4_tensor.h"
 #include "hf/safetensors_reader.h"
+#include "hf/weight_loader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
