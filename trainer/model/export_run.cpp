@@ -245,9 +245,14 @@ std::string next_commands_of_adapter(const std::string& module, const std::strin
              settings.base + "; before the adapter goes to another machine, set " +
              "base_model_name_or_path to the model's hub id";
   }
-  if (settings.dora) {
-    return "next, for a model that holds the adapter (PEFT loads the adapter itself, vLLM serves "
-           "no adapters of DoRA):\n" +
+  // vLLM refuses these, but for patterns, which it does not read: it would scale every matrix by
+  // one rank and alpha (vllm/lora/peft_helper.py).
+  const bool patterns = !settings.ranks.empty() || !settings.alphas.empty();
+  if (settings.dora || patterns || !settings.trained.empty() ||
+      settings.bias != AdapterBias::kNone) {
+    return "next, for a model that holds the adapter (PEFT loads the adapter itself; vLLM serves "
+           "no "
+           "adapters with DoRA, patterns, biases or whole modules):\n" +
            merge;
   }
   return "next, where the program is installed and knows the architecture:\n"
