@@ -85,7 +85,11 @@ std::vector<float> mean_of_rows(const ModelDirectory::TensorRef& table) {
   for (int64_t row = 0; row < rows; row += most) {
     chunk.resize(static_cast<size_t>(std::min(most, rows - row) * columns));
     read_elements(table, row * columns, chunk);
-    for (size_t i = 0; i < chunk.size(); ++i) sums[i % sums.size()] += double{chunk[i]};
+    for (size_t begin = 0; begin < chunk.size(); begin += sums.size()) {
+      for (size_t column = 0; column < sums.size(); ++column) {
+        sums[column] += double{chunk[begin + column]};
+      }
+    }
   }
   const DType stored = *model_dtype(table.tensor->dtype);
   std::vector<float> mean(sums.size());
