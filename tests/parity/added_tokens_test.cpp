@@ -16,6 +16,7 @@
 #include "tests/fakes/sketch.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
+#include "trainer/commands/input_check.h"
 #include "trainer/model/model_source.h"
 
 namespace longshore {
@@ -263,6 +264,30 @@ TEST_P(Tokens, AreTrainedBesideAdapters) {
   EXPECT_EQ(run_command({"check", "model", merged}).exit_code, 0);
 }
 
+// Goal: a run over the same base with the same tokens goes on with the adapter and its tables; one
+// without them is told what is missing.
+TEST_P(Tokens, AreNeededToGoOnWithTheAdapter) {
+  ASSERT_EQ(run_.train(arguments(
+                joined({"--train.steps=2", "--adapter.kind=lora", "--checkpoint.export=end"},
+                       trained_tables()))),
+            0);
+  RunDriver more("added-tokens-more-" + GetParam());
+  ASSERT_EQ(more.train(arguments({"--train.steps=1", "--adapter.path=\"" + hf() + "\""})), 0);
+  const SafetensorsFile file = SafetensorsFile::open(hf() + "/adapter_model.safetensors");
+  const TensorInfo& table = file.tensor("base_model.model.model.embed_tokens.weight");
+  EXPECT_EQ(std::ssize(more.state().at("model.embed_tokens.weight.master")), table.elements());
+  RunConfig without = config();
+  without.tokenizer = {};
+  without.adapter.kind = AdapterSection::Kind::kLora;
+  without.adapter.path = hf();
+  try {
+    const ModelSource source(without);
+    FAIL() << "taken";
+  } catch (const DataError& error) {
+    EXPECT_TRUE(holds(error.what(), "or to a run that added tokens")) << error.what();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Tokens, testing::Values("llama", "llama-tied"), golden_test_name);
 
 // TokensOfTexts: the run's tokenizer alone.
@@ -316,6 +341,19 @@ TEST(TokensOfTexts, AreRefusedWhereTheyWouldMoveOthers) {
     EXPECT_TRUE(holds(error.what(), "cannot take the token '<call>'")) << error.what();
     EXPECT_TRUE(holds(error.what(), "save_pretrained")) << error.what();
   }
+}
+
+// Goal: a check names such a tokenizer once, although the model and the data both need it.
+TEST(TokensOfTexts, ThatAreRefusedAreNamedOnceByACheck) {
+  RunConfig config = config_of_texts("flags");
+  config.model.path = golden_directory("llama");
+  const CheckedInputs checked = check_inputs(config);
+  EXPECT_FALSE(checked.source);
+  EXPECT_EQ(std::ranges::count_if(checked.problems,
+                                  [](const InputProblem& problem) {
+                                    return holds(problem.text, "cannot take the token '<call>'");
+                                  }),
+            1);
 }
 
 }  // namespace

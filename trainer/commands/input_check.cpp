@@ -73,7 +73,12 @@ class InputCheck {
     });
   }
 
-  void add(ExitCode code, const std::string& text) { checked_.problems.push_back({code, text}); }
+  // Once, although the model and the preparation of the data both read a tokenizer with new tokens.
+  void add(ExitCode code, const std::string& text) {
+    const bool known =
+        std::ranges::find(checked_.problems, text, &InputProblem::text) != checked_.problems.end();
+    if (!known) checked_.problems.push_back({code, text});
+  }
 
   // Runs `work` and records its error. Returns true if it did not throw.
   template <typename Work>

@@ -177,11 +177,16 @@ void AdapterFiles::check_tied_copy(const ModelSpec& whole, const ModelDirectory&
   }
 }
 
-DataError AdapterFiles::other_shape(const std::string& name,
-                                    const std::vector<int64_t>& needed) const {
-  return DataError(path_ + ": the tensor of " + name + " has shape " +
-                   format_shape(given_->shape(name)) + ", and this model needs " +
-                   format_shape(needed) + "; it belongs to another model");
+DataError AdapterFiles::other_shape(const std::string& name, const std::vector<int64_t>& needed,
+                                    bool table) const {
+  const std::vector<int64_t>& found = given_->shape(name);
+  const bool other_rows = table && found.size() == 2 && found.back() == needed.back();
+  return DataError(path_ + ": the tensor of " + name + " has shape " + format_shape(found) +
+                   ", and this model needs " + format_shape(needed) +
+                   "; it belongs to another model" +
+                   (other_rows ? ", or to a run that added tokens: give those of that run with "
+                                 "tokenizer.add_tokens and tokenizer.add_special_tokens"
+                               : ""));
 }
 
 // An adapter that fits only in part would be trained as another adapter than the one given.
@@ -202,7 +207,7 @@ void AdapterFiles::check_tensors(const ArchSpec& arch, const ModelSpec& whole) {
                       (unused.empty() ? "" : "; it has one for " + printable(*unused.begin())));
     }
     if (given_->shape(name) != peft_shape(parameter)) {
-      throw other_shape(name, peft_shape(parameter));
+      throw other_shape(name, peft_shape(parameter), !parameter.adapter && parameter.matrices.none);
     }
     unused.erase(name);
   }

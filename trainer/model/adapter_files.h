@@ -63,7 +63,9 @@ class AdapterFiles {
   void name_as_peft(const ArchSpec& arch, const ModelSpec& whole);
   void check_tensors(const ArchSpec& arch, const ModelSpec& whole);
   void check_tied_copy(const ModelSpec& whole, const ModelDirectory& base) const;
-  DataError other_shape(const std::string& name, const std::vector<int64_t>& needed) const;
+  // `table` says that the tensor has a row for each token.
+  DataError other_shape(const std::string& name, const std::vector<int64_t>& needed,
+                        bool table = false) const;
   void find_older_tensors(const ArchSpec& arch, const ModelSpec& whole);
   void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;
   // Reads a whole parameter in the order of this program.
