@@ -344,5 +344,40 @@ TEST(Nf4Export, IsWrittenAsBf16) {
   }
 }
 
+// Goal: a table to which a run added rows is written whole beside matrices that were in NF4, and
+// config.json loses its quantisation and gets the new size.
+TEST(Nf4Export, HasTheRowsThatTheRunAdded) {
+  constexpr int64_t kAdded = 2;
+  const std::string name = "model.embed_tokens.weight";
+  const ModelDirectory source = ModelDirectory::open(kGolden + "double");
+  std::vector<ParamSpec> parameters;
+  for (const ModelDirectory::TensorRef& ref : source.tensors()) {
+    const bool table = ref.tensor->name == name;
+    parameters.push_back(parameter(ref.tensor->name, ref.tensor->shape, !table));
+    if (!table) continue;
+    parameters.back().shape.front() += kAdded;
+    parameters.back().added_rows = kAdded;
+  }
+  const ModelSpec spec = spec_of(parameters);
+  const WeightLoader loader(source, spec, {});
+  const int64_t rows = source.find(name).tensor->shape.front() + kAdded;
+  TemporaryDirectory work;
+  export_model(source, spec, work / "out",
+               [&loader](const std::string& of, int64_t begin, std::span<float> out) {
+                 loader.read_parameter(of, begin, out);
+               },
+               {.vocabulary = rows});
+  const ModelDirectory written = ModelDirectory::open(work / "out");
+  EXPECT_EQ(written.config().at("vocab_size"), rows);
+  EXPECT_FALSE(written.config().contains("quantization_config"));
+  ASSERT_EQ(written.find(name).tensor->shape.front(), rows);
+  const std::vector<float> values = read_whole(written, name);
+  std::vector<float> expected(values.size());
+  loader.read_parameter(name, 0, expected);
+  EXPECT_EQ(bits_of(values), bits_of(expected));
+  const std::string packed = kLayer + "mlp.up_proj.weight";
+  EXPECT_EQ(bits_of(read_whole(written, packed)), bits_of(read_whole(source, packed)));
+}
+
 }  // namespace
 }  // namespace longshore
