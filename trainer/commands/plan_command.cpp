@@ -16,6 +16,7 @@
 #include "trainer/model/adapter_files.h"
 #include "trainer/model/export_run.h"
 #include "trainer/setup/plan_forecast.h"
+#include "trainer/setup/run_ranks.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
 #include "trainer/use/reference_model.h"
@@ -257,7 +258,9 @@ int run_plan(const PlanOptions& given) {
   }
   const std::optional<DescribedMachine> described = described_machine(options);
   if (described) options.assumed.machine = described->machine;
-  OpenedRun opened(read_run(options.run, options.assumed));
+  ReadRun read = read_run(options.run, options.assumed);
+  check_backend(read.config);
+  OpenedRun opened(std::move(read));
   // The data and the directories of another machine are not looked at.
   const bool starts_here = !described && !model_alone;
   if (starts_here) {

@@ -48,16 +48,6 @@ std::string describe_groups(const ShardTopology& topology) {
          "\nranks that share a copy of the model: " + std::to_string(topology.shard_ranks) + "\n";
 }
 
-// Throws if the library of dist.backend cannot take the buffers of the run's device.
-void check_backend(const WorldOptions& options) {
-  const bool gpu = options.device == DeviceKind::kCuda;
-  if (options.backend != (gpu ? CommBackend::kGloo : CommBackend::kNccl)) return;
-  throw ConfigError(gpu ? "dist.backend = \"gloo\" is for runs on the CPU, and this one is on a "
-                          "GPU; set \"auto\" or \"nccl\""
-                        : "dist.backend = \"nccl\" is for runs on GPUs, and this one is on the "
-                          "CPU; set \"auto\" or \"gloo\"");
-}
-
 // Returns the NUMA node to which this rank keeps, from all ranks' GPUs. All ranks call it together;
 // a rank on the CPU names no GPU.
 std::optional<int> numa_node_of(World& world, std::optional<int> gpu) {
@@ -84,13 +74,22 @@ std::optional<int> numa_node_of(World& world, std::optional<int> gpu) {
 
 }  // namespace
 
+void check_backend(const RunConfig& config) {
+  const bool gpu = device_kind(config) == DeviceKind::kCuda;
+  if (config.dist.backend != (gpu ? CommBackend::kGloo : CommBackend::kNccl)) return;
+  throw ConfigError(gpu ? "dist.backend = \"gloo\" is for runs on the CPU, and this one is on a "
+                          "GPU; set \"auto\" or \"nccl\""
+                        : "dist.backend = \"nccl\" is for runs on GPUs, and this one is on the "
+                          "CPU; set \"auto\" or \"gloo\"");
+}
+
 RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   WorldOptions options;
   options.visible_gpus = visible_gpus;
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
   options.backend = config.dist.backend;
   options.device = device_kind(config);
-  check_backend(options);
+  check_backend(config);
   RankInfo found = discover_ranks();
   if (found.size > 1) read_secret(config.dist, found);
   world_ = World::connect(found, options);

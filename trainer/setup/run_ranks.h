@@ -35,6 +35,10 @@ class RunRanks {
   RankGroups groups_;
 };
 
+// Throws ConfigError if the library of dist.backend cannot take the buffers of the run's device,
+// which is no longer "auto".
+void check_backend(const RunConfig& config);
+
 // Returns the run file's groups of ranks. Throws ConfigError if the ranks do not divide evenly.
 ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_per_node);
 
