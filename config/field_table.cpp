@@ -96,8 +96,8 @@ Section adapter_section() {
   std::vector<std::pair<std::string, AdapterBias>> biases(kAdapterBiases.begin(),
                                                           kAdapterBiases.end());
   rows.choice<AdapterBias>("bias", &Adapter::bias, std::move(biases),
-                           {.description = "biases of the model that are trained: none, those of "
-                                           "modules with an adapter, or all"});
+                           {.description = "biases of the model that are trained: none; lora_only: "
+                                           "those of modules with an adapter; all: every bias"});
   rows.add(
       "path", KeyType::kPath, &Adapter::path,
       {.description = "new: new adapters; or the directory of an adapter to start from, as PEFT "
@@ -163,12 +163,13 @@ Section train_section() {
        .unit = "steps"});
   rows.choice<LossKind>(
       "loss", &TrainSection::loss, losses_by_name(),
-      {.description = "sft: the weighted mean over trained tokens; policy: the clipped loss of "
-                      "tokens with advantages and old log-probabilities; distill: the divergence "
-                      "from a teacher whose log-probabilities the rows have; kto: the mean over "
-                      "answers with a label; the others are means over pairs of a chosen and a "
-                      "rejected answer, which the rows of data.train must have; dpo, dpo-robust, "
-                      "ipo and kto compare with preference.reference"});
+      {.description =
+           "sft: the weighted mean over trained tokens; policy: the clipped loss of "
+           "tokens with advantages and old log-probabilities; distill: the divergence "
+           "from a teacher whose log-probabilities the rows have; kto: the mean over "
+           "answers with a label; the others are means over pairs of a chosen and a "
+           "rejected answer, which the rows of data.train must have; dpo, dpo-robust, "
+           "ipo and kto compare with preference.reference, orpo and simpo with no model"});
   return section;
 }
 
@@ -243,7 +244,7 @@ Section optimizer_section() {
   Section section{"optimizer", "optimizer and weight decay", {}};
   Rows rows(&section, &RunConfig::optimizer);
   rows.choice<Optimizer::Name>("name", &Optimizer::name, {{"adamw", Optimizer::Name::kAdamW}},
-                               {.description = "AdamW with decoupled weight decay"});
+                               {.description = "adamw: AdamW with decoupled weight decay"});
   rows.add(
       "lr", KeyType::kReal, &Optimizer::lr,
       {.description = "peak learning rate of the schedule, at most 1e38", .bounds = at_least(0)});
@@ -286,15 +287,16 @@ Section precision_section() {
   Rows rows(&section, &RunConfig::precision);
   rows.choice<DType>("compute", &Precision::compute,
                      {{"bf16", DType::kBF16}, {"fp32", DType::kF32}},
-                     {.description = "number format of parameters and activations on the device"});
-  rows.choice<DType>(
-      "reduce", &Precision::reduce, {{"fp32", DType::kF32}, {"bf16", DType::kBF16}},
-      {.description = "number format of gradients sent between ranks; sums are in fp32"});
+                     {.description = "number format of parameters and activations on the device: "
+                                     "bf16, or fp32 with twice the bytes"});
+  rows.choice<DType>("reduce", &Precision::reduce, {{"fp32", DType::kF32}, {"bf16", DType::kBF16}},
+                     {.description = "number format of gradients sent between ranks: fp32, or bf16 "
+                                     "with half the bytes; sums are in fp32"});
   rows.choice<Drain>(
       "drain", &Precision::drain,
       {{"auto", Drain{}}, {"bf16", Drain{DType::kBF16}}, {"fp32", Drain{DType::kF32}}},
-      {.description = "number format of gradients copied from the device to the host; auto: the "
-                      "same as precision.compute"});
+      {.description = "number format of gradients copied from the device to the host: fp32, or "
+                      "bf16 with half the bytes; auto: the same as precision.compute"});
   return section;
 }
 
@@ -372,21 +374,23 @@ Section offload_section() {
       {{"host", Offload::Parameters::kHost},
        {"nvme", Offload::Parameters::kNvme},
        {"files", Offload::Parameters::kFiles}},
-      {.description =
-           "tier of the parameters that the device reads; files: frozen parameters stay in the "
-           "model's own files, and those that do not fit in host memory are read in every step"});
+      {.description = "tier of the parameters that the device reads: host: host memory; nvme: the "
+                      "drives of offload.nvme; files: frozen parameters stay in the model's own "
+                      "files, and those that do not fit in host memory are read in every step"});
   rows.choice<Offload::Optimizer>(
       "optimizer", &Offload::optimizer,
       {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},
-      {.description = "tier of the fp32 master weights and the moments; nvme: every step is a "
-                      "durable commit on the drives (see nvme_versions)"});
+      {.description =
+           "tier of the fp32 master weights and the moments: host: host memory; nvme: the drives "
+           "of offload.nvme, where every step is a durable commit (see nvme_versions)"});
   rows.choice<Offload::Activations>(
       "activations", &Offload::activations,
       {{"device", Offload::Activations::kDevice},
        {"host", Offload::Activations::kHost},
        {"nvme", Offload::Activations::kNvme}},
-      {.description = "tier of the activation checkpoints between forward and backward; nvme: on "
-                      "the drives, whichever tier keeps the state"});
+      {.description =
+           "tier of the activation checkpoints between forward and backward: device: its memory; "
+           "host: host memory; nvme: the drives of offload.nvme, whichever tier keeps the state"});
   std::vector<std::pair<std::string, StateFormat>> formats;
   for (const StateFormatTraits& traits : kStateFormats) {
     formats.emplace_back(traits.name, traits.format);
@@ -449,7 +453,7 @@ Section checkpoint_section() {
       {.description = "end: write a Hugging Face directory to <run.dir>/hf at the end of the run, "
                       "in the number formats of model.path (evaluations use precision.compute); "
                       "with adapters: the adapter alone; merged: the model with the adapters' "
-                      "products added to its weights"});
+                      "products added to its weights; never: write none"});
   return section;
 }
 
@@ -460,8 +464,8 @@ Section device_section() {
   rows.choice<Device::Kind>(
       "kind", &Device::kind,
       {{"auto", Device::Kind::kAuto}, {"cpu", Device::Kind::kCpu}, {"cuda", Device::Kind::kCuda}},
-      {.description = "compute device; auto: the GPU if there is one; a run that started on the "
-                      "CPU stays on the CPU"});
+      {.description = "compute device: cpu; cuda: an NVIDIA GPU; auto: the GPU if there is one; a "
+                      "run that started on the CPU stays on the CPU"});
   rows.add(
       "threads", KeyType::kInteger, &Device::threads,
       {.description =

@@ -99,7 +99,9 @@ void add_upkeep_keys(Rows<DataSection>& rows) {
        {"truncate", Data::Overlength::kTruncate},
        {"drop", Data::Overlength::kDrop},
        {"split", Data::Overlength::kSplit}},
-      {.description = "action for a document longer than data.max_tokens"});
+      {.description = "action for a document longer than data.max_tokens: error: end the run; "
+                      "truncate: keep its first tokens; drop: leave it out and count it; split: "
+                      "cut it into several documents, which is refused for judged answers"});
   rows.choice<Data::BadRows>(
       "bad_rows", &Data::bad_rows,
       {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},

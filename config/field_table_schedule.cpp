@@ -22,8 +22,11 @@ Section schedule_section() {
   rows.choice<Schedule::Name>(
       "name", &Schedule::name, schedules_by_name(),
       {.description =
-           "shape after the warm-up, with transformers' values; wsd stays at the peak and "
-           "decays at the end"});
+           "shape after the warm-up, with transformers' values: constant: the peak; linear: a line "
+           "down; cosine: half a cosine wave down; cosine_with_restarts: schedule.cycles such "
+           "waves; polynomial: the part of the run that is left, to the power of schedule.power; "
+           "inverse_sqrt: falls with the square root of the steps, see schedule.timescale; "
+           "wsd: the peak, and a decay in the last schedule.decay_steps"});
   rows.add("warmup_steps", KeyType::kInteger, &Schedule::warmup_steps,
            {.description = "number of steps of linear warm-up; the first step has a rate of 0, as "
                            "in transformers",
@@ -61,8 +64,9 @@ Section schedule_section() {
       {{"linear", Schedule::Decay::kLinear},
        {"cosine", Schedule::Decay::kCosine},
        {"1-sqrt", Schedule::Decay::kOneMinusSqrt}},
-      {.description = "shape of the decay of wsd, as transformers' decay_type, whose default is "
-                      "cosine; 1-sqrt: 1 - sqrt(part of the decay that is over)"});
+      {.description =
+           "shape of the decay of wsd: linear: a line; cosine: half a cosine wave; 1-sqrt: 1 - "
+           "sqrt(part of the decay that is over). transformers' decay_type is cosine by default"});
   return section;
 }
 

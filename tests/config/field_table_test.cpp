@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/errors.h"
@@ -34,6 +36,22 @@ TEST(FieldTable, EveryKeyIsNamedOnceAndSaysWhatItMeans) {
   EXPECT_GT(names.size(), 50u);
   EXPECT_EQ(find_key("optimizer", "weigth_decay"), nullptr);
   EXPECT_THROW(key_named("optimizer"), CheckFailure);
+}
+
+// The description of a key that names a choice has each of its values as a word.
+TEST(FieldTable, DescriptionsNameEveryChoice) {
+  for (const Section& section : run_file_sections()) {
+    for (const Key& key : section.keys) {
+      std::string words = " ";  // with a space before and after each word
+      for (const char c : key.description)
+        words += std::string_view(":;,.()").find(c) == std::string_view::npos ? c : ' ';
+      words += " ";
+      for (const std::string& choice : key.choices) {
+        EXPECT_NE(words.find(" " + choice + " "), std::string::npos)
+            << key.full_name() << ": say what \"" << choice << "\" does";
+      }
+    }
+  }
 }
 
 // The default of every key lies within its bounds.
