@@ -26,7 +26,7 @@ namespace longshore {
 
 inline constexpr std::string_view kNf4State = ".quant_state.bitsandbytes__nf4";
 
-// What the JSON of quant_state says.
+// Nf4State holds what the JSON of quant_state says.
 struct Nf4State {
   std::vector<int64_t> shape;  // of the matrix
   int64_t group = 0;           // scales with one largest magnitude; 0 without double quantisation
@@ -46,7 +46,7 @@ class Nf4Tensor final : public PackedTensor {
   };
 
   // Reads the small parts. Throws DataError with the reason if the parts do not belong together.
-  // They must outlive this.
+  // The parts must outlive this.
   explicit Nf4Tensor(const Parts& parts);
 
   void read(int64_t begin, std::span<float> out) const override;

@@ -25,7 +25,7 @@ PairedTensor paired(PackedTensor::Part codes, PackedTensor::Part scales) {
   return {.packed = std::make_unique<Tensor>(codes, scales)};
 }
 
-// Of tensors that bitsandbytes writes and that are not read.
+// bitsandbytes writes tensors with these endings too; they are not read.
 constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
 constexpr std::string_view kInt8Scales = ".SCB";
 

@@ -32,7 +32,7 @@ TEST(NamePattern, MatchesAsPeftDoes) {
   EXPECT_FALSE(NamePattern(".*", Scope::kEnd).matches(std::string(2000, 'a')));
 }
 
-// What std::regex would match otherwise than Python, and what could take long, is refused.
+// Goal: what std::regex would match otherwise than Python, and what could take long, is refused.
 TEST(NamePattern, RefusesWhatItDoesNotRead) {
   for (const std::string pattern :
        {"(?i)q", "(?P<a>q)", "(?<=a)q", "(q)\\1", "q\\Z", "[]a]", "[^]]", "[[:alpha:]]", "(",

@@ -319,6 +319,12 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[schedule]\nname = \"wsd\"\ndecay_steps = 8\nwarmup_steps = 3",
        "run.toml:3:15: schedule.decay_steps = 8 and schedule.warmup_steps = 3 (run.toml:4:16) are "
        "together more than train.steps = 10 (needed.toml:4:15)"},
+  });
+}
+
+// The same for keys of data, evaluation and losses.
+TEST_F(RunFileErrors, KeysOfDataThatContradictEachOtherShowBothPlaces) {
+  expect_each({
       {"[eval]\nevery_steps = 5",
        "run.toml:2:15: eval.every_steps = 5 needs files to evaluate on, but data.eval = [] "
        "(default): name some, or set eval.sets or eval.split"},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes mix_golden.json: the rows of each data set in mixes by datasets.interleave_datasets and TRL.
+"""Makes mix_golden.json: rows of each data set in mixes by datasets.interleave_datasets and TRL.
 
 Needs trl and datasets (made with trl 1.16, datasets 5.2). Run it in this folder:
 python3 make_mix_golden.py

@@ -28,9 +28,8 @@ bool is_for_tests(std::string_view name) {
       {"backward_order", "which units backward leaves out"},
       {"best_loss", "what a restart must restore"},
       {"critical_path", "that the simulation knows what held what"},
-      // These belong to libraries that are used beyond this program.
+      // It belongs to a library that is used beyond this program.
       {"broadcast", "the collectives are a whole set"},
-      {"id_of", "a tokenizer's other direction"},
   };
   return kWhy.contains(name);
 }
@@ -113,7 +112,7 @@ TEST(Unused, TheExceptionsAreExceptions) {
       EXPECT_EQ(uses.other, 0) << name << " is called by now";
     }
   }
-  for (const char* name : {"adamw_step_reference", "host_waits", "id_of"}) {
+  for (const char* name : {"adamw_step_reference", "host_waits", "broadcast"}) {
     EXPECT_TRUE(names.contains(name)) << name << " is gone";
   }
 }

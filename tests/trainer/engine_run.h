@@ -20,7 +20,7 @@
 
 namespace longshore {
 
-// What the engine of one rank is made of.
+// EngineInputs holds what the engine of one rank is made of.
 struct EngineInputs {
   std::unique_ptr<Model> model = {};
   TierPlan plan = {};

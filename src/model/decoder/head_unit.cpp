@@ -92,7 +92,7 @@ struct HeadUnit::Gradients {
   at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
 };
 
-// What the head has of the trained positions, by chunk.
+// These are what the head has of the trained positions, by chunk.
 struct HeadUnit::Parts {
   std::vector<at::Tensor> losses = {};      // fp32 [N]
   std::vector<at::Tensor> statistics = {};  // HeadPart::statistics; empty if they are unknown

@@ -96,7 +96,7 @@ struct PreferenceMeans {
   double accuracy = 0.0;  // share of pairs whose chosen answer has the higher reward
   double chosen_logp = 0.0, rejected_logp = 0.0;
   double kl = 0.0;
-  // Of chosen tokens: the SFT term without its weight.
+  // This is the SFT term without its weight.
   double sft_loss = std::numeric_limits<double>::quiet_NaN();
 };
 

@@ -156,7 +156,7 @@ std::vector<Candidate> candidates(const ArchSpec& family) {
   return list;
 }
 
-// What a choice leaves out of its targets.
+// LeftOut says what a choice leaves out of its targets.
 class LeftOut {
  public:
   // Throws ConfigError for a layer that the model does not have.
