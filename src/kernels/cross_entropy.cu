@@ -16,8 +16,8 @@ struct Seen {
   // Makes the sums relative to a maximum that is not lower.
   __device__ void raise(float larger) {
     if (most != -CUDART_INF_F) {
-      const float factor = expf(most - larger);
-      products = (products + sum * (most - larger)) * factor;
+      const float less = most - larger, factor = expf(less);
+      products = (products + sum * fmaxf(less, kLeastEntropyExponent)) * factor;
       sum *= factor;
     }
     most = larger;

@@ -33,7 +33,7 @@ struct CrossEntropy {
 };
 
 // exp() of less is 0 in fp32. In the entropy's sum this takes the place of such exponents, because
-// 0 times minus infinity is no number.
+// 0 times minus infinity is no number; sums of finite ones, such as -3e38, would become infinite.
 inline constexpr float kLeastEntropyExponent = -200.0f;
 
 // `losses` is fp32 [rows].

@@ -110,8 +110,8 @@ TYPED_TEST(EmulatedCrossEntropy, ScalesRows) {
 }
 
 // Goal: the statistics of rows agree with the reference and, in fp64, with their definition; they
-// change no loss and no gradient. Of equal logits the lowest id is the highest, and logits of
-// -infinity have no part in the entropy.
+// change no loss and no gradient. Of equal logits the lowest id is the highest. Logits of
+// -infinity, and finite ones that stand for it, whose sum overflows, have no part in the entropy.
 TYPED_TEST(EmulatedCrossEntropy, TellsTheHighestLogitAndTheEntropy) {
   constexpr int64_t kRows = 6;
   const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());
@@ -129,6 +129,10 @@ TYPED_TEST(EmulatedCrossEntropy, TellsTheHighestLogitAndTheEntropy) {
     logits[static_cast<size_t>(4 * vocabulary + last)] = high;
     targets[4] = 0;
     logits[static_cast<size_t>(3 * vocabulary)] = none;
+    // Whole threads have such logits alone, and others begin with them.
+    for (int64_t i = 0; i < vocabulary / 2; ++i) {
+      logits[static_cast<size_t>(5 * vocabulary + i)] = kernels::rounded_to<TypeParam>(-3e38f);
+    }
     const CrossEntropy plain = {kDTypeOf<TypeParam>, kRows, vocabulary, 0.125, true};
     Operand<TypeParam> values("logits", logits), without("logits", logits);
     Operand<int64_t> wanted("targets", targets);
