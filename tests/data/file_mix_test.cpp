@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -13,6 +14,8 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "data/tokens/dataset.h"
@@ -324,6 +327,24 @@ TEST(MixedFiles, HaveTheMixInTheirFingerprint) {
   spread.spread = true;
   EXPECT_NE(half, fingerprint(spread));
   EXPECT_EQ(fingerprint(mix_of(kExhaust, 2)), fingerprint({}));
+}
+
+// Goal: runs without a mix resume with the identity that they saved. A file has the hash of its
+// rows in it if it has a weight other than 1, also if this reads every row once.
+TEST(MixedFiles, LeaveTheFingerprintsOfWeightsAsTheyWere) {
+  const auto fingerprint = [](const std::vector<double>& weights) {
+    return CombinedDataset(files_of({3}), weights, {.seed = 3}).fingerprint();
+  };
+  const auto of_rows = [](uint64_t rows) {
+    const std::array<uint64_t, 2> facts = {files_of({3}).front()->fingerprint(), rows};
+    Hasher hasher;
+    hasher.update(bytes_of(std::span<const uint64_t>(facts)));
+    return hasher.digest();
+  };
+  const std::vector<int64_t> rows = {0, 1, 2};
+  EXPECT_EQ(fingerprint({}), of_rows(0));
+  EXPECT_EQ(fingerprint({1.0}), of_rows(0));
+  EXPECT_EQ(fingerprint({0.9}), of_rows(hash64(bytes_of(std::span<const int64_t>(rows)))));
 }
 
 }  // namespace

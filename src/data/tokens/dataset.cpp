@@ -136,7 +136,9 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
     const int64_t count = files[i]->document_count();
     Part part;
     part.begin = count_;
-    part.all = rows_read_[i] == rows_[i] && hold_out.part == HoldOut::Part::kEverything;
+    // A weight that rounds to one reading has its rows in the fingerprint, as runs have saved it.
+    const bool once = mix.on() ? rows_read_[i] == rows_[i] : weights.empty() || weights[i] == 1.0;
+    part.all = once && hold_out.part == HoldOut::Part::kEverything;
     if (!part.all) {
       const auto number = static_cast<int64_t>(i);
       const std::vector<int64_t> begins = row_starts(*files[i]);
