@@ -75,8 +75,9 @@ class Repository(unittest.TestCase):
         (self.root / "build").mkdir()
 
     def git(self, *words):
-        subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@b", *words], cwd=self.root,
-                       check=True, capture_output=True)
+        plain = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgSign=false",
+                 "-c", "tag.gpgSign=false"]
+        subprocess.run(["git", *plain, *words], cwd=self.root, check=True, capture_output=True)
 
     def commit(self, *tags):
         self.git("add", "-A")
@@ -178,6 +179,10 @@ class Refused(Repository):
         taken = self.root / "build/taken"
         taken.mkdir()
         self.refused("is there already", words=("--tests-passed", "--to", taken))
+
+    def test_a_folder_among_the_sources(self):
+        self.refused("among the files of the repository",
+                     words=("--tests-passed", "--to", self.root / "made"))
 
 
 class Context(Repository):
