@@ -369,6 +369,7 @@ class TensorCheck {
     if (path.size() <= kAdapterNamePrefix.size() ||
         (!of_experts && !is_target(path.substr(kAdapterNamePrefix.size())))) {
       add(tensor, "target_modules of " + std::string(kAdapterConfigName) + " has no such module");
+      return;
     }
     const std::vector<int64_t>& shape = tensor.shape;
     const bool matrix = shape.size() == 2 && shape[0] > 0 && shape[1] > 0;

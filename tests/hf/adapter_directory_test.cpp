@@ -435,6 +435,7 @@ TEST_F(AdapterFiles, RefusesTensorsThatDoNotFitTheSettings) {
       {{{a, TensorDType::kI8, {4, 6}}, {b, f32, {5, 4}}}, {a, "dtype I8"}},
       {product("model.layers.0.mlp.up_proj"), {"up_proj", "no such module"}},
       {product(""), {"no such module"}},
+      {{{"base_model.model.lora_A.weight", f32, {4, 6}}}, {"no such module"}},
       {{{kModule + ".lora_A.weight", f32, {4, 6}}}, {"does not begin with \"base_model.model.\""}},
       {{}, {"no tensor ends with"}}};
   for (const auto& [tensors, parts] : cases) {
