@@ -31,10 +31,40 @@ std::optional<size_t> repetitions(std::string_view braces) {
   return states;
 }
 
+// Returns whether a second repetition follows one, "a*+" or "a**": Python takes these for
+// possessive ones and errors, std::regex for repetitions of repetitions. `rest` follows the first
+// one.
+bool repeats_again(std::string_view rest) {
+  if (rest.starts_with('?')) rest.remove_prefix(1);  // as few as possible, which both know
+  return !rest.empty() && std::string_view("*+?{").find(rest.front()) != rest.npos;
+}
+
+// LookAheads: the parentheses of a pattern, read from left to right. The matcher runs a look-ahead
+// anew at every character, so that its time is a power of the depth of look-aheads in look-aheads.
+class LookAheads {
+ public:
+  // Returns whether this parenthesis opens a look-ahead in another one.
+  bool open(bool look_ahead) {
+    ++depth_;
+    if (!look_ahead) return false;
+    if (outer_ > 0) return true;
+    outer_ = depth_;
+    return false;
+  }
+  void close() {
+    if (depth_ == outer_) outer_ = 0;
+    if (depth_ > 0) --depth_;
+  }
+
+ private:
+  size_t depth_ = 0, outer_ = 0;  // outer_: the depth of the look-ahead that is open; 0: none
+};
+
 // Returns why a pattern of Python's `re` would not be matched as Python does; empty if it would.
 std::string unread_part(std::string_view pattern) {
   size_t states = pattern.size();
   bool in_class = false;
+  LookAheads look_aheads;
   for (size_t i = 0; i < pattern.size() && states <= kMostStates; ++i) {
     const std::string_view rest = pattern.substr(i + 1);
     const char next = rest.empty() ? '0' : rest.front();
@@ -52,13 +82,19 @@ std::string unread_part(std::string_view pattern) {
       // A bracket that comes first is a member of the class for Python alone.
       if (rest.starts_with("]") || rest.starts_with("^]")) return "[]";
       in_class = true;
-    } else if (pattern[i] == '(' && next == '?') {
-      const char kind = rest.size() > 1 ? rest[1] : '0';
+    } else if (pattern[i] == '(') {
+      const char kind = next != '?' ? ':' : rest.size() > 1 ? rest[1] : '0';
       if (kind != ':' && kind != '=' && kind != '!') return "(?" + std::string(1, kind);
+      if (look_aheads.open(kind != ':')) return "a look-ahead in a look-ahead";
+    } else if (pattern[i] == ')') {
+      look_aheads.close();
     } else if (pattern[i] == '{') {
       const std::optional<size_t> times = repetitions(rest);
-      if (!times) return "{";
+      const size_t end = rest.find('}');
+      if (!times || end == rest.npos || repeats_again(rest.substr(end + 1))) return "{";
       states *= *times;
+    } else if (pattern[i] == '*' || pattern[i] == '+' || pattern[i] == '?') {
+      if (repeats_again(rest)) return std::string(pattern.substr(i, 2));
     }
   }
   return states > kMostStates ? "more than " + std::to_string(kMostStates) + " states" : "";

@@ -20,7 +20,8 @@ TEST(NamePattern, MatchesAsPeftDoes) {
   for (const std::string pattern :
        {"q_proj", "self_attn.q_proj", "self_attn\\.q_proj", "^model.layers.1.self_attn.q_proj",
         "model.layers.1.self_attn.q_proj$", "[qk]_proj", "layers\\.\\d\\..*", "(?:q|k)_proj",
-        "layers.1.self_attn.(?!k).*", "q_proj|k_proj", ".*"}) {
+        "layers.1.self_attn.(?!k).*", "q_proj|k_proj", ".*", "(?=.*q)(?!.*k).*", ".*?q_proj",
+        "q_{1,2}?proj", "[*+]?q_proj", "(?=(?:.*)q).*"}) {
     EXPECT_TRUE(NamePattern(pattern, Scope::kEnd).matches(name)) << pattern;
   }
   for (const std::string pattern : {"proj", "_proj", "^q_proj", "q_pro", "layers.1", "", "Q_proj",
@@ -34,9 +35,26 @@ TEST(NamePattern, MatchesAsPeftDoes) {
 
 // Goal: what std::regex would match otherwise than Python, and what could take long, is refused.
 TEST(NamePattern, RefusesWhatItDoesNotRead) {
-  for (const std::string pattern :
-       {"(?i)q", "(?P<a>q)", "(?<=a)q", "(q)\\1", "q\\Z", "[]a]", "[^]]", "[[:alpha:]]", "(",
-        "a{,3}", "((a?){999}){999}", "a{1,99999}"}) {
+  for (const std::string pattern : {"(?i)q",
+                                    "(?P<a>q)",
+                                    "(?<=a)q",
+                                    "(q)\\1",
+                                    "q\\Z",
+                                    "[]a]",
+                                    "[^]]",
+                                    "[[:alpha:]]",
+                                    "(",
+                                    "a{,3}",
+                                    "((a?){999}){999}",
+                                    "a{1,99999}",
+                                    "a*+q",
+                                    "a++",
+                                    "a?+",
+                                    "a**",
+                                    "a{2}+",
+                                    "a*?+",
+                                    "(?=.*(?=.*q))",
+                                    "(?!((?!q).)*)"}) {
     EXPECT_THROW(NamePattern(pattern, Scope::kEnd), ConfigError) << pattern;
   }
   EXPECT_THROW(NamePattern(std::string(9000, 'a') + "*", Scope::kEnd), ConfigError);
