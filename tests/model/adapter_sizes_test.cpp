@@ -138,6 +138,18 @@ TEST(AdapterTargets, InLayersAndByRegularExpressionsAreThoseOfPeft) {
   }
 }
 
+// Goal: a regular expression is matched with names of transformers alone, as by PEFT; the files of
+// gpt2 may have shorter ones.
+TEST(AdapterTargets, ByRegularExpressionsHaveTheirNamesInTransformers) {
+  const ArchSpec arch = golden_base("gpt2");
+  const AdapterChoice longer{.targets = {R"(re:transformer\.h\.\d+\.attn\.c_attn)"}};
+  EXPECT_FALSE(choose_adapters(arch, longer, "").targets.empty());
+  const AdapterChoice shorter{.targets = {R"(re:h\.\d+\.attn\.c_attn)"}};
+  EXPECT_THROW(choose_adapters(arch, shorter, ""), ConfigError);
+  const AdapterChoice none{.targets = {R"(re:(?!transformer).*c_attn)"}};
+  EXPECT_THROW(choose_adapters(arch, none, ""), ConfigError);
+}
+
 // A choice that leaves out nothing, everything or a layer that the model lacks is a mistake.
 TEST(AdapterTargets, LeftOutInVainAreRefused) {
   AdapterChoice choice{.targets = {"q_proj"}};

@@ -71,6 +71,12 @@ bool ends_with_part(std::string_view name, std::string_view end) {
                          name[name.size() - end.size() - 1] == '.');
 }
 
+// Returns the name of a module, which is given without the prefix of the model's files.
+std::string name_in_transformers(const ArchSpec& arch, Module module, const std::string& name) {
+  if (module == Module::kHead) return name;  // which is beside the body
+  return std::string(name_table(arch.family).published_body()) + name;
+}
+
 // One target of an AdapterChoice against one module of a layer.
 class Target {
  public:
@@ -93,13 +99,10 @@ class Target {
       return is_one_of(kMlpModules, module) || is_one_of(kExpertModules, module);
     }
     if (text_ == "all-linear") return is_linear(arch_, module);
+    if (pattern_) return pattern_->matches(name_in_transformers(arch_, module, name));
     return std::ranges::any_of(prefixes_,
                                [&](const NameTable::Prefix& prefix) {
                                  const std::string whole = std::string(prefix.body) + name;
-                                 if (pattern_) {
-                                   const bool head = module == Module::kHead;  // beside the body
-                                   return pattern_->matches(head ? name : whole);
-                                 }
                                  if (ends_with_part(whole, text_) || glob_matches(text_, whole))
                                    return true;
                                  // PEFT's target_parameters name the router's weight.
@@ -282,9 +285,7 @@ void for_reordered(const ParamSpec& parameter, const Use& use) {
 // Returns the name that PEFT's patterns match: that of the module in transformers, or of the
 // parameter that an expert's or router's adapter belongs to there.
 std::string name_for_patterns(const ArchSpec& arch, const Candidate& one) {
-  const bool head = one.module == Module::kHead;  // which is beside the body
-  const std::string whole =
-      head ? one.name : std::string(name_table(arch.family).published_body()) + one.name;
+  const std::string whole = name_in_transformers(arch, one.module, one.name);
   return one.module == Module::kRouter ? whole + std::string(kWeight) : whole;
 }
 
