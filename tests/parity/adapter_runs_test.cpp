@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
 
@@ -377,6 +378,35 @@ TEST(AdapterRuns, RefuseAnAdapterOfTheOtherKind) {
     EXPECT_NE(ended.err.find("use_dora of its adapter_config.json"), std::string::npos)
         << ended.err;
   }
+}
+
+// A matrix that is trained in full has no adapter, because the merged model would lack what
+// changed.
+TEST(AdapterRuns, TrainNoMatrixTwice) {
+  const Arguments check = joined(
+      joined({"check", "run"}, adapter_arguments("llama")),
+      {"--run.dir=\"" + scratch_directory("adapter-twice") + "\"", "--adapter.train=[\"q_proj\"]"});
+  const Ended twice = run_command(check);
+  EXPECT_EQ(twice.exit_code, 2);
+  EXPECT_NE(twice.err.find("q_proj has an adapter too"), std::string::npos) << twice.err;
+  const Ended once = run_command(joined(check, {"--adapter.exclude=[\"q_proj\"]"}));
+  EXPECT_EQ(once.exit_code, 0) << once.err;
+}
+
+// Patterns for names that transformers no longer has would be without effect.
+TEST(AdapterRuns, RefusePatternsOfOlderNames) {
+  const std::string directory = scratch_directory("adapter-older-pattern");
+  const std::string older = test_data() + "/parity/golden_adapter_older/older";
+  std::filesystem::create_directories(directory);
+  std::filesystem::copy(older, directory + "/adapter", std::filesystem::copy_options::recursive);
+  Json config = read_json_file(older + "/adapter_config.json", JsonLimits{});
+  config["alpha_pattern"] = {{"w1", 64}};
+  std::ofstream(directory + "/adapter/adapter_config.json") << config.dump();
+  const Ended ended = run_command(joined(
+      joined({"check", "run"}, RunDriver::golden_arguments("mixtral")),
+      {"--run.dir=\"" + directory + "/run\"", "--adapter.path=\"" + directory + "/adapter\""}));
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_NE(ended.err.find("alpha_pattern matches "), std::string::npos) << ended.err;
 }
 
 // Goal: a run file with the keys of a new adapter goes on with another adapter that the command

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/name_pattern.h"
 #include "base/texts.h"
 #include "hf/hub_cache.h"
 #include "model/families/families.h"
@@ -98,6 +99,7 @@ void AdapterFiles::choose_trained(const ArchSpec& arch, ModelSpec& whole,
   freeze_base(whole, settings_.trained, given_ ? path_ + ": modules_to_save" : "adapter.train",
               settings_.bias);
   adapted_ = adapted_modules(whole);
+  check_trained_twice(arch, whole);
   check_biases(arch, whole);
   if (given_) {
     check_tensors(arch, whole);
@@ -113,6 +115,19 @@ std::string AdapterFiles::file_name(const std::string& parameter) const {
   const bool wrapped = settings_.bias != AdapterBias::kNone && parameter.ends_with(bias) &&
                        adapted_.contains(module_of(parameter));
   return wrapped ? module_of(published) + ".base_layer" + bias : published;
+}
+
+// PEFT leaves out the adapter of a matrix that is trained in full, and a merged model takes adapted
+// matrices from the model below.
+void AdapterFiles::check_trained_twice(const ArchSpec& arch, const ModelSpec& whole) const {
+  const std::map<std::string, AdaptedPart> adapted = adapted_matrices(arch, whole);
+  for (const ParamSpec& parameter : whole.whole_parameters()) {
+    if (parameter.frozen || !adapted.contains(parameter.name)) continue;
+    throw ConfigError((given_ ? path_ + ": modules_to_save: " : std::string("adapter.train: ")) +
+                      module_of(parameter.name) + " has an adapter too; " +
+                      (given_ ? "merge the adapter into its model with PEFT's merge_and_unload"
+                              : "leave it out, or name it in adapter.exclude"));
+  }
 }
 
 void AdapterFiles::check_biases(const ArchSpec& arch, const ModelSpec& whole) const {
@@ -192,6 +207,7 @@ DataError AdapterFiles::other_shape(const std::string& name, const std::vector<i
 // An adapter that fits only in part would be trained as another adapter than the one given.
 void AdapterFiles::check_tensors(const ArchSpec& arch, const ModelSpec& whole) {
   find_older_tensors(arch, whole);
+  check_older_patterns();
   std::set<std::string> unused;
   for (const std::string& name : given_->names()) unused.insert(name);
   for (const ParamSpec& parameter : whole.whole_parameters()) {
@@ -227,6 +243,23 @@ void AdapterFiles::find_older_tensors(const ArchSpec& arch, const ModelSpec& who
       const std::string published = published_name(family_, older);
       if (given_->has(published_name(family_, name)) || !given_->has(published)) continue;
       older_[name].push_back({published, part});
+    }
+  }
+}
+
+// Patterns for names of transformers 4 do not match the newer ones, so that the matrices would
+// silently get the usual alpha.
+void AdapterFiles::check_older_patterns() const {
+  const NumbersByPattern ranks(settings_.ranks), alphas(settings_.alphas);
+  for (const auto& [parameter, tensors] : older_) {
+    for (const OlderTensor& tensor : tensors) {
+      const std::string module = tensor.name.substr(0, tensor.name.find(".lora_"));
+      const bool has_rank = ranks.number_of(module).has_value();
+      if (!has_rank && !alphas.number_of(module)) continue;
+      throw ConfigError(path_ + ": " + (has_rank ? "rank_pattern" : "alpha_pattern") + " matches " +
+                        printable(module) +
+                        ", which has no adapter of its own since transformers 5; merge the adapter "
+                        "into its model with the versions of PEFT and transformers that made it");
     }
   }
 }

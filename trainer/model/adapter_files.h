@@ -59,6 +59,7 @@ class AdapterFiles {
   void read(const ParamSpec& parameter, int64_t begin, std::span<float> out) const;
 
  private:
+  void check_trained_twice(const ArchSpec& arch, const ModelSpec& whole) const;
   void check_biases(const ArchSpec& arch, const ModelSpec& whole) const;
   void name_as_peft(const ArchSpec& arch, const ModelSpec& whole);
   void check_tensors(const ArchSpec& arch, const ModelSpec& whole);
@@ -67,6 +68,7 @@ class AdapterFiles {
   DataError other_shape(const std::string& name, const std::vector<int64_t>& needed,
                         bool table = false) const;
   void find_older_tensors(const ArchSpec& arch, const ModelSpec& whole);
+  void check_older_patterns() const;
   void check_older_tensors(const ParamSpec& parameter, std::set<std::string>& unused) const;
   // Reads a whole parameter in the order of this program.
   std::vector<float> read_whole(const ParamSpec& parameter) const;
