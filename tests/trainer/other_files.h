@@ -16,6 +16,19 @@
 
 namespace longshore {
 
+// A dataset_info.json of LLaMA-Factory.
+inline constexpr const char* kDatasetInfo = R"({
+  "chats": {"file_name": "chats.json", "formatting": "sharegpt",
+            "columns": {"messages": "talk", "tools": "tools"}},
+  "shared": {"hf_hub_url": "owner/chats", "subset": "en", "formatting": "sharegpt"},
+  "rows": {"file_name": "rows.json", "columns": {"prompt": "q", "response": "a"}},
+  "pairs": {"file_name": "pairs.json", "ranking": true, "formatting": "sharegpt",
+            "columns": {"messages": "conversations", "chosen": "good", "rejected": "rejected"}},
+  "judged": {"file_name": "judged.json",
+             "columns": {"prompt": "q", "response": "a", "system": "rules", "history": "before",
+                         "kto_tag": "liked"}}
+})";
+
 // Files of one folder, which is the working directory of a test.
 class OtherFiles : public testing::Test {
  protected:

@@ -262,18 +262,6 @@ eval_strategy: steps
 eval_steps: 200
 )";
 
-constexpr const char* kDatasetInfo = R"({
-  "chats": {"file_name": "chats.json", "formatting": "sharegpt",
-            "columns": {"messages": "talk", "tools": "tools"}},
-  "shared": {"hf_hub_url": "owner/chats", "subset": "en", "formatting": "sharegpt"},
-  "rows": {"file_name": "rows.json", "columns": {"prompt": "q", "response": "a"}},
-  "pairs": {"file_name": "pairs.json", "ranking": true, "formatting": "sharegpt",
-            "columns": {"messages": "conversations", "chosen": "good", "rejected": "rejected"}},
-  "judged": {"file_name": "judged.json",
-             "columns": {"prompt": "q", "response": "a", "system": "rules", "history": "before",
-                         "kto_tag": "liked"}}
-})";
-
 TEST_F(OtherRunFile, ConvertsAFullFineTuneOfLlamaFactory) {
   std::filesystem::create_directory("data");
   write("data/dataset_info.json", kDatasetInfo);
