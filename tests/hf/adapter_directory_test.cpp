@@ -237,7 +237,7 @@ TEST_F(AdapterFiles, RefusesSettingsThatWouldChangeNumbers) {
       {"use_qalora", "true", "pooled"},
       {"lora_bias", "true", "bias"},
       {"rank_pattern", R"({"(?i)q_proj":16})", "regular expression is not read"},
-      {"alpha_pattern", R"({"(a)\1":16})", "regular expression is not read"},
+      {"alpha_pattern", R"({"(a)\\1":16})", "regular expression is not read"},
       {"layer_replication", "[[0, 4], [2, 5]]", "repeated"},
       {"trainable_token_indices", "[1, 2]", "rows of the embedding"},
       {"alora_invocation_tokens", "[7]", "part of each text"},

@@ -264,9 +264,9 @@ TEST_F(Nf4Files, WithABadStateAreRefused) {
       {"blocksize", 64.0, "blocksize is not an integer"},
       {"shape", Json::array({15}), "shape is not that of a matrix"},
       {"shape", Json::array({1, 3, 5}), "shape is not that of a matrix"},
-      {"shape", Json::array({3, 0}), "sizes that are no integers"},
-      {"shape", Json::array({3, -5}), "sizes that are no integers"},
-      {"shape", Json::array({int64_t{1} << 40, 5}), "sizes that are no integers"},
+      {"shape", Json::array({3, 0}), "shape has sizes that are no integers"},
+      {"shape", Json::array({3, -5}), "shape has sizes that are no integers"},
+      {"shape", Json::array({int64_t{1} << 40, 5}), "shape has sizes that are no integers"},
       {"nested_blocksize", 0, "nested_blocksize is not from 1"},
       {"nested_offset", nullptr, "nested_offset is not a number"},
       {"nested_offset", 1e39, "nested_offset is not a number"}};
