@@ -401,7 +401,7 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                         "; use \"attention\"");
     }
     check_shared_expert(arch, text, where);
-    bool found = false, meant = false;
+    bool meant = false;
     for (const Candidate& one : list) {
       if (!target.matches(one.module, one.name)) continue;
       meant = true;
@@ -412,16 +412,15 @@ AdapterSpec choose_adapters(const ArchSpec& arch, const AdapterChoice& choice,
                           known_targets(arch, list));
       }
       if (adapter.targets.try_emplace({one.layer, one.module}).second) chosen.push_back(&one);
-      found = true;
     }
-    if (meant && !found) {
-      throw ConfigError(where + ": \"" + printable(text) +
-                        "\" has no module that adapter.exclude and adapter.layers leave");
-    }
-    if (!found) {
+    if (!meant) {
       throw ConfigError(where + ": \"" + printable(text) + "\" is no module of " + arch.origin +
                         "; possible are attention, mlp, all-linear, " + known_targets(arch, list));
     }
+  }
+  if (chosen.empty() && !choice.targets.empty()) {
+    throw ConfigError(where +
+                      ": adapter.exclude and adapter.layers leave no module of the targets");
   }
   left_out.check_used();
   set_sizes(arch, choice, chosen, adapter);
