@@ -3,8 +3,10 @@
 over it.
 
 Needs scripts/dev/venv and bitsandbytes 0.50.2 (its CPU path). The model is golden/llama in bf16, in
-NF4 with double quantisation. PEFT trains a LoRA adapter in fp32 over the values that transformers'
-dequantize() makes of the written directory; golden.json has its losses.
+NF4 with double quantisation. PEFT trains a LoRA adapter in fp32 over the values of the written
+directory, which are level times scale, rounded to bf16; golden.json has its losses. The scales and
+levels are bitsandbytes'; the products are taken here, because its dequantize_4bit on a CPU gives
+other values where a row is no multiple of a block (0.50.2, rows of 16 and 48).
 """
 import json
 import shutil
@@ -12,7 +14,9 @@ import sys
 
 sys.dont_write_bytecode = True
 import torch
+from bitsandbytes import functional
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import make_golden
@@ -32,15 +36,29 @@ def write_packed():
     (ROOT / "generation_config.json").unlink(missing_ok=True)
 
 
+def values_of(files, name):
+    """A parameter of the written directory, in bf16."""
+    if name + ".absmax" not in files:
+        return files[name].bfloat16()
+    state = functional.QuantState.from_dict(
+        {key.removeprefix(name + "."): tensor for key, tensor in files.items()
+         if key.startswith(name + ".")}, device=torch.device("cpu"))
+    scales = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+    pairs = files[name].flatten().int()
+    levels = state.code[torch.stack([pairs >> 4, pairs & 15], 1).flatten()]
+    return (levels.view(-1, 64) * scales[:, None]).view(state.shape).bfloat16()
+
+
 def main():
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir()
     write_packed()
-    packed = AutoModelForCausalLM.from_pretrained(
-        ROOT, dtype=torch.bfloat16, device_map="cpu", attn_implementation="eager")
-    base = packed.dequantize().float().eval()
-    assert not any(hasattr(weight, "quant_state") for weight in base.parameters())
-    base.is_loaded_in_4bit = base.is_quantized = False
+    base = AutoModelForCausalLM.from_pretrained(
+        BASE, dtype=torch.float32, attn_implementation="eager").eval()
+    files = load_file(ROOT / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in base.named_parameters():
+            parameter.copy_(values_of(files, name))
     torch.manual_seed(5000)
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8,
                                             lora_dropout=0.0, target_modules="all-linear"))

@@ -256,7 +256,7 @@ TEST(Nf4Base, IsSmallAndMergesToBf16) {
 }
 
 // The model and the adapter that transformers, bitsandbytes and PEFT wrote, trained by PEFT in fp32
-// over the values of transformers' dequantize(): sums of fp32 in another order, over 20 steps.
+// over the model's values: sums of fp32 in another order, over 20 steps.
 TEST(Nf4Base, TrainsAsPeftOverTheModelOfBitsandbytes) {
   const std::string golden = test_data() + "/parity/golden_nf4";
   const Json facts = read_json_file(golden + "/golden.json", {});
