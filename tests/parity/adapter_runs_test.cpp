@@ -383,9 +383,12 @@ TEST(AdapterRuns, RefuseAnAdapterOfTheOtherKind) {
 // A matrix that is trained in full has no adapter, because the merged model would lack what
 // changed.
 TEST(AdapterRuns, TrainNoMatrixTwice) {
-  const Arguments check = joined(
-      joined({"check", "run"}, adapter_arguments("llama")),
-      {"--run.dir=\"" + scratch_directory("adapter-twice") + "\"", "--adapter.train=[\"q_proj\"]"});
+  const std::string directory = scratch_directory("adapter-twice");
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory + "/run.toml") << "[run]\ndir = \"" << directory << "/run\"\n";
+  const Arguments check =
+      joined(joined({"check", "run", directory + "/run.toml"}, adapter_arguments("llama")),
+             {"--adapter.train=[\"q_proj\"]"});
   const Ended twice = run_command(check);
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_NE(twice.err.find("q_proj has an adapter too"), std::string::npos) << twice.err;
