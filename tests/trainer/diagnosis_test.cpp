@@ -269,7 +269,7 @@ TEST(CheckMachine, PrintsLinesAndJson) {
   std::ofstream(directory.path() + "/file") << "no directory";
   const auto [exit_code, bad] = run({"--offload.nvme=[\"" + directory.path() + "/file/x\"]"});
   EXPECT_EQ(exit_code, 1);
-  EXPECT_NE(bad.find("\nfail  file system  offload.nvme "), std::string::npos) << bad;
+  EXPECT_NE(bad.find("\nfail  file system   offload.nvme "), std::string::npos) << bad;
 }
 
 }  // namespace
