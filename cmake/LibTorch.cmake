@@ -57,9 +57,10 @@ endif()
 get_filename_component(site ${LONGSHORE_LIBTORCH_ROOT} DIRECTORY)
 file(GLOB nvidia_libraries ${site}/nvidia/*/lib)
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib ${LONGSHORE_LIBTORCH_ROOT}/lib ${nvidia_libraries})
-# The same: CMake fills up a shorter one with empty folders, and the loader takes each for the current
-# directory, where it would look for every library first.
-set(CMAKE_BUILD_RPATH ${CMAKE_INSTALL_RPATH})
+# Programs have it from the beginning. CMake would fill up another one with empty folders, to have room
+# for this one at the installation, and the loader takes each empty folder for the current directory,
+# where it would look for every library first.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 # LibTorch headers take 7 to 13 s to parse: they are compiled once, and every target that uses
 # LibTorch reuses the result (2.3 s a file).
