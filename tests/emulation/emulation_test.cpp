@@ -151,7 +151,15 @@ TEST(Emulation, MissesTheKernelsBarriers) {
               kernels::cross_entropy_cuda({DType::kF32, 1, 1200, 1.0, true}, logits.data(),
                                           targets.data(), losses.data(), nullptr);
             }),
-            (std::vector<unsigned>{2, 4, 5}));
+            (std::vector<unsigned>{2, 4}));
+  Operand<float> statistics("statistics", 2);
+  kernels::CrossEntropy shape{DType::kF32, 1, 1200, 1.0, true};
+  shape.statistics = statistics.data();
+  EXPECT_EQ(needed_barriers([&] {
+              kernels::cross_entropy_cuda(shape, logits.data(), targets.data(), losses.data(),
+                                          nullptr);
+            }),
+            (std::vector<unsigned>{2, 4, 5, 6, 8}));
 
   Operand<float> grad("grad", random_values<float>(1200, 1)), x("x", random_values<float>(1200, 2));
   Operand<float> weight("weight", random_values<float>(1200, 3)), grad_x("grad_x", 1200);
