@@ -10,12 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/adapter_bias.h"
+#include "base/adapter_values.h"
 #include "base/bytes.h"
 #include "base/comm_backend.h"
 #include "base/dtype.h"
 #include "base/loss_kind.h"
-#include "base/pattern_number.h"
 #include "shard/policy.h"
 
 namespace longshore {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/pattern_number.h"
+#include "base/adapter_values.h"
 
 namespace longshore {
 

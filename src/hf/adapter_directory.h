@@ -13,8 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/adapter_bias.h"
-#include "base/pattern_number.h"
+#include "base/adapter_values.h"
 #include "hf/safetensors_reader.h"
 
 namespace longshore {

@@ -63,7 +63,7 @@ struct Nf4Parts {
   float scale_levels[256];
 };
 
-// The same where the scales are in fp32.
+// Nf4F32Parts has the parts of a packed tensor whose scales are in fp32, and the levels.
 struct Nf4F32Parts {
   const float* scales;
   const unsigned char* codes;

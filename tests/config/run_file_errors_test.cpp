@@ -322,7 +322,7 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
   });
 }
 
-// The same for keys of data, evaluation and losses.
+// Contradicting keys of data, evaluation and losses are refused with the positions of both.
 TEST_F(RunFileErrors, KeysOfDataThatContradictEachOtherShowBothPlaces) {
   expect_each({
       {"[eval]\nevery_steps = 5",

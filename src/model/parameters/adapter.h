@@ -12,8 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/adapter_bias.h"
-#include "base/pattern_number.h"
+#include "base/adapter_values.h"
 #include "model/families/arch_spec.h"
 #include "shard/unit_spec.h"
 
