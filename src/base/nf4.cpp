@@ -232,4 +232,10 @@ void decode_nf4_f32(const Nf4F32Layout& layout, std::span<const std::byte> packe
                 [&](int64_t block) { return float_at(packed, 4 * block); });
 }
 
+void decode_nf4_codes(std::span<const std::byte> codes, std::span<const float> scales,
+                      int64_t begin, std::span<float> out) {
+  decode_blocks(codes, begin, out,
+                [&](int64_t block) { return scales[static_cast<size_t>(block)]; });
+}
+
 }  // namespace longshore

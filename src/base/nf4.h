@@ -45,10 +45,10 @@ class Nf4Layout {
   int64_t elements_;
 };
 
-// Nf4F32Layout: the offsets where the scales are not quantised, as in files of bitsandbytes without
-// double quantisation (4.5 bits a value):
+// Nf4F32Layout: the offsets of the parts of a packed tensor whose scales are not quantised, as in
+// files of bitsandbytes without double quantisation (4.5 bits a value):
 //
-//   [ scales, fp32 | padding to 16 bytes | codes, as above | padding to 4 bytes ]
+//   [ scales, fp32 | padding to 16 bytes | codes, as in Nf4Layout | padding to 4 bytes ]
 class Nf4F32Layout {
  public:
   static constexpr int64_t kBlock = Nf4Layout::kBlock;
@@ -80,5 +80,8 @@ void decode_nf4(const Nf4Layout& layout, std::span<const std::byte> packed, int6
                 std::span<float> out);
 void decode_nf4_f32(const Nf4F32Layout& layout, std::span<const std::byte> packed, int64_t begin,
                     std::span<float> out);
+// Returns the values from `begin` on of codes without a layout; scales[i] is that of block i.
+void decode_nf4_codes(std::span<const std::byte> codes, std::span<const float> scales,
+                      int64_t begin, std::span<float> out);
 
 }  // namespace longshore

@@ -17,7 +17,7 @@ enum class PackedFormat : uint8_t {
   kNf4,     // base/nf4.h
   kFp8,     // base/fp8.h
   kMxfp4,   // base/mxfp4.h; only of models that are published in it
-  kNf4F32,  // base/nf4.h, with scales in fp32; likewise
+  kNf4F32,  // base/nf4.h, with scales in fp32; only of published models
 };
 
 // Returns the name in the run file; formats of published models alone have one for messages.

@@ -35,10 +35,6 @@ bool holds_scales(TensorDType dtype) {
          dtype == TensorDType::kF8E8M0;
 }
 
-void read_cached(const PackedTensor::Part& part, Bytes begin, std::span<std::byte> out) {
-  part.file->read(*part.tensor, begin, out);
-}
-
 float power_of(uint8_t exponent) {
   return exponent == 255 ? std::nanf("") : std::ldexp(1.0F, static_cast<int>(exponent) - 127);
 }

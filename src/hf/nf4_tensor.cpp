@@ -23,10 +23,6 @@ constexpr float kGreatestScale = 3e38F;
 // bitsandbytes computes with levels of its own, whatever the files say of them.
 constexpr float kLevelTolerance = 1e-6F;
 
-void read_cached(const PackedTensor::Part& part, Bytes begin, std::span<std::byte> out) {
-  part.file->read(*part.tensor, begin, out);
-}
-
 std::vector<float> read_floats(const PackedTensor::Part& part) {
   std::vector<float> values(static_cast<size_t>(part.tensor->elements()));
   part.file->read(*part.tensor, 0, std::as_writable_bytes(std::span(values)));
@@ -152,6 +148,10 @@ Nf4Tensor::Nf4Tensor(const Parts& parts) : files_(parts) {
     throw DataError("'" + printable(parts.scale_levels.tensor->name) +
                     "' has levels that are not from -1 to 1");
   }
+  if (parts.nested() && state_.group == Nf4Layout::kGroup &&
+      std::ranges::equal(scale_levels_, nf4_scale_levels())) {
+    format_ = PackedFormat::kNf4;
+  }
   small_hash_ = hash_of_small(read_cached);
 }
 
@@ -196,12 +196,6 @@ std::vector<PackedTensor::Part> Nf4Tensor::parts() const {
   return parts;
 }
 
-PackedFormat Nf4Tensor::format() const {
-  const bool same = files_.nested() && state_.group == Nf4Layout::kGroup &&
-                    std::ranges::equal(scale_levels_, nf4_scale_levels());
-  return same ? PackedFormat::kNf4 : PackedFormat::kNf4F32;
-}
-
 void Nf4Tensor::check_scale(float scale, int64_t block) const {
   if (std::fabs(scale) <= kGreatestScale) return;
   throw DataError(files_.scales.file->path() + ": tensor '" + printable(values_.name) +
@@ -243,22 +237,19 @@ void Nf4Tensor::read(int64_t begin, std::span<float> out) const {
   LONGSHORE_CHECK(begin >= 0 && std::ssize(out) <= values_.elements() - begin)
       << values_.name << ": elements from " << begin << ", " << out.size();
   if (begin == 0 && !out.empty()) check_small(read_cached);
-  std::vector<uint8_t> codes;
+  std::vector<std::byte> codes;  // from the first block on
   std::vector<float> scales;
   while (!out.empty()) {
     const int64_t count = std::min(std::ssize(out), kPieceElements);
     const int64_t first = begin / kBlock, last = (begin + count - 1) / kBlock;
     scales.resize(static_cast<size_t>(last - first + 1));
     read_scales(first, scales, read_cached);
-    codes.resize(static_cast<size_t>((begin + count - 1) / 2 - begin / 2 + 1));
-    read_cached(files_.codes, begin / 2, std::as_writable_bytes(std::span(codes)));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t element = begin + i;
-      const uint8_t pair = codes[static_cast<size_t>(element / 2 - begin / 2)];
-      const float level = kNf4Levels[element % 2 == 0 ? pair >> 4 : pair & 15];
-      const float value = level * scales[static_cast<size_t>(element / kBlock - first)];
-      out[static_cast<size_t>(i)] = bf16_to_float(float_to_bf16_nearest(value));
-    }
+    const int64_t inside = begin - first * kBlock;  // the place of `begin` in the first block
+    codes.resize(static_cast<size_t>((inside + count - 1) / 2 + 1));
+    read_cached(files_.codes, begin / 2, std::span(codes).subspan(static_cast<size_t>(inside / 2)));
+    const std::span<float> piece = out.first(static_cast<size_t>(count));
+    decode_nf4_codes(codes, scales, inside, piece);
+    for (float& value : piece) value = bf16_to_float(float_to_bf16_nearest(value));
     out = out.subspan(static_cast<size_t>(count));
     begin += count;
   }

@@ -52,7 +52,7 @@ class Nf4Tensor final : public PackedTensor {
   void read(int64_t begin, std::span<float> out) const override;
   std::vector<Part> parts() const override;
   // Returns kNf4 if the files' levels and groups of scales are those of base/nf4.h, else kNf4F32.
-  PackedFormat format() const override;
+  PackedFormat format() const override { return format_; }
   void read_packed(int64_t matrix, Bytes begin, std::span<std::byte> out,
                    const ReadPart& read_part) const override;
 
@@ -73,6 +73,7 @@ class Nf4Tensor final : public PackedTensor {
   Nf4State state_;
   uint64_t small_hash_ = 0;
   std::vector<float> scale_levels_;  // empty without double quantisation
+  PackedFormat format_ = PackedFormat::kNf4F32;
 };
 
 }  // namespace longshore

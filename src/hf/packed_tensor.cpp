@@ -35,6 +35,10 @@ PairedTensor without_scales(const std::string& scales) {
 
 }  // namespace
 
+void PackedTensor::read_cached(const Part& part, Bytes begin, std::span<std::byte> out) {
+  part.file->read(*part.tensor, begin, out);
+}
+
 PairedTensor pair_mxfp4(PackedTensor::Part part, const FindPart& find) {
   const std::string& name = part.tensor->name;
   if (name.ends_with(kMxfp4Scales)) {

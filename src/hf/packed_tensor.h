@@ -34,7 +34,7 @@ class PackedTensor {
 
   // Fills the span with the bytes of a part's tensor from `begin` on.
   using ReadPart = std::function<void(const Part& part, Bytes begin, std::span<std::byte> out)>;
-  // Returns the tensors that hold the values: codes and scales.
+  // Returns the tensors that hold the values: codes, scales and what else belongs to them.
   virtual std::vector<Part> parts() const = 0;
   // Returns the format in which the files hold the values.
   virtual PackedFormat format() const = 0;
@@ -44,6 +44,8 @@ class PackedTensor {
                            const ReadPart& read_part) const = 0;
 
  protected:
+  // Reads a part's tensor itself, as a ReadPart does.
+  static void read_cached(const Part& part, Bytes begin, std::span<std::byte> out);
   TensorInfo values_;
 };
 

@@ -27,8 +27,8 @@ struct CrossEntropy {
   double scale = 1.0;                 // factor of the gradient
   bool gradient = false;              // if false, the logits stay unchanged
   const float* row_scales = nullptr;  // [rows], where the logits are; null: 1 for every row
-  // [rows, 2], there too: 1 if the target has the highest logit, else 0; the entropy in nats. Null:
-  // not wanted.
+  // [rows, 2], where the logits are: 1 if the target has the highest logit, else 0; the entropy in
+  // nats. Null: not wanted.
   float* statistics = nullptr;
 };
 

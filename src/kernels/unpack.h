@@ -31,7 +31,8 @@ void unpack_nf4_cpu(DType dtype, int64_t elements, const void* packed, int64_t b
 void unpack_nf4_cuda(DType dtype, int64_t elements, const void* packed, void* y,
                      CUstream_st* stream);
 
-// Write the values of such a tensor whose scales are in fp32 (Nf4F32Layout).
+// Write the values of a tensor of `elements` values in NF4 with scales in fp32 (Nf4F32Layout) to
+// `y`; on the CPU those of [begin, end).
 void unpack_nf4_f32_cpu(DType dtype, int64_t elements, const void* packed, int64_t begin,
                         int64_t end, void* y);
 void unpack_nf4_f32_cuda(DType dtype, int64_t elements, const void* packed, void* y,

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <filesystem>
 #include <random>
 
@@ -30,19 +29,6 @@ ModelSpec golden_spec(bool frozen) {
                   parameter(kLayer + "mlp.gate_proj.weight", {129, 2}, frozen),
                   parameter(kLayer + "self_attn.q_proj.weight", {128, 128}, frozen),
                   parameter("lm_head.weight", {7, 4})});
-}
-
-std::vector<uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<uint32_t> bits;
-  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
-  return bits;
-}
-
-std::vector<float> read_whole(const ModelDirectory& directory, const std::string& name) {
-  const ModelDirectory::TensorRef ref = directory.find(name);
-  std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
-  read_elements(ref, 0, values);
-  return values;
 }
 
 std::vector<std::string> packed_names() {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <filesystem>
 #include <random>
 
@@ -30,19 +29,6 @@ constexpr const char* kConfig =
 ModelSpec golden_spec(bool frozen) {
   return spec_of({parameter(kGateUp, {3, 96, 29}, frozen), parameter(kDown, {2, 64, 33}, frozen),
                   parameter("lm_head.weight", {7, 4})});
-}
-
-std::vector<float> read_whole(const ModelDirectory& directory, const std::string& name) {
-  const ModelDirectory::TensorRef ref = directory.find(name);
-  std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
-  read_elements(ref, 0, values);
-  return values;
-}
-
-std::vector<uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<uint32_t> bits;
-  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
-  return bits;
 }
 
 // Values equal those of transformers bit for bit, for all finite exponents and pairs of values.

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -23,19 +22,6 @@ namespace {
 
 const std::string kGolden = test_data() + "/hf/nf4/";
 const std::string kLayer = "model.layers.0.";
-
-std::vector<uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<uint32_t> bits;
-  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
-  return bits;
-}
-
-std::vector<float> read_whole(const ModelDirectory& directory, const std::string& name) {
-  const ModelDirectory::TensorRef ref = directory.find(name);
-  std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
-  read_elements(ref, 0, values);
-  return values;
-}
 
 // FNV-1a over the values' bytes, as make_nf4.py writes it.
 std::string digest(std::span<const float> values) {

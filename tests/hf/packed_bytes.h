@@ -1,19 +1,36 @@
-// Packed bytes of a stored tensor, compared with its values. Test code.
+// Values of stored tensors, and packed bytes compared with them. Test code.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/number_formats.h"
 #include "base/packed_format.h"
 #include "hf/model_directory.h"
+#include "hf/weight_loader.h"
 
 namespace longshore {
+
+inline std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+inline std::vector<float> read_whole(const ModelDirectory& directory, const std::string& name) {
+  const ModelDirectory::TensorRef ref = directory.find(name);
+  std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
+  read_elements(ref, 0, values);
+  return values;
+}
 
 inline void read_part(const PackedTensor::Part& part, Bytes begin, std::span<std::byte> out) {
   part.file->read(*part.tensor, begin, out);
