@@ -23,7 +23,9 @@ class EntropyScores : public HeadScores {
       factors = scale->factors.narrow(0, begin, targets.size(0));
     }
     HeadPart part;
-    part.statistics = at::empty({targets.size(0), 2}, logits.options().dtype(at::kFloat));
+    if (!wanted || !scale->scored) {
+      part.statistics = at::empty({targets.size(0), 2}, logits.options().dtype(at::kFloat));
+    }
     part.losses = fused::cross_entropy(logits, targets, wanted ? scale->scale : 1.0, wanted,
                                        factors, part.statistics);
     if (wanted) part.by_logits = std::move(logits);

@@ -74,10 +74,12 @@ struct HeadChunk {
   at::Tensor before, after;  // fp32 [N, 1]: log-sum-exp before and after the piece
 };
 
-// HeadScale: the factors of the losses of trained positions in what gradients are of.
+// HeadScale: the factors of the losses of trained positions in what gradients are of, and whether
+// an earlier pass has computed these losses and their statistics.
 struct HeadScale {
   double scale = 1.0;
   at::Tensor factors = {};  // fp32 by trained position; undefined: all are 1
+  bool scored = false;      // statistics are not computed again
 };
 
 // HeadPart: the losses of a whole head's chunk.

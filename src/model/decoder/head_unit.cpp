@@ -25,13 +25,9 @@ void sum_losses(const std::vector<at::Tensor>& losses, const at::Tensor& trained
 // Returns for each trained position whether its document is an answer that people chose.
 std::vector<char> chosen_positions(const at::Tensor& trained, const MicroBatch& batch) {
   const std::vector<int64_t>& desirable = batch.column<kDesirableColumn>();
-  const at::Tensor places = trained.to(at::kCPU).contiguous();
-  const auto* const place = places.const_data_ptr<int64_t>();
-  std::vector<char> chosen(static_cast<size_t>(places.numel()));
-  size_t document = 0;
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    while (place[i] >= batch.document_starts.at(document + 1)) ++document;
-    chosen[i] = desirable.at(document) != 0 ? 1 : 0;
+  std::vector<char> chosen;
+  for (const size_t document : documents_of(trained, batch.document_starts)) {
+    chosen.push_back(desirable.at(document) != 0 ? 1 : 0);
   }
   return chosen;
 }
@@ -86,13 +82,12 @@ at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Ten
 struct HeadUnit::Gradients {
   HeadScale scale = {};
   GradientSink* sink = nullptr;
-  bool scored = false;  // the losses were computed before
   NormGradients norm;
   at::Tensor in = {};             // undefined if not wanted
   at::Tensor magnitude_sum = {};  // of the head's adapter, fp32; undefined unless it is DoRA
 };
 
-// These are what the head has of the trained positions, by chunk.
+// Parts holds the losses of the trained positions and their statistics, by chunk.
 struct HeadUnit::Parts {
   std::vector<at::Tensor> losses = {};      // fp32 [N]
   std::vector<at::Tensor> statistics = {};  // HeadPart::statistics; empty if they are unknown
@@ -161,7 +156,7 @@ HeadUnit::Parts HeadUnit::run(UnitParameters parameters, const Carry& in, const 
                               LossSum& sums) const {
   const at::NoGradGuard no_grad;
   const bool wanted = gradients != nullptr;
-  const bool scored = wanted && gradients->scored;
+  const bool scored = wanted && gradients->scale.scored;
   const int64_t chunk =
       head_chunk_positions(vocabulary_, on_gpu(in.at(0)) ? DeviceKind::kCuda : DeviceKind::kCpu);
   const int64_t count = trained.size(0);
@@ -220,6 +215,7 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
     const Parts parts = run(parameters, in, batch, trained, nullptr, result);
     scales.factors = apply_loss(batch, trained, joined(parts.losses), result).to(in.at(0).device());
     count_tokens(parts.statistics, trained, batch, result.tokens);
+    scales.scored = true;
   } else if (const at::Tensor weights = weights_of(batch.all_columns()); weights.defined()) {
     scales.factors = weights.to(in.at(0).device());
   }
@@ -228,7 +224,6 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   Gradients gradients{
       .scale = scales,
       .sink = &sink,
-      .scored = scores_first(batch),
       .norm = index_.norm_gradients(parameters, Module::kFinalNorm, norm_kind_, norm_eps_, sink),
       .in = grad_in};
   const int32_t magnitude_index = index_.index(Module::kHead, ParameterRole::kLoraMagnitude);

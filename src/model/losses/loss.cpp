@@ -40,6 +40,19 @@ at::Tensor Loss::score(const ScoredPositions& positions, LossResult& result) con
   return factors;
 }
 
+std::vector<size_t> documents_of(const at::Tensor& places,
+                                 std::span<const int64_t> document_starts) {
+  const at::Tensor host = places.to(at::kCPU).contiguous();
+  const auto* const place = host.const_data_ptr<int64_t>();
+  std::vector<size_t> documents(static_cast<size_t>(host.numel()));
+  size_t document = 0;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    while (place[i] >= document_starts[document + 1]) ++document;
+    documents[i] = document;
+  }
+  return documents;
+}
+
 double ordered_sum(const at::Tensor& values, std::span<const float> weights) {
   const at::Tensor host = values.to(at::kCPU).contiguous();
   const std::span<const float> data(host.const_data_ptr<float>(),

@@ -109,6 +109,11 @@ class Loss {
 // weight if there are any. HOST WAIT, on a GPU: loss.
 double ordered_sum(const at::Tensor& values, std::span<const float> weights = {});
 
+// Returns the document of each trained position, of documents that begin at the starts and end at
+// the next one. `places` is int64 [N], ascending. HOST WAIT, on a GPU: places.
+std::vector<size_t> documents_of(const at::Tensor& places,
+                                 std::span<const int64_t> document_starts);
+
 // Returns the weights of the trained positions, fp32 on the CPU, which are those of the columns and
 // must not outlive them; undefined if there are none.
 at::Tensor weights_of(const ColumnValues& columns);

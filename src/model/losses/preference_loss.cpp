@@ -178,21 +178,17 @@ std::vector<ColumnId> columns_of(const PreferenceOptions& options) {
   return columns;
 }
 
-// Returns the scores of a micro-batch's documents. `document_of` becomes the document of each
-// trained position.
+// Returns the scores of a micro-batch's documents. `document_of` has the document of each trained
+// position.
 std::vector<AnswerScore> score_documents(const ScoredPositions& positions,
-                                         std::vector<size_t>& document_of) {
-  const at::Tensor places = positions.places.to(at::kCPU).contiguous();
+                                         const std::vector<size_t>& document_of) {
   const at::Tensor values = positions.losses.to(at::kCPU).contiguous();
-  const auto* const position = places.const_data_ptr<int64_t>();
   const auto* const loss = values.const_data_ptr<float>();
   std::vector<AnswerScore> scores(positions.document_starts.size() - 1);
-  size_t document = 0;
-  for (int64_t i = 0; i < places.numel(); ++i) {
-    while (position[i] >= positions.document_starts[document + 1]) ++document;
-    scores[document].logp -= static_cast<double>(loss[i]);
-    scores[document].tokens += 1;
-    document_of.push_back(document);
+  for (size_t i = 0; i < document_of.size(); ++i) {
+    AnswerScore& score = scores[document_of[i]];
+    score.logp -= static_cast<double>(loss[i]);
+    score.tokens += 1;
   }
   const std::vector<double>& references = positions.columns.get<kReferenceLogpColumn>();
   for (size_t i = 0; i < references.size(); ++i) scores[i].reference = references[i];
@@ -246,7 +242,7 @@ std::vector<double> PreferenceLoss::add_losses(const ScoredPositions& positions,
 }
 
 at::Tensor PreferenceLoss::score(const ScoredPositions& positions, LossResult& result) const {
-  std::vector<size_t> document_of;
+  const std::vector<size_t> document_of = documents_of(positions.places, positions.document_starts);
   const std::vector<AnswerScore> scores = score_documents(positions, document_of);
   result.trained = positions.losses.numel();
   const std::vector<double> by_logp = add_losses(positions, scores, result);
