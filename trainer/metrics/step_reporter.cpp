@@ -53,9 +53,7 @@ void StepReporter::take_outcome(StepRecord& record, const StepOutcome& outcome) 
     if (shape.watched) record.router = figures;
   }
   const HitCount& tokens = outcome.sums.tokens;
-  if (tokens.compared > 0) {
-    record.token_accuracy = static_cast<double>(tokens.hits) / static_cast<double>(tokens.compared);
-  }
+  record.token_accuracy = tokens.accuracy();
   if (tokens.measured > 0) {
     record.entropy = tokens.entropies / static_cast<double>(tokens.measured);
   }

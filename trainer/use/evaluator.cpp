@@ -132,9 +132,7 @@ EvalRecord record_of(const Evaluation& evaluation) {
 }
 
 std::optional<double> token_accuracy(const Evaluation& evaluation) {
-  const HitCount& count = evaluation.sums.tokens;
-  if (count.compared == 0) return std::nullopt;
-  return static_cast<double>(count.hits) / static_cast<double>(count.compared);
+  return evaluation.sums.tokens.accuracy();
 }
 
 std::string describe_quality(const Evaluation& evaluation) {

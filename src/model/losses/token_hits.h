@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 
 #include "base/value_sums.h"
@@ -23,6 +24,11 @@ struct HitCount {
 
   auto values() { return std::tie(hits, compared, measured, entropies); }
   HitCount& operator+=(const HitCount& other) { return add_values(*this, other); }
+  // Returns the share of compared positions that are hits; nullopt if none was compared.
+  std::optional<double> accuracy() const {
+    if (compared == 0) return std::nullopt;
+    return static_cast<double>(hits) / static_cast<double>(compared);
+  }
 };
 
 class TokenHits {
