@@ -127,10 +127,13 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
                                  const std::vector<double>& weights, const HoldOut& hold_out,
                                  const FileMix& mix) {
   LONGSHORE_CHECK(weights.empty() || (weights.size() == files.size() && !mix.on()));
-  for (const auto& file : files) {
-    rows_.push_back(row_count_of_part(row_count(*file), hold_out));
+  // Whole files that are read once need no count, which is a pass over all documents.
+  if (mix.on() || !weights.empty() || hold_out.part != HoldOut::Part::kEverything) {
+    for (const auto& file : files) {
+      rows_.push_back(row_count_of_part(row_count(*file), hold_out));
+    }
+    rows_read_ = mix.on() ? mixed_rows(mix, rows_) : weighted_rows(weights, rows_);
   }
-  rows_read_ = mix.on() ? mixed_rows(mix, rows_) : weighted_rows(weights, rows_);
   Hasher hasher;
   for (size_t i = 0; i < files.size(); ++i) {
     const int64_t count = files[i]->document_count();

@@ -89,7 +89,8 @@ class CombinedDataset : public Dataset {
   size_t width_of(ColumnId column) const override;
   std::vector<float> column_of(int64_t document, ColumnId column) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
-  // The rows of each file that belong to the part, and how many the set has of them.
+  // The rows of each file that belong to the part, and how many the set has of them. Both are empty
+  // for whole files without weights and without a mix, whose rows nobody has to count.
   std::span<const int64_t> rows() const { return rows_; }
   std::span<const int64_t> rows_read() const { return rows_read_; }
 
