@@ -62,7 +62,7 @@ std::string adapter_note(const ModelSource& source) {
 std::string tokens_note(const ModelSource& source) {
   const AddedTokens& tokens = source.tokens();
   if (tokens.text().empty()) return {};
-  if (tokens.fresh().empty() && source.arch().added_tokens == 0) {
+  if (!source.has_new_tokens()) {
     return tokens.text() + ": the tokenizer has all of them, and their ids stay";
   }
   const int64_t rows = source.arch().vocabulary, added = source.arch().added_tokens;

@@ -52,6 +52,9 @@ class ModelSource {
   // The tokens that the run file adds. The rows that the files lack for them are added_tokens of
   // arch(), and begin as the mean of the others.
   const AddedTokens& tokens() const { return tokens_; }
+  // Returns whether the run has tokens that the tokenizer lacks, or for which the model's files
+  // have no row.
+  bool has_new_tokens() const { return !tokens_.fresh().empty() || arch_.added_tokens > 0; }
   const ModelDirectory& directory() const { return base_.directory(); }
   const ArchSpec& arch() const { return arch_; }
   // Returns the model in other units. The result refers to this object.
@@ -72,7 +75,8 @@ class ModelSource {
   // from the same open files; empty if no value is read from a file.
   std::string weight_files() const;
   // Returns the tensors that the run's initial values are read from, sorted by name; a parameter in
-  // a packed format has two, codes and scales. None for random weights.
+  // a packed format has several: codes, scales and what else belongs to them. None for random
+  // weights.
   std::vector<StoredTensor> stored_tensors() const;
   // Returns the files of tokenizer.path by name, as they were when this was made, for the export.
   // None if the run uses the model's own tokenizer; with added tokens those that have them.

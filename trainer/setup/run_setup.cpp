@@ -66,7 +66,7 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
 
 // Throws if the rows of new tokens would never be trained.
 void check_new_rows(const ModelSource& source) {
-  if (source.tokens().fresh().empty() && source.arch().added_tokens == 0) return;
+  if (!source.has_new_tokens()) return;
   std::vector<std::string> frozen;
   for (const UnitSpec* unit : {&source.whole().units.front(), &source.whole().units.back()}) {
     for (const ParamSpec& parameter : unit->parameters) {

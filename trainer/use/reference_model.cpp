@@ -123,8 +123,7 @@ RunConfig other_reference_config(const RunConfig& run, const ModelSource& own) {
     config.offload.activations = OffloadSection::Activations::kHost;
   }
   named_by_key(run, [&] {
-    const bool new_rows = !own.tokens().fresh().empty() || own.arch().added_tokens > 0;
-    if (run.preference.is_adapter_off() && new_rows) {
+    if (run.preference.is_adapter_off() && own.has_new_tokens()) {
       throw ConfigError(
           "the model below the adapters does not know the tokens of " + own.tokens().text() +
           "; set preference.reference = \"start\", which has the first values of their rows");
