@@ -16,7 +16,7 @@ namespace longshore {
 Section data_section();
 Section tokenizer_section();
 Section eval_section();
-// This one is defined in field_table_schedule.cpp.
+// schedule_section is defined in field_table_schedule.cpp.
 Section schedule_section();
 
 template <typename Member>

@@ -379,18 +379,18 @@ class Rules {
   }
 
   void check_tokens() {
-    const char* const keys[] = {"tokenizer.add_tokens", "tokenizer.add_special_tokens"};
-    if (!usable({keys[0], keys[1]})) return;
-    const std::vector<std::string>* const lists[] = {&config_.tokenizer.add_tokens,
-                                                     &config_.tokenizer.add_special_tokens};
+    const char* const ordinary = "tokenizer.add_tokens";
+    const char* const special = "tokenizer.add_special_tokens";
+    if (!usable({ordinary, special})) return;
     std::set<std::string> seen;
-    for (size_t i = 0; i < std::size(lists); ++i) {
-      for (const std::string& token : *lists[i]) {
+    for (const auto& [key, tokens] : {std::pair(ordinary, &config_.tokenizer.add_tokens),
+                                      std::pair(special, &config_.tokenizer.add_special_tokens)}) {
+      for (const std::string& token : *tokens) {
         if (token.empty()) {
-          report_at(place_of(keys[i]), std::string(keys[i]) + " names an empty text; remove it");
+          report_at(place_of(key), std::string(key) + " names an empty text; remove it");
         } else if (!seen.insert(token).second) {
-          report_at(place_of(keys[i]), std::string(keys[i]) + " names " + quote_toml(token) +
-                                           " a second time; name each token once");
+          report_at(place_of(key), std::string(key) + " names " + quote_toml(token) +
+                                       " a second time; name each token once");
         }
       }
     }

@@ -32,15 +32,19 @@ double linear(const ScheduleSection&, const SchedulePlace& place) {
   return ratio(place.total - place.done, place.total - place.warmup);
 }
 
+// Returns half a cosine wave, from 1 at the part 0 to 0 at the part 1.
+double half_wave(double part) {
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * part));
+}
+
 double cosine(const ScheduleSection&, const SchedulePlace& place) {
-  return 0.5 * (1.0 + std::cos(std::numbers::pi * progress_at(place)));
+  return half_wave(progress_at(place));
 }
 
 double cosine_with_restarts(const ScheduleSection& schedule, const SchedulePlace& place) {
   const double progress = progress_at(place);
   if (progress >= 1.0) return 0.0;
-  const double part = std::fmod(static_cast<double>(schedule.cycles) * progress, 1.0);
-  return 0.5 * (1.0 + std::cos(std::numbers::pi * part));
+  return half_wave(std::fmod(static_cast<double>(schedule.cycles) * progress, 1.0));
 }
 
 double polynomial(const ScheduleSection& schedule, const SchedulePlace& place) {
@@ -59,7 +63,7 @@ double wsd(const ScheduleSection& schedule, const SchedulePlace& place) {
     case ScheduleSection::Decay::kLinear:
       break;
     case ScheduleSection::Decay::kCosine:
-      return 0.5 * (1.0 + std::cos(std::numbers::pi * (1.0 - left)));
+      return half_wave(1.0 - left);
     case ScheduleSection::Decay::kOneMinusSqrt:
       return 1.0 - std::sqrt(1.0 - left);
   }

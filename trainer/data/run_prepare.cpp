@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "data/prepare/prepared_cache.h"
 #include "hf/hub_cache.h"
@@ -19,13 +20,10 @@ namespace longshore {
 namespace {
 
 // Whether a directory may be written, or made below the nearest one that is there.
-bool may_be_written(std::filesystem::path directory) {
+bool may_be_written(const std::string& directory) {
+  const std::string there = nearest_existing(directory);
   std::error_code ignored;
-  while (!std::filesystem::exists(directory, ignored) && directory.has_relative_path()) {
-    directory = directory.parent_path();
-  }
-  return std::filesystem::is_directory(directory, ignored) &&
-         ::access(directory.c_str(), W_OK | X_OK) == 0;
+  return std::filesystem::is_directory(there, ignored) && ::access(there.c_str(), W_OK | X_OK) == 0;
 }
 
 // Returns the directory that XDG_CACHE_HOME or HOME gives for caches; empty if neither is set.

@@ -250,6 +250,7 @@ void AdapterFiles::find_older_tensors(const ArchSpec& arch, const ModelSpec& who
 // Patterns for names of transformers 4 do not match the newer ones, so that the matrices would
 // silently get the usual alpha.
 void AdapterFiles::check_older_patterns() const {
+  if (older_.empty()) return;
   const NumbersByPattern ranks(settings_.ranks), alphas(settings_.alphas);
   for (const auto& [parameter, tensors] : older_) {
     for (const OlderTensor& tensor : tensors) {

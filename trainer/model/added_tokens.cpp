@@ -69,8 +69,8 @@ std::string with_elements(const std::string& text, const char* key,
   return text.substr(0, last + 1) + before + all + text.substr(last + 1);
 }
 
-// As transformers writes it. The token is looked for before the normalizer changes the text, so
-// that it is found inside of words as well.
+// Returns the entry as transformers writes it. The token is looked for before the normalizer
+// changes the text, so that it is found inside of words as well.
 Json entry_of(const AddedTokens::Token& token) {
   return {{"content", token.text}, {"single_word", false}, {"lstrip", false},
           {"rstrip", false},       {"normalized", false},  {"special", token.special}};

@@ -251,8 +251,7 @@ std::string next_commands_of_adapter(const std::string& module, const std::strin
   if (settings.dora || patterns || !settings.trained.empty() ||
       settings.bias != AdapterBias::kNone) {
     return "next, for a model that holds the adapter (PEFT loads the adapter itself; vLLM serves "
-           "no "
-           "adapters with DoRA, patterns, biases or whole modules):\n" +
+           "no adapters with DoRA, patterns, biases or whole modules):\n" +
            merge;
   }
   return "next, where the program is installed and knows the architecture:\n"

@@ -65,12 +65,11 @@ void leave_out_templates(const ModelDirectory& directory, ExportTexts& texts) {
   }
 }
 
-// The run uses the tokenizer of another directory. The export takes its files, because the model's
-// tokenizer encodes text differently.
-void take_tokenizer(const ModelSource& source, ExportTexts& texts) {
+// The run uses the tokenizer of another directory. The export leaves out the model's files, because
+// that tokenizer encodes text differently.
+void replace_tokenizer(const ModelSource& source, ExportTexts& texts) {
   leave_out_templates(source.directory(), texts);
   texts.left_out.insert(kTokenizerFiles.begin(), kTokenizerFiles.end());
-  for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
   texts.lines.emplace_back(
       "The tokenizer is the one that the run was given, not the base model's.");
 }
@@ -239,11 +238,8 @@ std::string template_to_export(const RunConfig& config, const ChatTemplate* chat
 
 void add_trained_text(const RunConfig& config, const ModelSource& source,
                       const std::string& run_directory, ExportTexts& texts) {
-  if (config.tokenizer.path != "auto") {
-    take_tokenizer(source, texts);
-  } else {
-    for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
-  }
+  for (const auto& [name, text] : source.tokenizer_files()) texts.files[name] = text;
+  if (config.tokenizer.path != "auto") replace_tokenizer(source, texts);
   if (const std::vector<AddedTokens::Token>& fresh = source.tokens().fresh(); !fresh.empty()) {
     texts.lines.push_back(
         "The tokenizer has tokens that the base model's lacks: " +

@@ -1,3 +1,4 @@
+// The tokens that a file of Axolotl or LLaMA-Factory adds to the tokenizer.
 #include <algorithm>
 #include <string>
 #include <vector>

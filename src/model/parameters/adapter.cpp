@@ -301,8 +301,8 @@ std::vector<std::optional<double>> matched_numbers(const std::vector<PatternNumb
     }
   };
   const NumbersByPattern numbers = read();
-  const std::optional<std::string> unused = numbers.pattern_without(names);
-  if (unused && !spare) {
+  const std::optional<std::string> unused = spare ? std::nullopt : numbers.pattern_without(names);
+  if (unused) {
     throw ConfigError(table + ": \"" + printable(*unused) +
                       "\" matches no module that has an adapter; a pattern is a regular expression "
                       "for a module's name or for what follows a dot in it, such as \"q_proj\" or "

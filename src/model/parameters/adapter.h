@@ -34,10 +34,9 @@ struct AdapterChoice {
   double dropout = 0.0;  // from 0, below 1
   // Each is "attention", "mlp" or "all-linear", the last parts of a module's name ("q_proj",
   // "self_attn.q_proj"), or, over the whole name of a module, a glob or "re:" with a regular
-  // expression in the syntax of Python's `re`. Experts and routers have the
-  // names of transformers: "experts.gate_up_proj", "experts.down_proj", "gate". In a model of
-  // these, dense layers and experts for all tokens have no MLP to adapt, because PEFT takes its
-  // names for those of experts.
+  // expression in the syntax of Python's `re`. Experts and routers have the names of transformers:
+  // "experts.gate_up_proj", "experts.down_proj", "gate". In a model of these, dense layers and
+  // experts for all tokens have no MLP to adapt, because PEFT takes its names for those of experts.
   std::vector<std::string> targets;
   std::vector<std::string> excluded = {};  // what is no target, in the same words
   std::vector<int64_t> layers = {};        // the only layers with targets; empty: everywhere
