@@ -60,8 +60,8 @@ def prepare(folder, options):
              "num_hidden_layers": options.layers, "vocab_size": options.vocabulary}
     runs.write_model(folder / "model", sizes | (EXPERTS if options.kind == "experts" else {}))
     runs.write_rows(folder / "data.jsonl", options.vocabulary, options.tokens)
-    write_run(folder, options)
     if options.kind == "nf4":
+        write_run(folder, options)
         runs.write_weights(options.before, folder / "run.toml", folder / "model")
 
 

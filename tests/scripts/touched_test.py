@@ -35,7 +35,7 @@ TREE = {
     "tests/parity/train_test.cpp": '#include "trainer/run.h"\nTEST(Train, A) {}\n',
     "tests/tidy/tidy_test.cpp": "TEST(Tidy, A) {}\n",
     "tests/scripts/words_test.py": "",
-    "docs/page.md": "",
+    "SECURITY.md": "",
 }
 
 
@@ -68,8 +68,8 @@ class Selection(unittest.TestCase):
                          {"model": ["Families", "Golden", "Rope", "Unit"]})
 
     def test_what_nothing_reads_and_what_everything_reads_is_named(self):
-        chosen = touched.select(TREE, ["docs/page.md", "cmake/Cuda.cmake", "src/CMakeLists.txt"])
-        self.assertEqual(chosen.nowhere, ["docs/page.md"])
+        chosen = touched.select(TREE, ["SECURITY.md", "cmake/Cuda.cmake", "src/CMakeLists.txt"])
+        self.assertEqual(chosen.nowhere, ["SECURITY.md"])
         self.assertEqual(chosen.everywhere, ["cmake/Cuda.cmake", "src/CMakeLists.txt"])
         self.assertEqual(chosen.targets(), ["test_tidy"])
 
