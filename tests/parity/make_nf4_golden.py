@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import make_golden
+from make_adapter_golden import write_adapter
 
 ROOT = make_golden.ROOT.parent / "golden_nf4"
 BASE = make_golden.ROOT / "llama"
@@ -68,12 +69,7 @@ def main():
                 parameter.normal_(std=0.05)
     model.peft_config["default"].base_model_name_or_path = str(
         ROOT.relative_to(make_golden.ROOT.parents[2]))
-    model.save_pretrained(ROOT / "adapter", save_embedding_layers=False)
-    (ROOT / "adapter" / "README.md").unlink()
-    path = ROOT / "adapter" / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["target_modules"].sort()
-    path.write_text(json.dumps(config, indent=2, sort_keys=True))
+    write_adapter(model, ROOT / "adapter")
     rows = [json.loads(line) for line in (BASE / "train.jsonl").open()]
     adamw = {**make_golden.adamw_of(make_golden.CASES["llama"]), "lr": LEARNING_RATE}
     losses, norms = make_golden.train(model.eval(), rows, 0.0, adamw)
