@@ -97,7 +97,7 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       carry_out_(block_carry(arch, layer, part)),
       index_(block_parameters(arch, {}, layer, part), arch) {
   if (part_ == BlockPart::kMlp) return;
-  mixer_ = make_mixer(arch_, layer_, index_);
+  mixer_ = make_mixer(arch_, layer, index_);
   const bool reads = layer_.keys_of >= 0;
   if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
   shares_keys_ = reads || arch.gives_keys(layer);
@@ -124,6 +124,11 @@ UnitTraits DecoderBlock::traits(const UnitUse& use) const {
   }
   traits.signature = std::move(text);
   return traits;
+}
+
+std::vector<LayerState> DecoderBlock::layer_states(const StateUse& use) const {
+  if (!mixer_) return {};
+  return {{.layer = number_, .tensors = mixer_->states(use)}};
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
@@ -216,7 +221,7 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,
-                              values);
+                              values, batch.rows());
 }
 
 at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor& x,
@@ -227,7 +232,7 @@ at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor
   const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input).clone();
   return activate_and_project(linear_group(x, {}, gate)[0], own,
                               index_.linear(parameters, Module::kInputOut, batch), arch_.activation,
-                              values);
+                              values, batch.rows());
 }
 
 }  // namespace longshore

@@ -86,14 +86,15 @@ at::Tensor ExpertMath::inner(const Expert& expert, const Linear& gate_up,
   return completed(out, gate_up, x);
 }
 
-at::Tensor ExpertMath::value_of(const at::Tensor& inner) const {
+at::Tensor ExpertMath::value_of(const at::Tensor& inner, Rows rows) const {
   const at::Tensor gate = gate_of(inner), up = up_of(inner);
-  if (clamp_ == 0.0) return activated(gate, up, activation_);
+  if (clamp_ == 0.0) return activated(gate, up, activation_, rows);
+  const auto sigmoid = [](const at::Tensor& x) { return x.sigmoid_(); };
   at::Tensor value = at::empty({inner.size(0), width_}, inner.options());
   for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
     const at::Tensor bound = gate.narrow(0, begin, count).to(at::kFloat).clamp_max(clamp_);
     const at::Tensor added = up.narrow(0, begin, count).to(at::kFloat).clamp(-clamp_, clamp_);
-    at::Tensor product = (bound * gate_gain_).sigmoid_().mul_(bound);
+    at::Tensor product = elementwise(bound * gate_gain_, sigmoid, rows).mul_(bound);
     value.narrow(0, begin, count).copy_(product.mul_(added + 1.0));
   });
   return value;
@@ -120,7 +121,7 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
 }
 
 at::Tensor ExpertMath::outputs(const Expert& expert, const ExpertRows& rows) const {
-  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpack(), rows.x));
+  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpack(), rows.x), rows.rows);
   const Linear down = expert.down.unpack();
   const at::Tensor out = completed(at::mm(value, down.matrix_for(value)), down, value);
   return out.to(at::kFloat).mul_(rows.weights);
@@ -173,13 +174,17 @@ ExpertMath::Gradients ExpertMath::gradients(const Expert& expert, const ExpertRo
   return result;
 }
 
-Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction) {
+Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction,
+              Rows rows) {
   const bool over_all = moe.scores == RouterScores::kSoftmax;
   const bool sigmoid = moe.scores == RouterScores::kSigmoid;
   Routing routing;
   at::Tensor ranked = scores;
   if (over_all) ranked = routing.probabilities = at::softmax(scores, 1, at::kFloat);
-  if (sigmoid) ranked = routing.probabilities = at::sigmoid(scores);
+  if (sigmoid) {
+    const auto curve = [](const at::Tensor& x) { return at::sigmoid(x); };
+    ranked = routing.probabilities = elementwise(scores, curve, rows);
+  }
   if (moe.balance != 0.0 || moe.watched) {
     routing.of_all = over_all ? ranked : at::softmax(scores, 1, at::kFloat);
   }

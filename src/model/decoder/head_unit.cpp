@@ -62,13 +62,14 @@ at::Tensor LogitRule::project(const at::Tensor& normed, const Linear& table) con
   return divides() ? logits.div_(divisor_) : logits;
 }
 
-at::Tensor LogitRule::bend(const at::Tensor& logits) const {
-  return logits.to(at::kFloat).div_(cap_).tanh_();
+at::Tensor LogitRule::bend(const at::Tensor& logits, Rows rows) const {
+  const auto tanh = [](const at::Tensor& x) { return x.tanh_(); };
+  return elementwise(logits.to(at::kFloat).div_(cap_), tanh, rows);
 }
 
 at::Tensor LogitRule::scores(const at::Tensor& normed, const Linear& table) const {
   const at::Tensor raw = project(normed, table);
-  return caps() ? bend(raw).mul_(cap_) : raw.to(at::kFloat);
+  return caps() ? bend(raw, Rows::kAlone).mul_(cap_) : raw.to(at::kFloat);
 }
 
 at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const {

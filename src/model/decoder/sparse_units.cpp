@@ -31,7 +31,7 @@ void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const 
 
 ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& pairs,
                    const at::Tensor& rows) {
-  return {x.index_select(0, rows), weights.index_select(0, pairs).unsqueeze(1)};
+  return {.x = x.index_select(0, rows), .weights = weights.index_select(0, pairs).unsqueeze(1)};
 }
 
 // Gives the gradients of a router's or a switch's matrix and adapter, given that of the output, and
@@ -61,6 +61,7 @@ TableRows all_experts(const ArchSpec& arch) {
 struct ExpertsUnit::State {
   at::Tensor h, x, router_x, shares;
   Routing routing;
+  Rows rows = Rows::kTogether;
 };
 
 // The fp32 sums of gradients.
@@ -142,6 +143,7 @@ Expert ExpertsUnit::shared_expert(UnitParameters parameters) const {
 ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in,
                                       const MicroBatch& batch) const {
   State state;
+  state.rows = batch.rows();
   if (experts_.begins()) {
     state.h = in.at(0);
     if (arch_.moe.beside) {
@@ -157,7 +159,7 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
         batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
     if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
     if (correction.defined()) correction = correction.to(at::kFloat);
-    state.routing = route(scores(parameters, state.router_x), arch_.moe, correction);
+    state.routing = route(scores(parameters, state.router_x), arch_.moe, correction, state.rows);
     return state;
   }
   const int64_t top_k = arch_.moe.top_k;
@@ -190,8 +192,9 @@ at::Tensor ExpertsUnit::joined(UnitParameters parameters, const Carry& in,
                            index_.linear(parameters, Module::kUp, batch)};
   const std::vector<at::Tensor> inner = linear_group(
       h, index_.norm(parameters, Module::kMlpNorm, arch_.norm, arch_.norm_eps), weights);
-  const at::Tensor mlp = activate_and_project(
-      inner[0], inner[1], index_.linear(parameters, Module::kDown, batch), arch_.activation);
+  const at::Tensor mlp =
+      activate_and_project(inner[0], inner[1], index_.linear(parameters, Module::kDown, batch),
+                           arch_.activation, Values::kComputed, batch.rows());
   const at::Tensor both = normed(Module::kMlpInnerNorm, mlp) +
                           normed(Module::kExpertsPostNorm, in.at(1).to(h.scalar_type()));
   const at::Tensor sum = normed(Module::kMlpPostNorm, both).add_(h);
@@ -227,25 +230,28 @@ void ExpertsUnit::scale_backward(UnitParameters parameters, const State& state, 
   grad.mul_(scales.to(at::kFloat).take(state.routing.experts));
 }
 
-at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
+at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x,
+                                       Rows rows) const {
   if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
-  return index_.linear(parameters, Module::kSharedSwitch).product(x).sigmoid_().to(at::kFloat);
+  const auto sigmoid = [](const at::Tensor& part) { return part.sigmoid_(); };
+  return elementwise(index_.linear(parameters, Module::kSharedSwitch).product(x), sigmoid, rows)
+      .to(at::kFloat);
 }
 
-void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
-                             const at::Tensor& sum) const {
-  const at::Tensor weights = shared_weights(parameters, x);
+void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum,
+                             Rows rows) const {
+  const at::Tensor weights = shared_weights(parameters, x, rows);
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
-    const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
-    sum.narrow(0, begin, count).add_(shared_math_.outputs(shared_expert(parameters), rows));
+    const ExpertRows piece{x.narrow(0, begin, count), weights.narrow(0, begin, count), rows};
+    sum.narrow(0, begin, count).add_(shared_math_.outputs(shared_expert(parameters), piece));
   }
 }
 
 void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x,
                                   const at::Tensor& grad, const Sums& sums,
                                   GradientSink& sink) const {
-  const at::Tensor weights = shared_weights(parameters, x);
+  const at::Tensor weights = shared_weights(parameters, x, Rows::kTogether);
   const Linear chooser = index_.linear(parameters, Module::kSharedSwitch).unpack();
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
@@ -283,7 +289,8 @@ void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, con
   for (int64_t i = 0; i < experts_.count; ++i) {
     for_pieces_of(experts_.first + i, tokens, top_k,
                   [&](const at::Tensor& pairs, const at::Tensor& rows) {
-                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    own.rows = state.rows;
                     add_to_rows(sum, rows, math_.outputs(expert(parameters, i), own));
                   });
   }
@@ -338,7 +345,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
   if (experts_.begins() && arch_.moe.shared_width > 0) {
     // A sum of another width cannot hold that expert's output, so the residual does.
     const at::Tensor output = in_latent() ? h.to(at::kFloat, false, /*copy=*/true) : sum;
-    add_shared(parameters, state.router_x, output);
+    add_shared(parameters, state.router_x, output, state.rows);
     if (in_latent()) h = output.to(h.scalar_type());
   }
   const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);

@@ -75,8 +75,9 @@ class ExpertsUnit : public Unit {
   // whose gradient it adds. `in` is the carry of the last group.
   at::Tensor grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
                          const at::Tensor& grad, GradientSink& sink) const;
-  at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
-  void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
+  at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x, Rows rows) const;
+  void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum,
+                  Rows rows) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,
                        const Sums& sums, GradientSink& sink) const;
   void add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
@@ -104,6 +105,9 @@ class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
   UnitTraits traits(const UnitUse& use) const override;
+  std::vector<LayerState> layer_states(const StateUse& use) const override {
+    return attention_.layer_states(use);
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,

@@ -179,10 +179,10 @@ struct Attention {
 };
 
 // The activations that have no kernel, from LibTorch's operations.
-at::Tensor activate(const at::Tensor& x, Activation activation) {
+at::Tensor activate(const at::Tensor& x, Activation activation, Rows rows = Rows::kTogether) {
   switch (activation) {
     case Activation::kGeluErf:
-      return at::gelu(x, "none");
+      return elementwise(x, [](const at::Tensor& part) { return at::gelu(part, "none"); }, rows);
     case Activation::kRelu:
       return at::relu(x);
     case Activation::kReluSquared:
@@ -216,12 +216,13 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
 
 }  // namespace
 
-at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation,
+                     Rows rows) {
   const bool gated = gate.defined();
   if (fused::glu_has(activation)) {
     return fused::glu(gated ? gate : up, gated ? up : at::Tensor(), activation);
   }
-  return gated ? activate(gate, activation).mul_(up) : activate(up, activation);
+  return gated ? activate(gate, activation, rows).mul_(up) : activate(up, activation, rows);
 }
 
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
@@ -252,6 +253,7 @@ struct ActivateAndProject {
   at::Tensor gate, up;
   Linear down;
   Activation activation;
+  Rows rows;
 
   std::vector<at::Tensor> inputs() {
     std::vector<at::Tensor> all{gate, up};
@@ -271,7 +273,7 @@ struct ActivateAndProject {
     own.set_norms();
     down.lora.norms = own.lora.norms;
     if (unread) return unread_values(up.size(0), down.outputs(), up.options());
-    return own.product(activated(gate, up, activation));
+    return own.product(activated(gate, up, activation, rows));
   }
 
   void backward(const Gradients& grads, InputGradients& gradients) {
@@ -351,8 +353,8 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 }
 
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
-                                Activation activation, Values values) {
-  ActivateAndProject operation{gate, up, down, activation};
+                                Activation activation, Values values, Rows rows) {
+  ActivateAndProject operation{gate, up, down, activation, rows};
   const std::vector<at::Tensor> inputs = operation.inputs();
   return run_operation(std::move(operation), inputs, values);
 }

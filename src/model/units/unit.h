@@ -23,6 +23,7 @@
 #include "device/device_kind.h"
 #include "model/losses/loss.h"
 #include "model/losses/token_hits.h"
+#include "model/ops/row_ops.h"
 #include "model/units/router_load.h"
 #include "model/units/sequence_states.h"
 #include "model/units/stored_parameters.h"
@@ -77,6 +78,8 @@ struct MicroBatch {
   // Null: each document is whole, and nothing is kept of it. Without autograd.
   const ContinuedSequences* continued = nullptr;
 
+  // Returns how elementwise functions compute the rows.
+  Rows rows() const { return continued == nullptr ? Rows::kTogether : Rows::kAlone; }
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };
 
