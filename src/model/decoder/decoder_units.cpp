@@ -25,8 +25,8 @@ UnitTraits EmbeddingUnit::traits(const UnitUse& use) const {
           .documents = {use.longest_document}};
 }
 
-Linear EmbeddingUnit::table(UnitParameters parameters) const {
-  Linear table = index_.linear(parameters, Module::kTokens);
+Linear EmbeddingUnit::table(UnitParameters parameters, const MicroBatch& batch) const {
+  Linear table = index_.undropped(parameters, Module::kTokens, batch);
   table.set_norms();
   return table;
 }
@@ -52,7 +52,7 @@ at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
-  at::Tensor x = table(parameters).rows(batch.tokens);
+  at::Tensor x = table(parameters, batch).rows(batch.tokens);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
@@ -68,7 +68,7 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraB) >= 0;
   if (sink.wants(tokens) || adapted) {
     at::Tensor grad = grad_out.at(0);
-    const Linear own = table(parameters);
+    const Linear own = table(parameters, batch);
     if (norm_eps_) grad = normed_rows_backward(grad, own.rows(batch.tokens), *norm_eps_);
     if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
     own.add_row_gradients(sink, std::move(grad), batch.tokens);
@@ -221,7 +221,7 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,
-                              values, batch.rows());
+                              values);
 }
 
 at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor& x,
@@ -232,7 +232,7 @@ at::Tensor DecoderBlock::gated_input(UnitParameters parameters, const at::Tensor
   const at::Tensor own = inputs.narrow(1, number_ * arch_.layer_input, arch_.layer_input).clone();
   return activate_and_project(linear_group(x, {}, gate)[0], own,
                               index_.linear(parameters, Module::kInputOut, batch), arch_.activation,
-                              values, batch.rows());
+                              values);
 }
 
 }  // namespace longshore

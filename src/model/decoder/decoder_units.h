@@ -58,7 +58,7 @@ class EmbeddingUnit : public Unit {
 
  private:
   // Returns the table with its adapter. With DoRA it reads all of it for its norms.
-  Linear table(UnitParameters parameters) const;
+  Linear table(UnitParameters parameters, const MicroBatch& batch) const;
 
   ModuleIndex index_;
   double scale_;

@@ -5,6 +5,7 @@
 #include "device/gpu_tensors.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/row_ops.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -62,14 +63,16 @@ at::Tensor LogitRule::project(const at::Tensor& normed, const Linear& table) con
   return divides() ? logits.div_(divisor_) : logits;
 }
 
-at::Tensor LogitRule::bend(const at::Tensor& logits, Rows rows) const {
-  const auto tanh = [](const at::Tensor& x) { return x.tanh_(); };
-  return elementwise(logits.to(at::kFloat).div_(cap_), tanh, rows);
+at::Tensor LogitRule::bend(const at::Tensor& logits) const {
+  return logits.to(at::kFloat).div_(cap_).tanh_();
 }
 
 at::Tensor LogitRule::scores(const at::Tensor& normed, const Linear& table) const {
   const at::Tensor raw = project(normed, table);
-  return caps() ? bend(raw, Rows::kAlone).mul_(cap_) : raw.to(at::kFloat);
+  if (!caps()) return raw.to(at::kFloat);
+  if (!table.by_row) return bend(raw).mul_(cap_);
+  return fused::each_row(raw.to(at::kFloat), [&](const at::Tensor& row) { return bend(row); })
+      .mul_(cap_);
 }
 
 at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const {

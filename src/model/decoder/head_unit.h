@@ -30,7 +30,7 @@ class LogitRule {
   // Returns scores in the compute dtype, not yet capped. The table is [rows, hidden].
   at::Tensor project(const at::Tensor& normed, const Linear& table) const;
   // Returns tanh(logits / cap) in fp32; overwrites the logits if they are fp32.
-  at::Tensor bend(const at::Tensor& logits, Rows rows = Rows::kTogether) const;
+  at::Tensor bend(const at::Tensor& logits) const;
   // Returns capped scores in fp32.
   at::Tensor scores(const at::Tensor& normed, const Linear& table) const;
   // Turns the gradient by the final scores into that by the product, in the dtype of `like`. `bent`

@@ -4,10 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "device/gpu_tensors.h"
 #include "model/attention/gpu_attention.h"
 #include "model/mixers/sequence_rows.h"
 #include "model/ops/rope_table.h"
-#include "model/ops/row_ops.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -73,7 +74,7 @@ class AttentionMixer final : public Mixer {
                                     attention_place(batch.results));
     if (arch_.output_gate) {
       const auto sigmoid = [](const at::Tensor& x) { return at::sigmoid(x); };
-      mixed = mixed * elementwise(qkv[3], sigmoid, batch.rows());
+      mixed = mixed * by_element(qkv[3], sigmoid, batch);
     }
     qkv.clear();
     return products(parameters, mixed, {}, {Module::kOutput}, batch, values)[0];
@@ -89,6 +90,14 @@ class AttentionMixer final : public Mixer {
         continued_rows(sequence_rows(batch, reads ? layer_.keys_of : number_));
     if (reads) return attend_continued(qkv[0], {}, {}, shape, rows, sinks);
     return attend_continued(qkv[0], qkv[1], qkv[2], shape, rows, sinks);
+  }
+  // Returns function(x), which computes each element by itself. A continued row gets the bits that
+  // it has alone.
+  template <typename Function>
+  static at::Tensor by_element(const at::Tensor& x, const Function& function,
+                               const MicroBatch& batch) {
+    const bool by_row = batch.continued != nullptr && !takes_gpu_form(x);
+    return by_row ? fused::each_row(x, function) : function(x);
   }
   // Includes the lengths at which memory changes, such as the window (then one piece).
   std::vector<int64_t> worst_documents(const UnitUse& use) const {
@@ -163,9 +172,9 @@ class AttentionMixer final : public Mixer {
   at::Tensor query_growth(const MicroBatch& batch, const at::Tensor& like) const {
     const at::Tensor turns = at::floor(batch.positions.to(at::kFloat) /
                                        static_cast<double>(arch_.query_growth_positions));
-    const auto log = [](const at::Tensor& x) { return x.log_(); };
-    const at::Tensor growth = elementwise(turns.add(1.0), log, batch.rows());
-    return growth.mul_(arch_.query_growth_beta).add_(1.0).to(like.scalar_type()).unsqueeze(1);
+    const auto log = [](const at::Tensor& x) { return at::log(x); };
+    const at::Tensor growth = by_element(turns.add(1.0).unsqueeze(1), log, batch);
+    return growth.mul(arch_.query_growth_beta).add_(1.0).to(like.scalar_type());
   }
 
   std::optional<RopeTable> rope_;  // only in layers that rotate

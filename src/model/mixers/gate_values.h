@@ -1,5 +1,6 @@
-// gate_values: the functions of gates of recurrences for single values. LibTorch's depend on the
-// place of a value in its tensor ([Note: bits of a row] in model/ops/row_ops.h). Pure functions.
+// gate_values: the functions of gates of recurrences for single values. The last place of
+// LibTorch's depends on the place of a value in its tensor (model/ops/row_products.h). Pure
+// functions.
 #pragma once
 
 #include <cmath>

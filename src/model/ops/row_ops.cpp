@@ -2,10 +2,8 @@
 
 #include <ATen/ops/_index_put_impl.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 
 #include <optional>
-#include <vector>
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
@@ -47,14 +45,6 @@ void add_in_rows(const at::Tensor& to, const at::Tensor& columns, const at::Tens
   } else {
     to.scatter_add_(1, columns, values);
   }
-}
-
-at::Tensor elementwise(const at::Tensor& x,
-                       const std::function<at::Tensor(const at::Tensor&)>& function, Rows rows) {
-  if (rows == Rows::kTogether || on_gpu(x)) return function(x);
-  std::vector<at::Tensor> parts;
-  for (int64_t row = 0; row < x.size(0); ++row) parts.push_back(function(x.narrow(0, row, 1)));
-  return at::cat(parts);
 }
 
 }  // namespace longshore

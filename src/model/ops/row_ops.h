@@ -4,16 +4,9 @@
 // on a GPU, so indices must be in range (they come from nonzero() or from forward's tokens). The
 // sort behind it is stable, so sums repeat. On a GPU `to` must be contiguous: LibTorch would make a
 // contiguous copy of all of it, and copy that back, however few the rows. Compute thread only.
-//
-// [Note: bits of a row] On a CPU LibTorch computes the last values of a tensor, and of each
-// thread's share of it, by other code than those before, so functions such as exp may differ in the
-// last place. Then the bits of a row depend on how many other rows its tensor has. In training that
-// does no harm; a decoded sequence must not change with its neighbours.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
-#include <functional>
 
 namespace longshore {
 
@@ -23,12 +16,5 @@ void copy_rows(const at::Tensor& to, const at::Tensor& rows, const at::Tensor& v
 void add_to_rows(const at::Tensor& to, const at::Tensor& rows, const at::Tensor& values);
 // Adds values[i] to to[i][columns[i]]. `columns` is int64 [N, 1]; `values` is [N, 1].
 void add_in_rows(const at::Tensor& to, const at::Tensor& columns, const at::Tensor& values);
-
-// Whether each row has the bits that it has alone ([Note: bits of a row]).
-enum class Rows { kTogether, kAlone };
-// Returns function(x), whose values each depend on one value of x. It may work in place; then x is
-// overwritten.
-at::Tensor elementwise(const at::Tensor& x,
-                       const std::function<at::Tensor(const at::Tensor&)>& function, Rows rows);
 
 }  // namespace longshore

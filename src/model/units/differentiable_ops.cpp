@@ -6,6 +6,7 @@
 #include "model/attention/document_attention.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/graph_operation.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -179,10 +180,10 @@ struct Attention {
 };
 
 // The activations that have no kernel, from LibTorch's operations.
-at::Tensor activate(const at::Tensor& x, Activation activation, Rows rows = Rows::kTogether) {
+at::Tensor activate(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::kGeluErf:
-      return elementwise(x, [](const at::Tensor& part) { return at::gelu(part, "none"); }, rows);
+      return at::gelu(x, "none");
     case Activation::kRelu:
       return at::relu(x);
     case Activation::kReluSquared:
@@ -217,12 +218,17 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
 }  // namespace
 
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation,
-                     Rows rows) {
+                     bool by_row) {
   const bool gated = gate.defined();
   if (fused::glu_has(activation)) {
     return fused::glu(gated ? gate : up, gated ? up : at::Tensor(), activation);
   }
-  return gated ? activate(gate, activation, rows).mul_(up) : activate(up, activation, rows);
+  if (by_row) {
+    const at::Tensor value = fused::each_row(
+        gated ? gate : up, [&](const at::Tensor& row) { return activate(row, activation); });
+    return gated ? value.mul_(up) : value;
+  }
+  return gated ? activate(gate, activation).mul_(up) : activate(up, activation);
 }
 
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
@@ -253,7 +259,6 @@ struct ActivateAndProject {
   at::Tensor gate, up;
   Linear down;
   Activation activation;
-  Rows rows;
 
   std::vector<at::Tensor> inputs() {
     std::vector<at::Tensor> all{gate, up};
@@ -273,7 +278,7 @@ struct ActivateAndProject {
     own.set_norms();
     down.lora.norms = own.lora.norms;
     if (unread) return unread_values(up.size(0), down.outputs(), up.options());
-    return own.product(activated(gate, up, activation, rows));
+    return own.product(activated(gate, up, activation, own.by_row));
   }
 
   void backward(const Gradients& grads, InputGradients& gradients) {
@@ -353,8 +358,8 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 }
 
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
-                                Activation activation, Values values, Rows rows) {
-  ActivateAndProject operation{gate, up, down, activation, rows};
+                                Activation activation, Values values) {
+  ActivateAndProject operation{gate, up, down, activation};
   const std::vector<at::Tensor> inputs = operation.inputs();
   return run_operation(std::move(operation), inputs, values);
 }

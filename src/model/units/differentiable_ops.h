@@ -87,8 +87,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 // Returns (activation(gate) * up) times `down`, or activation(up) times `down` if gate is
 // undefined. Saves gate and up, which backward overwrites.
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
-                                Activation activation, Values values = Values::kComputed,
-                                Rows rows = Rows::kTogether);
+                                Activation activation, Values values = Values::kComputed);
 
 // Returns the graph of factor * (x + scale * branch), x and branch [T, width], without values
 // (Values::kUnread). `factor` [1] has no gradient; undefined means 1.
@@ -96,9 +95,9 @@ at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double 
                           const at::Tensor& factor = {});
 
 // Units with their own backward use the functions below. Returns activation(gate) * up, or
-// activation(up) if gate is undefined.
+// activation(up) if gate is undefined. By row the bits of a row do not depend on the others.
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation,
-                     Rows rows = Rows::kTogether);
+                     bool by_row = false);
 // Overwrites gate and up with their gradients. `grad` is the gradient of activated()'s result.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation);

@@ -23,7 +23,6 @@
 #include "device/device_kind.h"
 #include "model/losses/loss.h"
 #include "model/losses/token_hits.h"
-#include "model/ops/row_ops.h"
 #include "model/units/router_load.h"
 #include "model/units/sequence_states.h"
 #include "model/units/stored_parameters.h"
@@ -78,8 +77,6 @@ struct MicroBatch {
   // Null: each document is whole, and nothing is kept of it. Without autograd.
   const ContinuedSequences* continued = nullptr;
 
-  // Returns how elementwise functions compute the rows.
-  Rows rows() const { return continued == nullptr ? Rows::kTogether : Rows::kAlone; }
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };
 
@@ -195,7 +192,7 @@ class Unit : public UnitCode {
   virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                          const Carry& grad_out, GradientSink& sink) const;
   // Returns the scores of a head piece's tokens, as LossUnit::logits; undefined for other units.
-  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const;
 };
 
