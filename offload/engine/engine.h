@@ -63,6 +63,7 @@ struct EngineParts {
   StageRing ring;
   Prefetcher prefetcher;
   BatchStage batches;
+  std::optional<SequenceStates> states;  // empty: nothing is decoded
   UnitRunner runner;
   GradientReducer reducer;
   GradientDrain drain;
@@ -168,8 +169,13 @@ class Engine {
   const std::vector<std::vector<double>>& document_logps() const {
     return parts_.runner.document_logps();
   }
-  // Returns fp32 [positions, vocabulary]: next-token scores at `positions` of one micro-batch.
+  // Returns fp32 [positions, vocabulary]: next-token scores at `positions` of one micro-batch. If
+  // `batch` continues sequences, it has their new rows alone, and the call extends their states.
   at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
+  // Returns the states of the sequences that the plan decodes at the same time; null if it decodes
+  // none. Other passes leave them as they are, apart from a train pass: a plan that also trains
+  // keeps states and gradients in the same device bytes.
+  SequenceStates* sequence_states() { return parts_.states ? &*parts_.states : nullptr; }
 
   // Returns the number of applied updates: Adam's t, without skipped steps.
   int64_t updates() const { return updates_; }
