@@ -41,7 +41,9 @@ struct StepPlan {
   StepTraffic traffic;
 
   Bytes offloaded_inputs_total() const;
-  // Returns the passes of a step, including its update. A forward before the step's own needs the
+  bool trains() const { return !schedules.train.ops.empty(); }
+  // Returns the passes of a step, including its update; of a plan that only decodes those of a call
+  // after the first. A forward before the step's own needs the
   // updated weights, so that the update has its own pass.
   std::vector<const StepSchedule*> passes() const;
   // Returns the bytes that operations of a kind move in a step, including its updates.
