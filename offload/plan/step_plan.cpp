@@ -149,9 +149,18 @@ Bytes StepPlan::offloaded_inputs_total() const {
   return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
 }
 
+const StepSchedule& StepPlan::next_forward() const {
+  return schedules.forward_again.ops.empty() ? schedules.forward : schedules.forward_again;
+}
+
+Bytes StepPlan::moved_by_forward() const {
+  Bytes sum = 0;
+  for (const Op& op : next_forward().ops) sum += op.kind == OpKind::kFetch ? op.bytes : 0;
+  return sum;
+}
+
 std::vector<const StepSchedule*> StepPlan::passes() const {
-  if (!trains())
-    return {schedules.forward_again.ops.empty() ? &schedules.forward : &schedules.forward_again};
+  if (!trains()) return {&next_forward()};
   const bool alone = loss.forward_first && overlap == UpdateOverlap::kForward;
   std::vector<const StepSchedule*> passes = {alone ? &schedules.first : &schedules.train};
   if (alone || overlap == UpdateOverlap::kNone) passes.push_back(&schedules.flush);

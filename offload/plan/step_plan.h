@@ -48,6 +48,10 @@ struct StepPlan {
   std::vector<const StepSchedule*> passes() const;
   // Returns the bytes that operations of a kind move in a step, including its updates.
   Bytes moved(OpKind kind) const;
+  // Returns the forward pass that follows another one, as decoding runs one for each token.
+  const StepSchedule& next_forward() const;
+  // Returns the bytes of weights that it brings to the device.
+  Bytes moved_by_forward() const;
 };
 
 StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident);
