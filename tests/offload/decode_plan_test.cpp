@@ -229,7 +229,7 @@ TEST(DecodePlan, DecodesAsManySamplesAsFitBesideTraining) {
 }
 
 // Goal: a forward pass without fetches is there wherever the slots hold every unit, for parameters
-// in host memory, on drives and in the model's files, over one rank and several.
+// in host memory and on drives, over one rank and several.
 TEST(DecodePlan, HasAPassWithoutFetchesOnEveryTier) {
   const ModelSpec model = fakes::make_small_model(3, true);
   for (const bool drives : {false, true}) {
