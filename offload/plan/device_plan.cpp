@@ -14,6 +14,9 @@ constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
 // An estimate: a collective uses at most 16 blocks of threads per communicator, and NCCL takes
 // about 9 MiB for each of them and each ring neighbour.
 constexpr Bytes kNcclGroupBytes = 160 * kMiB;
+// Scores of the next tokens that are there at the same time: the last ones, which the caller may
+// still read, the new ones, and a temporary of them.
+constexpr int64_t kScoresAtOnce = 3;
 
 bool owns_tied(const ModelSpec& model, UnitId id) {
   for (const UnitSpec& unit : model.units) {
@@ -162,10 +165,20 @@ class Draft {
     add_line("output gradients", batches, gradient);
   }
 
+  // Returns a bound of what a forward pass takes that decodes: no unit takes more than for whole
+  // texts of as many rows, and beside it are the scores of the next token.
+  Bytes decoding_workspace(const std::vector<UnitCost>& costs) const {
+    const int64_t sequences = inputs_.decode.sequences;
+    if (sequences == 0) return 0;
+    const int64_t vocabulary = model_.units.front().parameters.front().whole().shape.front();
+    const Bytes most = std::ranges::max(costs, {}, &UnitCost::forward).forward;
+    return most + plan_product({kScoresAtOnce, sequences, vocabulary, width_of(DType::kF32)});
+  }
+
   void add_workspace() {
-    const Workspace workspace = workspace_of(
-        model_, inputs_.costs(sizes_.positions(), inputs_.max_tokens), sizes_.kept_graphs());
-    const Bytes worst = buffer_bytes(workspace.worst);
+    const std::vector<UnitCost> costs = inputs_.costs(sizes_.positions(), inputs_.max_tokens);
+    const Workspace workspace = workspace_of(model_, costs, sizes_.kept_graphs());
+    const Bytes worst = buffer_bytes(std::max(workspace.worst, decoding_workspace(costs)));
     const Bytes saved = buffer_bytes(plan_product({sizes_.micro_batches(), workspace.saved}));
     plan_.workspace_unit = workspace.unit;
     plan_.workspace_source = workspace.source;
@@ -177,7 +190,8 @@ class Draft {
           {"allocator", "allowance: the GPU's scratch and rounding", allowance, false});
     }
     const std::string source(name_of(plan_.workspace_source));
-    plan_.lines.push_back({"workspace", source + ", " + plan_.workspace_unit, worst, false});
+    const std::string bound = sizes_.trains() ? ", " : ", as in training: ";
+    plan_.lines.push_back({"workspace", source + bound + plan_.workspace_unit, worst, false});
     if (saved > 0) {
       plan_.lines.push_back(
           {"saved graphs",
