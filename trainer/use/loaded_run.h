@@ -29,8 +29,11 @@ struct LoadedRun {
 // of a checkpoint, of another run or of a model. `at_start` is called while the engine has the
 // weights that the run starts from, before those of a checkpoint; its argument `own` is false if
 // --from replaces them.
+// With `decoding`, which is called before the engine is made, the run is loaded for decoding alone
+// (MeasuredRun::plan_for_inference).
 using AtStart = std::function<void(const LoadedRun& run, bool own)>;
+using Decoding = std::function<DecodeNeeds(const MeasuredRun& setup)>;
 LoadedRun load_run(const RunArguments& arguments, const std::string& from,
-                   const AtStart& at_start = {});
+                   const AtStart& at_start = {}, const Decoding& decoding = {});
 
 }  // namespace longshore
