@@ -142,8 +142,9 @@ def compare(folder, dtype, batch, options):
             speeds[name].append(batch * (many - few) / seconds)
     ours, theirs = (statistics.median(speeds[name]) for name in programs)
     pairs = [one / other for one, other in zip(speeds["longshore"], speeds["transformers"])]
-    print(f"  {dtype}, {batch} at a time: longshore {ours:.1f} tokens/s, transformers {theirs:.1f}, "
-          f"ratio {ours / theirs:.2f}, of the pairs {statistics.median(pairs):.2f} "
+    print(f"  {dtype}, {batch} at a time: longshore {ours:.1f} tokens/s, "
+          f"transformers {theirs:.1f}, ratio {ours / theirs:.2f}, "
+          f"of the pairs {statistics.median(pairs):.2f} "
           f"({min(pairs):.2f} to {max(pairs):.2f})", flush=True)
 
 
@@ -163,7 +164,7 @@ def measure_long(folder, dtype, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("longshore")
-    parser.add_argument("folder", type=pathlib.Path, help="models are made in it, and removed again")
+    parser.add_argument("folder", type=pathlib.Path, help="where models are made")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
