@@ -60,6 +60,7 @@ struct EngineParts {
   StepCommit commits;
   HostGradients host_gradients;
   std::unique_ptr<NodeShards> node;  // null: collectives gather shards
+  PlannedBuffers buffers;
   StageRing ring;
   Prefetcher prefetcher;
   BatchStage batches;
@@ -200,6 +201,9 @@ class Engine {
  private:
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
+  // Runs a forward pass, without fetches where every unit is in its slot already.
+  void run_forward(const std::string& reason);
+  void check_continued(const MicroBatch& batch) const;
   void sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit);
   // Publishes units without a pending update at the engine's version, for fetches by other ranks.
   void publish_settled_units();
@@ -213,6 +217,8 @@ class Engine {
   double waited_before_ = 0.0;
   HostWaits host_waits_;
   StateVersion version_;
+  // Set while the last pass was a forward pass: the version of the units that it left in slots.
+  std::optional<StateVersion> in_slots_;
   int64_t updates_ = 0;
   std::chrono::steady_clock::time_point times_begin_ = std::chrono::steady_clock::now();
 };

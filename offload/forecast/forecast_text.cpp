@@ -335,6 +335,8 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
   if (!wall.empty()) text += "\n" + wall;
   const std::string better = better_text(screen);
   if (!better.empty()) text += "\n" + better;
+  const std::string decoding = decoding_text(plan);
+  if (!decoding.empty()) text += "\n" + decoding + "\n";
   text +=
       "\nlargest in memory\n" +
       memory_line("device (" + std::string(name_of(plan.device.kind)) + ")", plan.device.lines) +

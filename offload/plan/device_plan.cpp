@@ -35,7 +35,9 @@ class Draft {
 
   DevicePlan make(const Machine& machine) {
     add_slots();
-    add_gradients();
+    const Bytes gradients = plan_.owned;
+    if (sizes_.trains()) add_gradients();
+    add_states(gradients);
     add_batches();
     add_carries();
     add_workspace();
@@ -65,11 +67,25 @@ class Draft {
     for (int32_t i = 0; i < plan_.slots; ++i) {
       add_buffer(DeviceSlot(i), slots[static_cast<size_t>(i)]);
     }
-    const std::string detail =
-        inputs_.topology.keeps_gathered()
-            ? "every unit, from forward to backward"
-            : std::to_string(slots.size()) + " x " + format_bytes(buffer_bytes(slots.front()));
+    std::string detail =
+        std::to_string(slots.size()) + " x " + format_bytes(buffer_bytes(slots.front()));
+    if (inputs_.topology.keeps_gathered()) detail = "every unit, from forward to backward";
+    if (inputs_.decode.weights_stay) detail = "every unit, from one token to the next";
     add_line("slots", detail, 0);
+  }
+
+  // Plans the states of sequences over the buffers of gradients, which begin at `begin`, and adds
+  // what these lack.
+  void add_states(Bytes begin) {
+    const DecodeUse& decode = inputs_.decode;
+    plan_.states = {begin, decode.state_bytes()};
+    const size_t first = plan_.buffers.size();
+    const Bytes shared = std::min(plan_.owned - begin, buffer_bytes(plan_.states.bytes));
+    add_buffer(BufferKind::kSequenceStates, buffer_bytes(plan_.states.bytes) - shared);
+    std::string detail = std::to_string(decode.sequences) + " sequences of " +
+                         std::to_string(decode.longest) + " tokens";
+    if (shared > 0) detail += ", " + format_bytes(shared) + " more in the place of gradients";
+    add_line("decoding states", detail, first);
   }
 
   void add_gradients() {
@@ -220,6 +236,8 @@ std::string name_of(BufferKey key, const ModelSpec& model) {
       return "input_slot." + number();
     case BufferKind::kResidentInputs:
       return "resident_inputs";
+    case BufferKind::kSequenceStates:
+      return "sequence_states";
     case BufferKind::kOutputGradient:
       return "output_gradient";
   }

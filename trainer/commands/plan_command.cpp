@@ -19,6 +19,7 @@
 #include "trainer/setup/run_ranks.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
+#include "trainer/use/prompt_writer.h"
 #include "trainer/use/reference_model.h"
 
 namespace longshore {
@@ -268,7 +269,8 @@ int run_plan(const PlanOptions& given) {
       log_warning(problem.text + "; the run would be refused");
     }
   }
-  const MeasuredRun setup(std::move(opened));
+  MeasuredRun setup(std::move(opened));
+  if (const auto needs = sample_needs(setup)) setup.decode_samples(*needs);
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
   if (options.search) return run_search(options, setup, described, forecast);

@@ -20,6 +20,7 @@
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
+#include "trainer/use/prompt_writer.h"
 
 namespace longshore {
 namespace {
@@ -219,7 +220,8 @@ int run_train(const TrainOptions& options) {
   AfterRun after;
   try {
     refuse_start(*ranks, problems_of_start(opened));
-    const MeasuredRun setup(std::move(opened));
+    MeasuredRun setup(std::move(opened));
+    if (const auto needs = sample_needs(setup)) setup.decode_samples(*needs);
     const int exit_code = train(setup, options.command, options.trace, after);
     after.finish(section);
     return exit_code;

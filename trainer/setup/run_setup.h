@@ -78,6 +78,9 @@ struct MeasuredRun : OpenedRun {
   // plan has states for as many sequences as fit. Throws ConfigError if the model cannot continue
   // sequences.
   TierPlan plan_for_inference(const std::optional<DecodeNeeds>& needs = {}) const;
+  // Makes plans of training keep states too, for the samples that the run decodes between steps: as
+  // many sequences as fit beside training on every rank. Collective.
+  void decode_samples(const DecodeNeeds& needs);
 };
 
 // The purpose of a setup. kComputing runs on the local machine, so its GPU is checked.

@@ -8,6 +8,7 @@
 #include "config/toml_document.h"
 #include "hf/adapter_directory.h"
 #include "offload/plan/plan_from_config.h"
+#include "offload/plan/plan_text.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/model/frozen_check.h"
 #include "trainer/run/drive_state.h"
@@ -79,8 +80,8 @@ void take_adapter(std::vector<Override>& overrides, const std::string& path) {
 
 }  // namespace
 
-LoadedRun load_run(const RunArguments& arguments, const std::string& from,
-                   const AtStart& at_start) {
+LoadedRun load_run(const RunArguments& arguments, const std::string& from, const AtStart& at_start,
+                   const Decoding& decoding) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
   if (weights.adapter) take_adapter(asked.overrides, *weights.adapter);
@@ -100,9 +101,13 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   if (source.packing().frozen() != nullptr) {
     run.frozen = std::make_unique<FrozenSums>(source.packing().frozen());
   }
-  run.engine = std::make_unique<Engine>(
-      &source.model(), run.setup.plan_for_inference(), update_rule(config), RankGroups{}, RunKey{},
-      EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
+  std::optional<DecodeNeeds> needs;
+  if (decoding) needs = decoding(run.setup);
+  const TierPlan plan = run.setup.plan_for_inference(needs);
+  if (needs) log_info(decoding_text(plan));
+  run.engine =
+      std::make_unique<Engine>(&source.model(), plan, update_rule(config), RankGroups{}, RunKey{},
+                               EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
   const std::string found_weights = load_initial_weights(*run.engine, source, nullptr);
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");

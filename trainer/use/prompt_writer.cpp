@@ -10,6 +10,7 @@
 #include "data/rows/chat_rows.h"
 #include "data/tokens/dataset.h"
 #include "text/chat_encoder.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/trained_text.h"
 
@@ -115,6 +116,27 @@ Prompt PromptWriter::rendered(Json messages, const Json& tools, const Json& argu
   } catch (const DataError& error) {
     throw ConfigError(name_of_prompt(text) + ": " + error.what());
   }
+}
+
+std::optional<DecodeNeeds> sample_needs(const MeasuredRun& setup) {
+  using Format = EvalSection::PromptFormat;
+  const RunConfig& config = setup.config;
+  if (config.eval.prompts.empty() || !has_evaluation_data(config)) return std::nullopt;
+  DecodeNeeds needs{.sequences = std::ssize(config.eval.prompts)};
+  for (const auto& [form, other] : {std::pair{PromptWriter::Form::kText, Format::kMessages},
+                                    {PromptWriter::Form::kMessages, Format::kText}}) {
+    if (config.eval.prompt_format == other) continue;
+    try {
+      const PromptWriter writer(config, setup.source->directory(), form, "eval.prompt_format");
+      for (const std::string& text : config.eval.prompts) {
+        const int64_t tokens = std::ssize(writer.write(text).tokens) + config.eval.max_new_tokens;
+        needs.longest = std::max(needs.longest, tokens);
+      }
+    } catch (const Error&) {
+      // The start of the run refuses prompts that cannot be written in the form that they have.
+    }
+  }
+  return needs;
 }
 
 }  // namespace longshore

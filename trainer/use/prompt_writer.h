@@ -11,6 +11,7 @@
 #include "hf/model_directory.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "trainer/setup/run_setup.h"
 #include "trainer/use/generator.h"
 
 namespace longshore {
@@ -50,5 +51,10 @@ class PromptWriter {
   Json arguments_ = Json::object();   // data.template_arguments
   std::vector<TokenId> stops_;
 };
+
+// Returns what a run decodes for the samples of its evaluations (eval.prompts); empty if it writes
+// none. Whether prompts are texts or messages may follow from data that nobody has read yet, so the
+// longer form counts. All ranks must agree on the result.
+std::optional<DecodeNeeds> sample_needs(const MeasuredRun& setup);
 
 }  // namespace longshore
