@@ -35,9 +35,9 @@ struct DecodeCall {
 using DecodeModel = std::function<at::Tensor(const DecodeCall& call)>;
 
 struct DecodeLimits {
-  int32_t slots = 1;      // sequences at the same time
-  int64_t longest = 1;    // tokens of a sequence, prompt and answer together
-  int64_t positions = 1;  // rows of one call; at least `slots`
+  int32_t slots = 1;                           // sequences at the same time
+  int64_t longest = 1;                         // tokens of a sequence, prompt and answer together
+  int64_t positions = 1;                       // rows of one call; at least `slots`
   std::optional<int64_t> restart_length = {};  // Model::restart_length
 };
 
@@ -118,7 +118,7 @@ class Decoder {
   DecodeLimits limits_;
   DecodeModel model_;
   std::vector<Slot> slots_;
-  int64_t requests_ = 0;                    // of this run, taken
+  int64_t requests_ = 0;                      // of this run, taken
   std::map<int64_t, Decoded> finished_ = {};  // by number, which wait for an earlier one
   Work work_ = {};
 };

@@ -33,6 +33,10 @@ std::string name_of(Finish finish) {
   return "nonfinite";
 }
 
+Json logprobs_of(const Answer& answer) {
+  return {{"tokens", answer.tokens}, {"values", answer.logps}};
+}
+
 Json line_of(const PromptRow& row, int64_t sample, const Answer& answer, bool with_logps) {
   Json line = {{"index", row.index}};
   for (const auto& [name, value] : row.carried.items()) line[name] = value;
@@ -40,9 +44,7 @@ Json line_of(const PromptRow& row, int64_t sample, const Answer& answer, bool wi
   line["text"] = answer.text;
   line["tokens"] = answer.new_tokens;
   line["finish"] = name_of(answer.finish);
-  if (with_logps) {
-    line["logprobs"] = {{"tokens", answer.tokens}, {"values", answer.logps}};
-  }
+  if (with_logps) line["logprobs"] = logprobs_of(answer);
   return line;
 }
 
@@ -103,8 +105,8 @@ void FileGeneration::run(Generator& generator, const PromptWriter& writer,
   };
   generator.run(settings, next, done, found);
   answers.sync();
-  log_info(out + ": " + progress.text(generator.work().tokens) + "; prompts: " +
-           format_count(generator.work().prompt_rows) + " tokens");
+  log_info(out + ": " + progress.text(generator.work().tokens) +
+           "; prompts: " + format_count(generator.work().prompt_rows) + " tokens");
 }
 
 AnswerProgress::AnswerProgress(int64_t found, int64_t total) : found_(found), total_(total) {}

@@ -24,6 +24,8 @@ struct FileGeneration {
   void run(Generator& generator, const PromptWriter& writer, const PromptSurvey& survey) const;
 };
 
+// Returns the ids of an answer's tokens, with the one that ended it, and their log-probabilities.
+Json logprobs_of(const Answer& answer);
 // Returns the line of an answer.
 Json line_of(const PromptRow& row, int64_t sample, const Answer& answer, bool with_logps);
 

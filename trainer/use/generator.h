@@ -40,7 +40,7 @@ struct Answer {
   // The answer's tokens, with the one of `stops` that ended it, and what the model gave them.
   std::vector<TokenId> tokens;
   std::vector<float> logps;
-  int64_t new_tokens = 0;  // without the one that ended it
+  int64_t new_tokens = 0;           // without the one that ended it
   Finish finish = Finish::kLength;  // kText: by a stop string
 
   // Returns whether the answer ended by itself, neither cut by max_new_tokens nor without a token.

@@ -90,8 +90,8 @@ Prompt PromptFile::write(const Json& row) const {
   if (messages) return writer_->write_row(row, system_);
   const std::string& prompt = required_text(row["prompt"], "prompt");
   if (!writer_->writes_messages()) return writer_->write(prompt);
-  return writer_->write_row(
-      {{"messages", Json::array({{{"role", "user"}, {"content", prompt}}})}}, system_);
+  return writer_->write_row({{"messages", Json::array({{{"role", "user"}, {"content", prompt}}})}},
+                            system_);
 }
 
 PromptSurvey survey_prompts(const std::string& path, const PromptWriter& writer,

@@ -105,9 +105,9 @@ Prompt PromptWriter::rendered(Json messages, const Json& tools, const Json& argu
   LONGSHORE_CHECK(chat_) << "the prompts are texts";
   const std::string text = member_text(messages.back(), "content");
   try {
-    const RenderedChat rendered = chat_->render(
-        messages_for(*chat_, std::move(messages), !tools.is_null()),
-        {.tools = tools, .add_generation_prompt = true, .arguments = arguments});
+    const RenderedChat rendered =
+        chat_->render(messages_for(*chat_, std::move(messages), !tools.is_null()),
+                      {.tools = tools, .add_generation_prompt = true, .arguments = arguments});
     // The template writes its own special tokens.
     return {.text = text, .tokens = tokenizer_.encode(rendered.text, SpecialTokens::kNone)};
   } catch (const ChatProblem& problem) {

@@ -240,8 +240,8 @@ std::vector<Drawn> likeliest_on_device(const at::Tensor& scores) {
   const int64_t* const values = found.const_data_ptr<int64_t>();
   std::vector<Drawn> drawn;
   for (int64_t row = 0; row < scores.size(0); ++row) {
-    drawn.push_back({.token = static_cast<TokenId>(values[row]),
-                     .finite = values[scores.size(0) + row] != 0});
+    drawn.push_back(
+        {.token = static_cast<TokenId>(values[row]), .finite = values[scores.size(0) + row] != 0});
   }
   return drawn;
 }
