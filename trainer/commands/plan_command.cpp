@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "config/toml_document.h"
+#include "offload/forecast/decode_forecast.h"
+#include "offload/plan/decode_plan.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/commands/command.h"
@@ -94,12 +96,27 @@ RunArguments with_models(RunArguments arguments) {
   return arguments;
 }
 
+// Returns what `generate` would do with all its prompts at the same time; empty for several ranks,
+// because it runs in one process.
+std::optional<TierPlan> plan_of_generate(const MeasuredRun& setup) {
+  if (setup.inputs.topology.ranks > 1) return std::nullopt;
+  try {
+    return setup.plan_for_inference(DecodeNeeds{.sequences = kMostSequences});
+  } catch (const DoesNotFitError&) {
+    return std::nullopt;  // `generate` may still decode shorter sequences, and says which
+  }
+}
+
 void print_screen(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
                   PlanForecast& forecast) {
   const PlanScreen screen = forecast.screen(plan, plan.fits() && !options.json);
   if (options.json) {
     auto json = plan_to_json(plan, setup.machine);
     json["time"] = forecast_to_json(screen.forecast, screen.source);
+    json["generate"] = nullptr;
+    if (const std::optional<TierPlan> generating = plan_of_generate(setup)) {
+      json["generate"] = plan_to_json(*generating, setup.machine).at("decoding");
+    }
     if (has_other_reference(setup.config)) {
       const TierPlan pass = other_reference(setup).plan_for_inference();
       json["reference"] = {{"device_bytes", pass.device.total}, {"host_bytes", pass.host.total}};
@@ -110,6 +127,10 @@ void print_screen(const PlanOptions& options, const MeasuredRun& setup, const Ti
   print_out("%s", (options.bytes ? format_plan(plan, setup.machine)
                                  : format_screen(plan, setup.machine, screen))
                       .c_str());
+  if (const std::optional<TierPlan> generating = plan_of_generate(setup)) {
+    print_out("generate\n  %s\n",
+              describe_decoding(*generating, forecast.decoded_per_second(*generating)).c_str());
+  }
   if (has_other_reference(setup.config)) {
     print_out("reference\n  %s\n", describe_other_reference(other_reference(setup)).c_str());
   } else if (traits_of(setup.config.train.loss).reference) {

@@ -7,12 +7,13 @@
 #include "config/field_table.h"
 #include "config/toml_document.h"
 #include "hf/adapter_directory.h"
+#include "offload/forecast/decode_forecast.h"
 #include "offload/plan/plan_from_config.h"
-#include "offload/plan/plan_text.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/model/frozen_check.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
+#include "trainer/setup/plan_forecast.h"
 
 namespace longshore {
 
@@ -104,7 +105,9 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from, const
   std::optional<DecodeNeeds> needs;
   if (decoding) needs = decoding(run.setup);
   const TierPlan plan = run.setup.plan_for_inference(needs);
-  if (needs) log_info(decoding_text(plan));
+  if (needs) {
+    log_info(describe_decoding(plan, PlanForecast(&run.setup).decoded_per_second(plan)));
+  }
   run.engine =
       std::make_unique<Engine>(&source.model(), plan, update_rule(config), RankGroups{}, RunKey{},
                                EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
