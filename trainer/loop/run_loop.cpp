@@ -239,11 +239,12 @@ void RunLoop::evaluate_now() {
 
 // Generates samples on all ranks, because each holds a part of the model.
 void RunLoop::show_samples() {
-  const std::vector<Generated> samples =
-      generate(run_.engine, run_.prompts->tokenizer(), run_.samples);
-  for (const Generated& sample : samples) {
+  const SampleRequest& samples = run_.samples;
+  Generator generator(&run_.engine, &run_.setup.source->model(), &run_.prompts->tokenizer());
+  const std::vector<Answer> answers = generator.run(samples.settings, samples.prompts);
+  for (size_t i = 0; i < answers.size(); ++i) {
     const std::string between = run_.prompts->writes_messages() ? "\n  " : "";
-    const std::string text = sample.prompt + between + sample.text;
+    const std::string text = samples.prompts[i].text + between + answers[i].text;
     if (run_.ranks().first()) log_info("  " + text);
     run_.reporter.write(EventRecord{.level = "info", .code = "sample", .rank = 0, .text = text});
   }
