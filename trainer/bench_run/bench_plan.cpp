@@ -48,8 +48,8 @@ RunArguments arguments_of(const BenchRecipe& recipe, const BenchTarget& target) 
   };
   for (const DraftKey& key : recipe.keys) set(key.full_name(), key.value);
   if (target.tiny) {
-    set("data.max_tokens", "64");
-    set("train.sequences_per_step", "4");
+    set("data.max_tokens", std::to_string(kTinyTokens));
+    set("train.sequences_per_step", std::to_string(kTinySequences));
   }
   set("model.path", quote_toml(target.model));
   set("model.init", target.random ? "\"random\"" : "\"pretrained\"");

@@ -12,6 +12,9 @@
 
 namespace longshore {
 
+// The shapes of a step with tiny models, in place of the recipe's.
+inline constexpr int64_t kTinyTokens = 64, kTinySequences = 4;
+
 // BenchTarget: what a recipe is run with.
 struct BenchTarget {
   std::string model;                // directory with config.json, and weights unless `random`

@@ -144,7 +144,8 @@ Json memory_json(const BenchFacts& facts) {
 
 double MeasuredSteps::median_seconds() const {
   const size_t skipped = std::min(kWarmUpSteps, seconds.size() - 1);
-  return median_of({seconds.begin() + static_cast<ptrdiff_t>(skipped), seconds.end()});
+  return median_of(
+      std::vector<double>(seconds.begin() + static_cast<ptrdiff_t>(skipped), seconds.end()));
 }
 
 MeasuredSteps read_measured_steps(const std::string& metrics_file) {

@@ -25,7 +25,7 @@
 namespace longshore {
 namespace {
 
-constexpr const char* kStopping = "stopping after this step; nothing is saved\n";
+constexpr const char* kStopping = "\nstopping after this step; nothing is saved\n";
 
 // Drives are measured where the run's files will be.
 bool knows(const std::optional<DescribedMachine>& machine, const std::vector<std::string>& drives) {
@@ -97,8 +97,9 @@ BenchTarget prepare_target(const BenchRecipe& recipe, const BenchRunOptions& opt
     config = given.config_text();
     check_given_model(recipe, options, config);
   }
-  const int64_t tokens = options.tiny ? 64 : std::stoll(recipe.value("data.max_tokens"));
-  const int64_t sequences = options.tiny ? 4 : std::stoll(recipe.value("train.sequences_per_step"));
+  const int64_t tokens = options.tiny ? kTinyTokens : std::stoll(recipe.value("data.max_tokens"));
+  const int64_t sequences =
+      options.tiny ? kTinySequences : std::stoll(recipe.value("train.sequences_per_step"));
   const Json json = parse_json(config, JsonLimits{}, target.model + "/config.json");
   write_random_rows(target.rows, json.at("vocab_size").get<int64_t>(), options.steps * sequences,
                     tokens);
@@ -133,6 +134,10 @@ int train_steps(const MeasuredRun& run, const TierPlan& plan, const BenchDirecto
     RunLoop loop(&started, SavesRun::kNo);
     const int exit_code = loop.run();
     drive_bytes = directory.drive_bytes();
+    RunStatus status = started.ledger.status();
+    status.state = exit_code == 0 ? RunStatus::State::kDone : RunStatus::State::kStopped;
+    status.exit_code = exit_code;
+    record.write_status(status);
     return exit_code;
   } catch (const Stopped& stopped) {
     return stopped.exit_code();
