@@ -362,6 +362,7 @@ void add_sampling(CommandArguments command, GenerateOptions& options) {
 void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command
       .add_option("--prompt", options.prompts,
                   "prompt; may be repeated. With --chat each begins a new conversation")

@@ -165,6 +165,7 @@ void save_points(const PlanOptions& options, int64_t micro_batch,
     for (const KeyChange& change : points[i].changes) replace(overrides, change.key, change.value);
     const std::string path = options.save + "/plan-" + std::to_string(i + 1) + ".toml";
     RunConfig config = load_run_config(options.run.files, overrides);
+    config.adapter.any_base = config.adapter.any_base || options.run.any_base;
     take_adapter_kind(config);  // a complete file says which kind it is
     write_output_file(path, to_toml(config));
     log_info(path);
@@ -314,6 +315,7 @@ int run_plan(const PlanOptions& given) {
 void add_plan(CommandArguments command, CommandLine& line) {
   PlanOptions& options = call_with_options(command, line, run_plan);
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command.add_flag("--bytes", options.bytes, "print all bytes of every tier instead of one screen");
   const CommandOption json =
       command.add_flag("--json", options.json, "print the plan as one JSON object");

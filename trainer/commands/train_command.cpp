@@ -237,6 +237,7 @@ void add_train(CommandArguments command, CommandLine& line) {
   TrainOptions& options = call_with_options(command, line, run_train, CommandRanks::kAll);
   options.command = line.arguments;
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command.add_option("--trace", options.trace,
                      "write a timeline of all copies, collectives, computations and updates "
                      "to this file, for Perfetto; *.svg: a drawing of the last step");

@@ -16,6 +16,7 @@
 #include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/loop/lr_schedule.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/model_notes.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
@@ -242,6 +243,8 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   for (const std::string& note : model_notes(source)) {
     if (run.ranks().first()) log_warning(note);
   }
+  const std::string note = is_resuming(config, run.directory) ? "" : base_note(source);
+  if (!note.empty() && run.ranks().first()) log_info(note);
   if (!run.eval_sets.empty() && !config.eval.prompts.empty()) {
     run.prompts.emplace(config, source.directory(), sample_form(config, trained),
                         "eval.prompt_format");

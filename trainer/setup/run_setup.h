@@ -21,6 +21,7 @@ namespace longshore {
 struct RunArguments {
   std::vector<std::string> files;
   std::vector<Override> overrides;
+  bool any_base = false;  // --any-base: adapter.any_base of the adapter that the command takes
 };
 
 // Simulated ranks, machine and weights: a plan may be made without them.

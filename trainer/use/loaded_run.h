@@ -20,7 +20,7 @@ struct LoadedRun {
   std::string origin = {};  // path of the loaded checkpoint or model
   Step step = {};           // the checkpoint's step; 0: the model itself
   // The identity of the values that the checkpoint's run began with, with those that were read of
-  // the model now.
+  // the model now; without a checkpoint both are those of now.
   StartIdentity start = {};
   StartIdentity found = {};
 };
