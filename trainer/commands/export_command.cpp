@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "config/run_config.h"
+#include "config/toml_document.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
 #include "trainer/model/export_run.h"
