@@ -267,10 +267,12 @@ struct OffloadSection {
 
 struct CheckpointSection {
   enum class Export : uint8_t { kEnd, kMerged, kNever };
+  enum class ExportFormat : uint8_t { kBF16, kPublished };
   int64_t every_steps = 500;  // 0 = only at the end and on a signal
   int64_t keep = 2;
   std::string resume = "auto";         // auto, never, or a directory
   Export export_model = Export::kEnd;  // the key `export`, which is a C++ keyword
+  ExportFormat export_format = ExportFormat::kBF16;
   bool operator==(const CheckpointSection&) const = default;
 };
 

@@ -159,6 +159,7 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   if (choice.as_fp32) options.dtype = DType::kF32;
   if (exports_adapter(source, choice)) options.adapter = adapter_export(source);
   options.pretrained = !source.base().random();
+  options.published = choice.published;
   options.allow_nonfinite = choice.allow_nonfinite;
   options.copies = source.base().copies();
   options.card = texts.card;
@@ -190,12 +191,11 @@ ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, b
     std::map<std::string, int64_t> moved;
     if (corrected) moved = correction_places(source.arch(), source.whole());
     // The values of packed matrices and moved corrections are not those of the files, so they are
-    // written anew.
+    // written anew. In the published form the files hold what an untouched matrix becomes.
     for (UnitSpec& unit : merged.units) {
       for (ParamSpec& parameter : unit.parameters) {
-        if (source.packing().has(parameter.name) || moved.contains(parameter.name)) {
-          parameter.frozen = false;
-        }
+        const bool packed = !choice.published && source.packing().has(parameter.name);
+        if (packed || moved.contains(parameter.name)) parameter.frozen = false;
       }
     }
     return merged;
@@ -299,6 +299,10 @@ void read_master(Engine& engine, ParamRef ref, int64_t begin, std::span<float> o
 
 }  // namespace
 
+bool asks_for_published(const RunConfig& config) {
+  return config.checkpoint.export_format == CheckpointSection::ExportFormat::kPublished;
+}
+
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
   return source.has_adapter() && !choice.merged;
 }
@@ -329,8 +333,24 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
   };
 }
 
-Bytes export_bytes(const ModelSource& source, bool merged) {
-  const ExportChoice choice{.merged = merged};
+void check_export_format(const RunConfig& config, const ModelSource& source) {
+  if (!asks_for_published(config)) return;
+  const std::string key = "checkpoint.export_format = \"published\": ";
+  const std::string problem = published_form_problem(source.directory(), !source.base().random());
+  if (!problem.empty()) throw ConfigError(key + problem);
+  if (config.adapter.packs()) {
+    throw ConfigError(key +
+                      "adapter.base packs the model anew, so that its matrices have other values "
+                      "than its files; set adapter.base = \"published\"");
+  }
+}
+
+Bytes export_bytes(const RunConfig& config, const ModelSource& source, bool merged) {
+  // Without weights nothing says which matrices are packed.
+  const bool published =
+      asks_for_published(config) && source.base().has_weights() &&
+      published_form_problem(source.directory(), !source.base().random()).empty();
+  const ExportChoice choice{.merged = merged, .published = published};
   ExportOptions options = export_options(source, choice, {});
   options.pretrained = options.pretrained && source.base().has_weights();
   const ModelSpec spec = exported_spec(source, choice, /*corrected=*/false);
@@ -340,7 +360,7 @@ Bytes export_bytes(const ModelSource& source, bool merged) {
 Bytes run_export_bytes(const RunConfig& config, const ModelSource& source) {
   using Export = CheckpointSection::Export;
   const Export asked = config.checkpoint.export_model;
-  return asked == Export::kNever ? 0 : export_bytes(source, asked == Export::kMerged);
+  return asked == Export::kNever ? 0 : export_bytes(config, source, asked == Export::kMerged);
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,

@@ -246,8 +246,9 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   computing.physical_cores = std::max(1, std::min(cores, computing.physical_cores));
   compute = set_compute_threads(compute_threads(config, computing));
   source = open_source(config, weights);
+  check_export_format(config, *source);
   inputs = plan_inputs(config, source->spec(), machine);
-  inputs.export_bytes = export_bytes(*source, /*merged=*/false);
+  inputs.export_bytes = export_bytes(config, *source, /*merged=*/false);
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config);
