@@ -97,7 +97,7 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       carry_out_(block_carry(arch, layer, part)),
       index_(block_parameters(arch, {}, layer, part), arch) {
   if (part_ == BlockPart::kMlp) return;
-  mixer_ = make_mixer(arch_, layer_, index_);
+  mixer_ = make_mixer(arch_, layer, index_);
   const bool reads = layer_.keys_of >= 0;
   if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
   shares_keys_ = reads || arch.gives_keys(layer);
@@ -124,6 +124,11 @@ UnitTraits DecoderBlock::traits(const UnitUse& use) const {
   }
   traits.signature = std::move(text);
   return traits;
+}
+
+std::vector<LayerState> DecoderBlock::layer_states(const StateUse& use) const {
+  if (!mixer_) return {};
+  return {{.layer = number_, .tensors = mixer_->states(use)}};
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,

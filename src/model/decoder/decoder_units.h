@@ -74,6 +74,7 @@ class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   UnitTraits traits(const UnitUse& use) const override;
+  std::vector<LayerState> layer_states(const StateUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:

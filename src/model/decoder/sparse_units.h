@@ -107,6 +107,9 @@ class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
   UnitTraits traits(const UnitUse& use) const override;
+  std::vector<LayerState> layer_states(const StateUse& use) const override {
+    return attention_.layer_states(use);
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,

@@ -26,6 +26,7 @@ class DecoderModel : public Model {
   const LossUnit& loss_unit() const override { return *head_; }
   RouterShape routers() const override;
   std::optional<std::vector<LayerState>> layer_states(const StateUse& use) const override;
+  std::optional<int64_t> restart_length() const override { return arch_.restart_length(); }
   std::map<int64_t, int64_t> tokens_read_as() const override { return arch_.read_as; }
 
  private:

@@ -25,6 +25,7 @@ class GroupedModel : public Model {
   std::optional<std::vector<LayerState>> layer_states(const StateUse& use) const override {
     return model_->layer_states(use);
   }
+  std::optional<int64_t> restart_length() const override { return model_->restart_length(); }
   std::map<int64_t, int64_t> tokens_read_as() const override { return model_->tokens_read_as(); }
 
  private:

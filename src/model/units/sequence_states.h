@@ -70,10 +70,14 @@ class SequenceStates {
 // The sequences that the documents of a micro-batch continue.
 struct ContinuedSequences {
   SequenceStates* states = nullptr;
-  std::vector<SequenceSlot> slots;  // by document; each at most once
+  std::vector<SequenceSlot> slots = {};  // by document; each at most once
   // By document: the positions that its state has already. The document's own positions begin
   // there; 0 begins a sequence.
-  std::vector<int64_t> before;
+  std::vector<int64_t> before = {};
+  // By document: the positions of the text that is computed: of the whole prompt in each of the
+  // calls that compute parts of it, else before + rows. Models without Model::restart_length do not
+  // need it and take an empty list.
+  std::vector<int64_t> lengths = {};
 };
 
 }  // namespace longshore

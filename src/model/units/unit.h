@@ -232,6 +232,11 @@ struct Model {
   // Returns what decoding keeps of a sequence; empty: the units cannot continue sequences
   // (MicroBatch::continued).
   virtual std::optional<std::vector<LayerState>> layer_states(const StateUse&) const { return {}; }
+  // Returns the most positions of a text whose rotations stay as they are when it grows. A sequence
+  // that was computed as a text of at most this length, and becomes longer, begins again: its whole
+  // text is computed from its first token, with before = 0 and ContinuedSequences::lengths above
+  // this (longrope). Empty: every sequence goes on.
+  virtual std::optional<int64_t> restart_length() const { return {}; }
   // Returns the shared interface of any unit, including the last.
   const UnitCode& code_of(UnitId id) const {
     if (id == spec().units.back().id) return loss_unit();
