@@ -60,20 +60,24 @@ void NamedSink::add_product_at(int32_t parameter, int64_t matrix, const at::Tens
   sum_of(parameter).select(0, matrix).addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
 }
 
-PlainStates::PlainStates(const DecoderModel& model, int32_t count, const StateUse& use)
+PlainStates::PlainStates(const Model& model, int32_t count, const StateUse& use)
     : layers(model.layer_states(use).value()),
       memory(at::full({count * bytes_of_sequence(layers)}, 0xff, at::kByte)),
       states(layers, count, use.longest,
              std::as_writable_bytes(std::span(memory.mutable_data_ptr<uint8_t>(),
                                               static_cast<size_t>(memory.numel())))) {}
 
-PlainRunner::PlainRunner(const DecoderModel& model,
-                         const std::map<std::string, at::Tensor>& weights, at::ScalarType dtype)
+PlainRunner::PlainRunner(const Model& model, const std::map<std::string, at::Tensor>& weights,
+                         at::ScalarType dtype)
     : model_(model) {
   for (const UnitSpec& unit : model.spec().units) {
     std::vector<at::Tensor> list;
     for (const ParamSpec& parameter : unit.parameters) {
       const bool wide = parameter.stays_fp32 && parameter.frozen;
+      if (parameter.packed) {
+        list.push_back(weights.at(parameter.name));
+        continue;
+      }
       list.push_back(rows_of(parameter, weights)
                          .to(wide ? at::kFloat : dtype)
                          .detach()

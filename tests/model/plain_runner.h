@@ -32,7 +32,7 @@ class NamedSink : public GradientSink {
 
 // PlainStates: the states of a runner's sequences, in memory of their own, which begins as NaNs.
 struct PlainStates {
-  PlainStates(const DecoderModel& model, int32_t count, const StateUse& use);
+  PlainStates(const Model& model, int32_t count, const StateUse& use);
 
   std::vector<LayerState> layers;
   at::Tensor memory;
@@ -58,9 +58,9 @@ class PlainRunner {
     std::map<std::string, at::Tensor> gradients;  // gradients of scale * loss_sum
   };
 
-  // Casts the parameters to `dtype`, except those that stay fp32. The model must outlive the
-  // runner.
-  PlainRunner(const DecoderModel& model, const std::map<std::string, at::Tensor>& weights,
+  // Casts the parameters to `dtype`, except those that stay fp32. `weights` has the bytes of packed
+  // ones. The model must outlive the runner.
+  PlainRunner(const Model& model, const std::map<std::string, at::Tensor>& weights,
               at::ScalarType dtype);
 
   // Makes one micro-batch in which every row is a document.
@@ -86,7 +86,7 @@ class PlainRunner {
   void one_batch(const MicroBatch& batch, double scale, Recompute recompute,
                  Outcome& outcome) const;
 
-  const DecoderModel& model_;
+  const Model& model_;
   std::vector<std::vector<at::Tensor>> parameters_;  // by unit, owned then tied
 };
 
