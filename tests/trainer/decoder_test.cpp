@@ -107,11 +107,11 @@ DecodeLimits limits(int32_t slots, int64_t positions) {
 TEST(Decoder, GivesAFreeSlotToTheNextPromptAtOnce) {
   MadeUpModel model(2);
   Decoder decoder(limits(2, 64), std::ref(model));
-  const Answered found = run(decoder, {{5, 6}, {8}, {17, 18}});
+  const Answered found = run(decoder, {{5, 6}, {7, 8}, {17, 18}});
   EXPECT_EQ(found.answers, (Prompts{{7, 8, 9, kEnd}, {9, kEnd}, {19, kEnd}}));
   EXPECT_EQ(found.finishes, (std::vector{Finish::kStop, Finish::kStop, Finish::kStop}));
   EXPECT_EQ(model.calls,
-            (std::vector<std::string>{"0:0+2 1:0+1", "0:2+1 1:1+1", "0:3+1 1:0+2", "0:4+1 1:2+1"}));
+            (std::vector<std::string>{"0:0+2 1:0+2", "0:2+1 1:2+1", "0:3+1 1:0+2", "0:4+1 1:2+1"}));
 }
 
 // Goal: the answers are the same with any number of slots and of rows in a call, also with tokens
