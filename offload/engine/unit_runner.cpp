@@ -327,7 +327,7 @@ void UnitRunner::forward_without_graph(UnitId unit) {
     const MicroBatch& batch = batch_of(unit, micro_batch, /*filled=*/false);
     const Carry in = carry_.input(unit, micro_batch, batch.position_count());
     if (mode_ == Mode::kLogits) {
-      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, positions_);
+      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, batch, positions_);
       if (part.defined()) logits_parts_.push_back(part);
     }
     carry_.keep_input(UnitId(unit.value + 1), micro_batch,

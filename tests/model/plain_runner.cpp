@@ -124,7 +124,7 @@ at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
   Carry carry;
   for (size_t i = 0; i + 1 < parameters_.size(); ++i) {
     const Unit& unit = model_.unit(UnitId(static_cast<int32_t>(i)));
-    const at::Tensor part = unit.logits(parameters_[i], carry, all);
+    const at::Tensor part = unit.logits(parameters_[i], carry, batch, all);
     if (part.defined()) parts.push_back(part);
     carry = unit.forward(parameters_[i], carry, batch);
   }

@@ -4,11 +4,12 @@
 // [Note: bits of a continued row] The bits of a row depend on its query and on the keys and values
 // of its sequence up to its position: never on the other sequences of a call, on the number of
 // threads, or on how the rows of its sequence are divided among calls. A row adds its positions in
-// rising order, in blocks whose borders are multiples of kContinuedBlock.
+// rising order, in blocks whose borders are multiples of kernels::kContinuedBlock.
 //
-// On the CPU one kernel computes all sequences of a call (kernels/continued_rows.h). On a GPU
-// LibTorch's operations compute one sequence after the other, and one row after the other, in fp32:
-// correct, but slow for long prompts and for many sequences.
+// On the CPU all sequences and key heads of a call run in parallel (kernels/continued_rows.h). On a
+// GPU LibTorch's operations compute one sequence after the other in fp32, from a copy of all keys
+// and values that its rows see: correct, but slow for many sequences, and bits depend on the rows
+// of a call.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,8 +20,6 @@
 #include "model/attention/document_attention.h"
 
 namespace longshore {
-
-inline constexpr int64_t kContinuedBlock = 64;  // positions
 
 // The rows of one sequence in a call, and the memory that it keeps.
 struct ContinuedRows {

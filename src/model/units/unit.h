@@ -192,7 +192,7 @@ class Unit : public UnitCode {
   virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                          const Carry& grad_out, GradientSink& sink) const;
   // Returns the scores of a head piece's tokens, as LossUnit::logits; undefined for other units.
-  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const;
 };
 
