@@ -226,7 +226,7 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
   for (const UnitSpec& unit : spec_->units) {
     const size_t i = index_of(unit.id);
     auto& sums = accumulators_.emplace_back();
-    if (!unit.has_trainable()) continue;
+    if (!unit.has_trainable() || !memory.trains) continue;
     if (owns_tied_[i]) {
       sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
                                                   memory.waiting_gradients.at(i), memory.device));
