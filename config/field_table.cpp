@@ -102,6 +102,9 @@ Section adapter_section() {
       "path", KeyType::kPath, &Adapter::path,
       {.description = "new: new adapters; or the directory of an adapter to start from, as PEFT "
                       "writes it: its adapter_config.json then replaces kind and other keys"});
+  rows.add("any_base", KeyType::kBool, &Adapter::any_base,
+           {.description = "take the adapter of adapter.path over another model than it was "
+                           "trained over; --any-base sets it"});
   return section;
 }
 

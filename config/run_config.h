@@ -61,6 +61,7 @@ struct AdapterSection {
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   AdapterBias bias = AdapterBias::kNone;
   std::string path = "new";                // new, or the directory of an adapter to start from
+  bool any_base = false;                   // the adapter of `path` may belong to another model
   std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here
   // With kNone the adapter of `path` says which kind it is (take_adapter_kind).
   bool on() const { return kind != Kind::kNone || !is_new(); }

@@ -132,7 +132,7 @@ def eval(*run_files: Path, weights: Path = "auto",
     over trained tokens, in nats, or over pairs), "tokens", "seconds", "model", "step" and "sets".
 
     weights: "auto" (the newest valid checkpoint, else the model), "model", or the directory of a
-        checkpoint, a run or a model.
+        checkpoint, a run, a model or an adapter.
 
     LongshoreError, such as ConfigError where there is no data to evaluate.
     """

@@ -169,6 +169,7 @@ const std::map<std::string, std::string> kOneValue = {{"optimizer.name", "sgd"}}
 
 // Keys that the file of another test sets.
 const std::map<std::string, std::string> kOtherTests = {
+    {"adapter.any_base", "parity/base_identity_test.cpp"},
     {"dist.timeout", "parity/stranger_test.cpp"},
     {"dist.secret_file", "parity/stranger_test.cpp"},
     {"log.wandb", "parity/tracker_test.cpp"}};

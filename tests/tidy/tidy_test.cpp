@@ -82,7 +82,8 @@ const std::vector<std::vector<std::string>>& rooms() {
        "offload/forecast"},
       {"trainer/checkpoint", "trainer/directory", "trainer/model", "trainer/data", "trainer/device",
        "trainer/setup", "trainer/run", "trainer/metrics", "trainer/report", "trainer/use",
-       "trainer/loop", "trainer/verify", "trainer/bench", "trainer/machine", "trainer/commands"},
+       "trainer/loop", "trainer/verify", "trainer/bench", "trainer/machine", "trainer/bench_run",
+       "trainer/commands"},
   };
   return table;
 }

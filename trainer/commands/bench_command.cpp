@@ -5,6 +5,8 @@
 #include "base/errors.h"
 #include "trainer/bench/bench_nvme.h"
 #include "trainer/bench/bench_optimizer.h"
+#include "trainer/bench_run/bench_recipe.h"
+#include "trainer/bench_run/bench_run.h"
 #include "trainer/commands/command.h"
 
 namespace longshore {
@@ -66,8 +68,33 @@ void add_bench_copies(CommandArguments bench, CommandLine& line) {
   copies.add_flag("--json", options.json, "print the result as JSON");
 }
 
+void add_bench_run(CommandArguments bench, CommandLine& line) {
+  CommandArguments run = bench.add_subcommand(
+      "run", "train a fixed recipe for a few steps: plan beside measurement, as one JSON row");
+  BenchRunOptions& options = call_with_options(run, line, run_bench_run, CommandRanks::kAll);
+  std::string names = "the recipe:";
+  for (const BenchRecipe& recipe : bench_recipes()) names += " " + recipe.name;
+  run.add_option("recipe", options.recipe, names);
+  run.add_flag("--list", options.list,
+               "show what every recipe needs on this machine, and which fit");
+  run.add_option("--model", options.model,
+                 "directory of the recipe's model; default: random weights made in memory");
+  run.add_option(
+      "--device-memory", options.device_memory,
+      "device memory that the run may use, for example 24GiB; default: all that is free");
+  run.add_option("--host-memory", options.host_memory, "host memory that it may use, the same");
+  run.add_number("--steps", options.steps, 4, 1000, "number of optimizer steps");
+  run.add_option("--nvme", options.nvme,
+                 "a directory on each drive that may hold what host memory has no room for; "
+                 "without it nothing of more than 1 GiB is written");
+  run.add_option("--out", options.out, "also append the row to this file");
+  run.add_option("--keep", options.keep, "run directory that is kept; default: a temporary one");
+  run.add_flag("--tiny", options.tiny, "tiny shapes of the recipe's family, to try the command");
+}
+
 void add_bench(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
+  add_bench_run(command, line);
   add_bench_optimizer(command, line);
   add_bench_nvme(command, line);
   add_bench_files(command, line);

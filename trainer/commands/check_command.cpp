@@ -280,22 +280,6 @@ RateOptions rate_options(const CheckMachineOptions& options, const RunConfig& co
   return rates;
 }
 
-DescribedMachine measure_machine(const CheckMachineOptions& options, const RunConfig& config,
-                                 const MachineFacts& facts, const KnownRates& known) {
-  set_compute_threads(facts.machine.physical_cores);
-  DescribedMachine described;
-  described.name = facts.machine.cpu_model;
-  described.machine = facts.machine;
-  // The memory that is free now says nothing about a later run.
-  described.machine.ram_available = described.machine.ram_total;
-  described.rates = measure_rates(facts.machine, rate_options(options, config, facts.directories));
-  described.sources = {described.rates.source};
-  described.program = build_id();
-  known.keep(described);
-  log_info("saved in " + known.path() + "; plans use it from now on");
-  return described;
-}
-
 // Measures with the run's number of threads and the unit size that the run resolves.
 void measure_run(const CheckMachineOptions& options, OpenedRun opened, const KnownRates& known) {
   set_compute_threads(opened.compute.threads);
@@ -330,7 +314,8 @@ int check_machine(const CheckMachineOptions& options) {
   const KnownRates known(cache_directory(config), facts.machine);
   std::optional<DescribedMachine> machine;
   if (options.rates) {
-    machine = measure_machine(options, config, facts, known);
+    machine =
+        measure_and_keep(facts.machine, rate_options(options, config, facts.directories), known);
     json["rates"] = rates_to_json(machine->rates);
     if (!options.json) print_raw("\n" + format_rates(machine->rates));
   }

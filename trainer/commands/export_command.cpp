@@ -99,6 +99,7 @@ int run_export(const ExportCommandOptions& options) {
 void add_export(CommandArguments command, CommandLine& line) {
   ExportCommandOptions& options = call_with_options(command, line, run_export);
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command.add_option("--to", options.destination, "output directory; default: <run.dir>/hf");
   add_source(command, options.source);
   command.add_flag("--json", options.json, "print the result as one JSON object");

@@ -169,6 +169,7 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   if (last || stopping_) run_.reporter.finish_display();
   const bool evaluates = !run_.eval_sets.empty() && (last || due(config_.eval.every_steps));
   if (evaluates && !stopping_) evaluate_now();
+  if (!saves_) return;
   if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) {
     save();
     if (!last && run_.ranks().first()) {
@@ -240,11 +241,12 @@ void RunLoop::evaluate_now() {
 
 // Generates samples on all ranks, because each holds a part of the model.
 void RunLoop::show_samples() {
-  const std::vector<Generated> samples =
-      generate(run_.engine, run_.prompts->tokenizer(), run_.samples);
-  for (const Generated& sample : samples) {
+  const SampleRequest& samples = run_.samples;
+  Generator generator(&run_.engine, &run_.setup.source->model(), &run_.prompts->tokenizer());
+  const std::vector<Answer> answers = generator.run(samples.settings, samples.prompts);
+  for (size_t i = 0; i < answers.size(); ++i) {
     const std::string between = run_.prompts->writes_messages() ? "\n  " : "";
-    const std::string text = sample.prompt + between + sample.text;
+    const std::string text = samples.prompts[i].text + between + answers[i].text;
     if (run_.ranks().first()) log_info("  " + text);
     run_.reporter.write(EventRecord{.level = "info", .code = "sample", .rank = 0, .text = text});
   }
@@ -279,9 +281,13 @@ void RunLoop::save() {
   run_.ledger.write_status(run_.reporter);
 }
 
+void RunLoop::save_unless_saved() {
+  if (saves_ && !run_.ledger.is_saved()) save();
+}
+
 int RunLoop::stop() {
   try {
-    if (!run_.ledger.is_saved()) save();
+    save_unless_saved();
   } catch (const CheckpointError& error) {
     if (stop_cause_.empty()) throw;
     throw CheckpointError(stop_cause_ + "; then " + error.what());
@@ -302,8 +308,10 @@ int RunLoop::stop() {
   }
   if (run_.ranks().first()) {
     if (steps_run_ > 0) log_info(trained_text());
-    log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
-             "; the same command resumes from here");
+    if (saves_) {
+      log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
+               "; the same command resumes from here");
+    }
   }
   // A rank that received no signal returns the exit code for SIGTERM.
   return run_.signals.stop_requested() ? run_.signals.stop_exit_code() : 128 + SIGTERM;
@@ -311,10 +319,12 @@ int RunLoop::stop() {
 
 int RunLoop::finish() {
   // If a kill followed the last commit, the last step has no checkpoint yet.
-  if (!run_.ledger.is_saved()) save();
+  save_unless_saved();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
-  if (steps_run_ > 0) log_info(trained_text() + "; checkpoint: " + run_.ledger.saved_path());
+  if (steps_run_ > 0) {
+    log_info(trained_text() + (saves_ ? "; checkpoint: " + run_.ledger.saved_path() : ""));
+  }
   if (config_.checkpoint.export_model != CheckpointSection::Export::kNever) {
     const std::string saved =
         "; " + run_.ledger.what_is_saved() + "; the same command exports it again";

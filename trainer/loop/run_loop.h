@@ -14,10 +14,15 @@
 
 namespace longshore {
 
+// Whether a loop writes checkpoints. kNo is for runs whose result nobody needs: nothing is saved at
+// the end, after a stop signal or on request, and checkpoint.export must be "never".
+enum class SavesRun : uint8_t { kNo, kYes };
+
 class RunLoop {
  public:
   // `run` must outlive the loop.
-  explicit RunLoop(StartedRun* run) : run_(*run), config_(run->setup.config) {}
+  explicit RunLoop(StartedRun* run, SavesRun saves = SavesRun::kYes)
+      : run_(*run), config_(run->setup.config), saves_(saves == SavesRun::kYes) {}
 
   // Runs the loop and returns the exit code.
   int run();
@@ -43,6 +48,7 @@ class RunLoop {
   bool out_of_patience() const;
   SavedCheckpoint write_checkpoint(const std::string& folder, int64_t keep);
   void save();
+  void save_unless_saved();
   int stop();
   int finish();
   // Returns how many steps this process trained, how long that took, and the last loss.
@@ -54,6 +60,7 @@ class RunLoop {
 
   StartedRun& run_;
   const RunConfig& config_;
+  bool saves_;
   std::chrono::steady_clock::time_point heap_given_back_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   int64_t steps_run_ = 0;   // by this process

@@ -16,17 +16,20 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/measurement.h"
 #include "base/mutex.h"
 #include "base/texts.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_server.h"
 #include "comm/world/world.h"
+#include "device/compute_threads.h"
 #include "device/copy_speed.h"
 #include "device/cuda_stream.h"
 #include "nvme/probe/drive_probe.h"
 #include "shard/state_format.h"
 #include "trainer/bench/bench_optimizer.h"
+#include "trainer/device/run_environment.h"
 
 namespace longshore {
 namespace {
@@ -463,6 +466,22 @@ MachineRates measure_rates(const Machine& machine, const RateOptions& options) {
         return taken;
       },
       options.say);
+}
+
+DescribedMachine measure_and_keep(const Machine& machine, const RateOptions& options,
+                                  const KnownRates& known) {
+  set_compute_threads(machine.physical_cores);
+  DescribedMachine described;
+  described.name = machine.cpu_model;
+  described.machine = machine;
+  // The memory that is free now says nothing about a later run.
+  described.machine.ram_available = described.machine.ram_total;
+  described.rates = measure_rates(machine, options);
+  described.sources = {described.rates.source};
+  described.program = build_id();
+  known.keep(described);
+  log_info("saved in " + known.path() + "; plans use it from now on");
+  return described;
 }
 
 }  // namespace longshore

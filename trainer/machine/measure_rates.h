@@ -35,6 +35,10 @@ struct RateOptions {
 
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 
+// Measures the local machine and keeps the result for all later plans.
+DescribedMachine measure_and_keep(const Machine& machine, const RateOptions& options,
+                                  const KnownRates& known);
+
 // CopiesBeside: a thread that copies to and from a GPU in turn, from the constructor until finish()
 // or the destructor, as a step does during the update. All memory is allocated, touched and
 // registered before the constructor returns, so that the thread only copies.

@@ -16,6 +16,7 @@
 #include "model/units/router_load.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/frozen_check.h"
 
 namespace longshore {
@@ -169,6 +170,20 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   return options;
 }
 
+// Adds the identity of the model below the adapters. An export of a model that was trained as a
+// whole does not copy the file of the directory that it began with.
+void add_base_identity(const ModelSource& source, const StartIdentity& start,
+                       ExportOptions& options) {
+  options.left_out.insert(kBaseIdentityName);
+  if (!source.has_adapter()) return;
+  if (const std::optional<BaseIdentity> identity = identity_of_base(source, start)) {
+    options.texts[kBaseIdentityName] = base_identity_text(*identity);
+  } else if (!source.base().random()) {
+    log_info(std::string("the export has no ") + kBaseIdentityName +
+             ", because not all of the model below the adapters was read");
+  }
+}
+
 // `corrected` says that the run moved the corrections of routers' choices.
 ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, bool corrected) {
   if (!exports_adapter(source, choice)) {
@@ -217,6 +232,7 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
                            const ExportChoice& choice, const ExportTexts& texts,
                            const StartIdentity& start) {
   ExportOptions options = export_options(source, choice, texts);
+  add_base_identity(source, start, options);
   // The export reads frozen values once more, and files may have changed since they were loaded.
   forget_reads(source);
   options.before_publish = [&source, &start] {
@@ -393,13 +409,14 @@ void check_run_export(const RunConfig& config, const ModelDirectory& model) {
 std::string free_export_directory(const ModelSource& source, const std::string& wanted,
                                   const ExportChoice& choice, const ExportTexts& texts) {
   constexpr int kMostTries = 1000;
+  ExportOptions options = export_options(source, choice, texts);
+  if (source.has_adapter()) options.texts[kBaseIdentityName] = "";  // the name alone counts here
   check_export_place(source.directory(), std::filesystem::path(wanted).parent_path().string());
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
       check_export_destination(source.directory(),
-                               exported_spec(source, choice, /*corrected=*/false), path,
-                               export_options(source, choice, texts));
+                               exported_spec(source, choice, /*corrected=*/false), path, options);
       return path;
     } catch (const ConfigError& error) {
       log_warning(std::string(error.what()) + " (the export is written next to it)");
