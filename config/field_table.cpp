@@ -102,6 +102,9 @@ Section adapter_section() {
       "path", KeyType::kPath, &Adapter::path,
       {.description = "new: new adapters; or the directory of an adapter to start from, as PEFT "
                       "writes it: its adapter_config.json then replaces kind and other keys"});
+  rows.add("any_base", KeyType::kBool, &Adapter::any_base,
+           {.description = "take the adapter of adapter.path over another model than it was "
+                           "trained over; --any-base sets it"});
   return section;
 }
 
@@ -454,6 +457,13 @@ Section checkpoint_section() {
                       "in the number formats of model.path (evaluations use precision.compute); "
                       "with adapters: the adapter alone; merged: the model with the adapters' "
                       "products added to its weights; never: write none"});
+  rows.choice<Checkpoint::ExportFormat>(
+      "export_format", &Checkpoint::export_format,
+      {{"bf16", Checkpoint::ExportFormat::kBF16},
+       {"published", Checkpoint::ExportFormat::kPublished}},
+      {.description = "of a model that was published in MXFP4 or block-scaled fp8: bf16: exports "
+                      "hold its packed matrices as bf16; published: they are packed again as the "
+                      "files of model.path hold them; an adapter alone is always fp32"});
   return section;
 }
 

@@ -177,7 +177,8 @@ class Loader {
     for (const Key& key : find_section("adapter")->keys) {
       const std::string name = key.full_name();
       const auto said = places_.said.find(name);
-      const bool replaced = key.name != "kind" && key.name != "base" && key.name != "path";
+      const bool replaced =
+          key.name != "kind" && key.name != "base" && key.name != "path" && key.name != "any_base";
       if (!replaced || said == places_.said.end() || places_.wrong.contains(name)) continue;
       const KeyValue value = key.get(config_);
       if (!given_.contains(name) && value == key.default_value()) continue;

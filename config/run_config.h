@@ -61,6 +61,7 @@ struct AdapterSection {
   std::vector<std::string> train;  // modules and globs of parameters that are trained in full
   AdapterBias bias = AdapterBias::kNone;
   std::string path = "new";                // new, or the directory of an adapter to start from
+  bool any_base = false;                   // the adapter of `path` may belong to another model
   std::vector<KeyBesidePath> beside_path;  // the members of these keys keep their defaults here
   // With kNone the adapter of `path` says which kind it is (take_adapter_kind).
   bool on() const { return kind != Kind::kNone || !is_new(); }
@@ -266,10 +267,12 @@ struct OffloadSection {
 
 struct CheckpointSection {
   enum class Export : uint8_t { kEnd, kMerged, kNever };
+  enum class ExportFormat : uint8_t { kBF16, kPublished };
   int64_t every_steps = 500;  // 0 = only at the end and on a signal
   int64_t keep = 2;
   std::string resume = "auto";         // auto, never, or a directory
   Export export_model = Export::kEnd;  // the key `export`, which is a C++ keyword
+  ExportFormat export_format = ExportFormat::kBF16;
   bool operator==(const CheckpointSection&) const = default;
 };
 

@@ -300,6 +300,8 @@ class Rules {
     }
     report_if(adapter.targets.empty() && adapter.is_new(), "adapter.targets", "adapter.kind",
               "names nothing to adapt, but", "");
+    report_if(adapter.any_base && adapter.is_new(), "adapter.any_base", "adapter.path",
+              "has no effect with", ": a new adapter belongs to no other model");
   }
 
   void check_nvme() {

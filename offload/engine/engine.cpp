@@ -5,38 +5,10 @@
 
 #include "base/errors.h"
 #include "base/processor.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
-
-// Carves the plan's buffers from the device's arena.
-class PlannedBuffers {
- public:
-  PlannedBuffers(const TierPlan& plan, DeviceMemory& memory) : plan_(plan), memory_(memory) {}
-
-  // Returns the buffer, empty if the plan has none of that key.
-  std::span<std::byte> if_planned(BufferKey key) {
-    const PlannedBuffer* buffer = plan_.device.buffer(key);
-    if (buffer == nullptr) return {};
-    return memory_.carve(buffer->name, buffer->bytes).bytes;
-  }
-  // Splits the buffer by micro-batch; the parts are empty if the plan has no such buffer.
-  std::vector<std::span<std::byte>> parts(BufferKey key) {
-    const std::span<std::byte> whole = if_planned(key);
-    const auto count = static_cast<size_t>(plan_.step.micro_batches);
-    LONGSHORE_CHECK(whole.size() % count == 0)
-        << plan_.device.buffer(key)->name << " is not in " << count << " equal parts";
-    std::vector<std::span<std::byte>> parts;
-    for (size_t i = 0; i < count; ++i) {
-      parts.push_back(whole.subspan(i * (whole.size() / count), whole.size() / count));
-    }
-    return parts;
-  }
-
- private:
-  const TierPlan& plan_;
-  DeviceMemory& memory_;
-};
 
 void check_topology(const RankGroups& groups, const TierPlan& plan) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
@@ -50,6 +22,26 @@ EngineDevice::Options device_options(const TierPlan& plan, const RankGroups& gro
           .owned = plan.device.owned};
 }
 
+// Returns the layouts of the units whose gradients go to host memory.
+std::vector<FlatLayout> drained_layouts(const EngineParts& parts) {
+  return parts.plan.step.trains() ? parts.layouts : std::vector<FlatLayout>();
+}
+
+// Makes the states of the sequences that the plan decodes at the same time; empty if it decodes
+// none.
+std::optional<SequenceStates> make_states(const EngineParts& parts, PlannedBuffers& buffers) {
+  const DecodeUse& decode = parts.plan.decode;
+  if (decode.sequences == 0) return std::nullopt;
+  const auto layers = parts.model->layer_states(
+      {.longest = decode.longest, .compute = scalar_type_of(parts.plan.state.compute)});
+  LONGSHORE_CHECK(layers.has_value()) << "the model cannot continue sequences";
+  const Bytes bytes = decode.sequences * bytes_of_sequence(*layers);
+  LONGSHORE_CHECK(bytes == parts.plan.device.states.bytes)
+      << bytes << " bytes of states, planned " << parts.plan.device.states.bytes;
+  return SequenceStates(*layers, static_cast<int32_t>(decode.sequences), decode.longest,
+                        buffers.take_states(), parts.device.torch());
+}
+
 std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
   if (parts.plan.gather != GatherMode::kHost) return nullptr;
   LONGSHORE_CHECK(parts.tiers.shared != nullptr && parts.groups.host_shards != nullptr);
@@ -58,42 +50,43 @@ std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
                                       parts.plan.device.kind == DeviceKind::kCuda);
 }
 
-StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {
+StageRing make_ring(const TierPlan& plan, PlannedBuffers& buffers) {
   std::vector<std::span<std::byte>> slots;
   for (int32_t i = 0; i < plan.device.slots; ++i) {
     // A piece of a tied head owns no parameters, so its slot has no bytes.
-    slots.push_back(buffers.if_planned(DeviceSlot(i)));
+    slots.push_back(buffers.take(DeviceSlot(i)));
   }
   return StageRing(std::move(slots));
 }
 
-UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers buffers) {
+UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers& buffers) {
   const TierPlan& plan = parts.plan;
   UnitRunner::Memory memory;
   memory.device = parts.device.torch();
+  memory.trains = plan.step.trains();
   if (Communicator* const routers = parts.groups.routers; routers != nullptr) {
     memory.sum_over_ranks = [routers](std::span<double> pairs) {
       routers->all_reduce(pairs, {"the routers' load", std::nullopt}).wait();
     };
   }
   for (int32_t i = 0; i < plan.device.gradient_buffers; ++i) {
-    memory.gradients.push_back(buffers.if_planned(GradientBuffer(i)));
+    memory.gradients.push_back(buffers.take(GradientBuffer(i)));
   }
   SlotVector<InputSlot, std::vector<std::span<std::byte>>> input_slots;
   for (int32_t i = 0; i < plan.device.input_slots; ++i) {
-    input_slots.push_back(buffers.parts(InputSlot(i)));
+    input_slots.push_back(buffers.take_parts(InputSlot(i)));
   }
   const SharedInputGroups runs(parts.spec(), plan.step.keeps_results);
   for (const UnitSpec& unit : parts.spec().units) {
-    memory.waiting_gradients.push_back(buffers.if_planned({BufferKind::kWaitingGradient, unit.id}));
+    memory.waiting_gradients.push_back(buffers.take({BufferKind::kWaitingGradient, unit.id}));
     if (unit.id.value == 0) continue;
     std::vector<std::span<std::byte>>& places = memory.carry.inputs.emplace_back();
     if (!runs.names(unit.id)) continue;
-    places = input_slots.empty() ? buffers.parts({BufferKind::kInput, unit.id})
+    places = input_slots.empty() ? buffers.take_parts({BufferKind::kInput, unit.id})
                                  : input_slots[runs.of(unit.id)->slot(plan.device.input_slots)];
   }
-  memory.carry.residents = buffers.parts(BufferKind::kResidentInputs);
-  memory.carry.gradients = buffers.parts(BufferKind::kOutputGradient);
+  memory.carry.residents = buffers.take_parts(BufferKind::kResidentInputs);
+  memory.carry.gradients = buffers.take_parts(BufferKind::kOutputGradient);
   memory.carry.results = plan.step.keeps_results;
   return memory;
 }
@@ -137,10 +130,12 @@ EngineParts::EngineParts(Options options)
                                 .model = model->spec(),
                                 .shard = groups.shard()})),
       commits(tiers.durable, groups.all),
-      host_gradients(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
+      host_gradients(drained_layouts(*this),
+                     {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
                      plan.device.kind == DeviceKind::kCuda, pool),
       node(make_node(*this)),
-      ring(make_ring(plan, {plan, device.memory()})),
+      buffers(&plan, &device.memory()),
+      ring(make_ring(plan, buffers)),
       prefetcher({.store = tiers.state.get(),
                   .slots = tiers.slots,
                   .ring = &ring,
@@ -149,22 +144,21 @@ EngineParts::EngineParts(Options options)
                   .layouts = &layouts,
                   .shard = groups.shard(),
                   .node = node.get()}),
-      batches(PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kBatch),
-              static_cast<int32_t>(plan.step.micro_batches), plan.step.positions,
-              model->tokens_read_as(), &device.copies(), device.torch()),
+      batches(buffers.take(BufferKind::kBatch), static_cast<int32_t>(plan.step.micro_batches),
+              plan.step.positions, model->tokens_read_as(), &device.copies(), device.torch()),
+      states(make_states(*this, buffers)),
       runner(model, &layouts, plan.state.compute, plan.step.kept_graphs,
-             make_runner_memory(*this, {plan, device.memory()})),
-      reducer(groups, &layouts, plan.reduce,
-              PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kReduceScratch)),
-      drain(&host_gradients, &device.copies(), layouts, groups.shard(),
-            PlannedBuffers(plan, device.memory()).if_planned(BufferKind::kDrainStaging),
-            plan.device.kind, device.make_gradient_sums(&pool)),
+             make_runner_memory(*this, buffers)),
+      reducer(groups, &layouts, plan.reduce, buffers.take(BufferKind::kReduceScratch)),
+      drain(&host_gradients, &device.copies(), drained_layouts(*this), groups.shard(),
+            buffers.take(BufferKind::kDrainStaging), plan.device.kind,
+            device.make_gradient_sums(&pool)),
       optimizer(tiers.state.get(), &host_gradients, layouts, model->spec(), groups.shard(),
                 std::move(options.rule), &pool) {
   if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());
   check_tiers(*this);
   check_routers(*this);
-  device.memory().check_carved();
+  buffers.check_taken();
 }
 
 void PassWork::run(const Op& op) {
@@ -347,6 +341,7 @@ void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
 }
 
 void Engine::run(const StepSchedule& schedule, const std::string& reason) {
+  in_slots_.reset();
   const double begin = executor_->now();
   host_waits_.count(reason);
   parts_.device.finish("what comes before " + reason);  // copies of batches, clearing of sums
@@ -355,6 +350,13 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   ledger_ += ledger;
   times_ledger_ += ledger;
   if (observer_) observer_(schedule, executor_->times());
+}
+
+void Engine::run_forward(const std::string& reason) {
+  const PassSchedules& schedules = parts_.plan.step.schedules;
+  const bool again = !schedules.forward_again.ops.empty() && in_slots_ == version_;
+  run(again ? schedules.forward_again : schedules.forward, reason);
+  in_slots_ = version_;
 }
 
 StateSweep Engine::state_sweep() {
@@ -367,6 +369,7 @@ StateSweep Engine::state_sweep() {
 
 void Engine::sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit) {
   LONGSHORE_CHECK(!parts_.optimizer.pending()) << "an update is pending";
+  in_slots_.reset();  // the visitor may change parameters
   SweepWork work(&parts_.tiers, visit);
   // A separate executor runs the sweep: the caller reports the visitor's exceptions to other ranks.
   StepExecutor(&lanes_).run(schedule, work);
@@ -374,6 +377,7 @@ void Engine::sweep(const StepSchedule& schedule, const StateSweep::Visitor& visi
 
 LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
                            const StepUpdate& update, const std::optional<DurableStep>& record) {
+  LONGSHORE_CHECK(parts_.plan.step.trains()) << "the plan is for decoding alone";
   parts_.runner.begin_step(batches, scale);
   if (parts_.plan.step.overlap == UpdateOverlap::kBackward) {
     parts_.optimizer.stage(update);
@@ -412,15 +416,36 @@ void Engine::commit(const DurableStep& record) {
 LossSum Engine::evaluate(std::span<const MicroBatch> batches) {
   apply_updates();
   parts_.runner.begin_evaluation(batches);
-  run(parts_.plan.step.schedules.forward, "an evaluation pass");
+  run_forward("an evaluation pass");
   return parts_.runner.loss();
 }
 
 at::Tensor Engine::logits(const MicroBatch& batch, const at::Tensor& positions) {
+  if (batch.continued != nullptr) check_continued(batch);
   apply_updates();
   parts_.runner.begin_logits(batch, positions);
-  run(parts_.plan.step.schedules.forward, "a generation pass");
+  run_forward("a generation pass");
   return parts_.runner.logits();
+}
+
+void Engine::check_continued(const MicroBatch& batch) const {
+  const ContinuedSequences& continued = *batch.continued;
+  LONGSHORE_CHECK(parts_.states && continued.states == &*parts_.states)
+      << "the sequences have other states than the engine's";
+  const size_t documents = batch.document_starts.size() - 1;
+  LONGSHORE_CHECK(continued.slots.size() == documents && continued.before.size() == documents)
+      << documents << " documents continue " << continued.slots.size() << " sequences";
+  std::vector<bool> used(static_cast<size_t>(continued.states->sequences()), false);
+  for (size_t i = 0; i < documents; ++i) {
+    const auto slot = static_cast<size_t>(continued.slots[i].value);
+    LONGSHORE_CHECK(slot < used.size() && !used[slot]) << "sequence " << continued.slots[i];
+    used[slot] = true;
+    const int64_t rows = batch.document_starts[i + 1] - batch.document_starts[i];
+    LONGSHORE_CHECK(continued.before[i] >= 0 &&
+                    continued.before[i] + rows <= continued.states->longest())
+        << rows << " positions behind " << continued.before[i] << " of a sequence, planned "
+        << continued.states->longest();
+  }
 }
 
 DriveTraffic Engine::drive_traffic() const {

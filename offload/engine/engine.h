@@ -60,9 +60,11 @@ struct EngineParts {
   StepCommit commits;
   HostGradients host_gradients;
   std::unique_ptr<NodeShards> node;  // null: collectives gather shards
+  PlannedBuffers buffers;
   StageRing ring;
   Prefetcher prefetcher;
   BatchStage batches;
+  std::optional<SequenceStates> states;  // empty: nothing is decoded
   UnitRunner runner;
   GradientReducer reducer;
   GradientDrain drain;
@@ -168,8 +170,13 @@ class Engine {
   const std::vector<std::vector<double>>& document_logps() const {
     return parts_.runner.document_logps();
   }
-  // Returns fp32 [positions, vocabulary]: next-token scores at `positions` of one micro-batch.
+  // Returns fp32 [positions, vocabulary]: next-token scores at `positions` of one micro-batch. If
+  // `batch` continues sequences, it has their new rows alone, and the call extends their states.
   at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
+  // Returns the states of the sequences that the plan decodes at the same time; null if it decodes
+  // none. Other passes leave them as they are, apart from a train pass: a plan that also trains
+  // keeps states and gradients in the same device bytes.
+  SequenceStates* sequence_states() { return parts_.states ? &*parts_.states : nullptr; }
 
   // Returns the number of applied updates: Adam's t, without skipped steps.
   int64_t updates() const { return updates_; }
@@ -194,6 +201,9 @@ class Engine {
  private:
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
+  // Runs a forward pass, without fetches where every unit is in its slot already.
+  void run_forward(const std::string& reason);
+  void check_continued(const MicroBatch& batch) const;
   void sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit);
   // Publishes units without a pending update at the engine's version, for fetches by other ranks.
   void publish_settled_units();
@@ -207,6 +217,8 @@ class Engine {
   double waited_before_ = 0.0;
   HostWaits host_waits_;
   StateVersion version_;
+  // Set while the last pass was a forward pass: the version of the units that it left in slots.
+  std::optional<StateVersion> in_slots_;
   int64_t updates_ = 0;
   std::chrono::steady_clock::time_point times_begin_ = std::chrono::steady_clock::now();
 };

@@ -12,13 +12,17 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "device/copy_engine.h"
 #include "device/counting_allocator.h"
 #include "device/cuda_device.h"
 #include "device/device_kind.h"
 #include "device/device_memory.h"
+#include "offload/plan/tier_plan.h"
 #include "offload/staging/gradient_drain.h"
 
 namespace longshore {
@@ -59,6 +63,29 @@ class EngineDevice {
   std::optional<WorkspaceBudget> cpu_budget_;
   std::optional<CudaWorkspaceBudget> cuda_budget_;
   std::unique_ptr<CopyEngine> copies_;
+};
+
+// PlannedBuffers: the plan's buffers, carved from the device's arena in the order of the plan.
+// Owned by the engine; its thread hands them to the engine's parts.
+
+class PlannedBuffers {
+ public:
+  // Both must outlive the buffers.
+  PlannedBuffers(const TierPlan* plan, DeviceMemory* memory);
+
+  // Returns the buffer, empty if the plan has none of that key. Each is taken once.
+  std::span<std::byte> take(BufferKey key);
+  // Splits the buffer by micro-batch; the parts are empty if the plan has no such buffer.
+  std::vector<std::span<std::byte>> take_parts(BufferKey key);
+  // Returns the memory for the states of sequences, which may lie in buffers of gradients.
+  std::span<std::byte> take_states();
+  // Throws CheckFailure unless every buffer was taken.
+  void check_taken() const;
+
+ private:
+  const TierPlan& plan_;
+  std::vector<std::span<std::byte>> buffers_;  // in the order of the plan
+  std::set<size_t> taken_;                     // their places in the plan
 };
 
 }  // namespace longshore

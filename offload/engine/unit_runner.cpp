@@ -226,7 +226,7 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
   for (const UnitSpec& unit : spec_->units) {
     const size_t i = index_of(unit.id);
     auto& sums = accumulators_.emplace_back();
-    if (!unit.has_trainable()) continue;
+    if (!unit.has_trainable() || !memory.trains) continue;
     if (owns_tied_[i]) {
       sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
                                                   memory.waiting_gradients.at(i), memory.device));
@@ -327,7 +327,7 @@ void UnitRunner::forward_without_graph(UnitId unit) {
     const MicroBatch& batch = batch_of(unit, micro_batch, /*filled=*/false);
     const Carry in = carry_.input(unit, micro_batch, batch.position_count());
     if (mode_ == Mode::kLogits) {
-      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, positions_);
+      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, batch, positions_);
       if (part.defined()) logits_parts_.push_back(part);
     }
     carry_.keep_input(UnitId(unit.value + 1), micro_batch,

@@ -100,6 +100,7 @@ class UnitRunner {
     std::vector<std::span<std::byte>> gradients;  // buffers of the largest unit's size
     // By unit: the accumulator of a unit that owns tied parameters; else empty.
     std::vector<std::span<std::byte>> waiting_gradients;
+    bool trains = true;            // false: no memory is there for gradients
     at::Device device = at::kCPU;  // the device of this memory and of the slots
     // Sums over ranks, once per step, in backward, if experts are balanced; empty for one rank.
     std::function<void(std::span<double>)> sum_over_ranks = {};

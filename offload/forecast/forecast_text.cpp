@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/texts.h"
+#include "offload/forecast/decode_forecast.h"
 #include "offload/forecast/machine_rates.h"
 #include "offload/plan/plan_text.h"
 #include "shard/state_format.h"
@@ -335,6 +336,8 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
   if (!wall.empty()) text += "\n" + wall;
   const std::string better = better_text(screen);
   if (!better.empty()) text += "\n" + better;
+  const std::string decoding = describe_decoding(plan, screen.decoded_per_second);
+  if (!decoding.empty()) text += "\n" + decoding + "\n";
   text +=
       "\nlargest in memory\n" +
       memory_line("device (" + std::string(name_of(plan.device.kind)) + ")", plan.device.lines) +

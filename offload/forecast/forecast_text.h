@@ -21,6 +21,7 @@ struct PlanScreen {
   std::string source = {};             // where the rates come from; empty: no rates are known
   std::vector<PlanPoint> points = {};  // the run's plan and single changes; may be empty
   int64_t sequences_per_step = 1;
+  std::optional<double> decoded_per_second = {};  // tokens, of samples between steps
 };
 
 // Returns the screen as text, in lines.

@@ -14,6 +14,9 @@ constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
 // An estimate: a collective uses at most 16 blocks of threads per communicator, and NCCL takes
 // about 9 MiB for each of them and each ring neighbour.
 constexpr Bytes kNcclGroupBytes = 160 * kMiB;
+// Scores of the next tokens that are there at the same time: the last ones, which the caller may
+// still read, the new ones, and a temporary of them.
+constexpr int64_t kScoresAtOnce = 3;
 
 bool owns_tied(const ModelSpec& model, UnitId id) {
   for (const UnitSpec& unit : model.units) {
@@ -35,7 +38,9 @@ class Draft {
 
   DevicePlan make(const Machine& machine) {
     add_slots();
-    add_gradients();
+    const Bytes gradients = plan_.owned;
+    if (sizes_.trains()) add_gradients();
+    add_states(gradients);
     add_batches();
     add_carries();
     add_workspace();
@@ -65,11 +70,25 @@ class Draft {
     for (int32_t i = 0; i < plan_.slots; ++i) {
       add_buffer(DeviceSlot(i), slots[static_cast<size_t>(i)]);
     }
-    const std::string detail =
-        inputs_.topology.keeps_gathered()
-            ? "every unit, from forward to backward"
-            : std::to_string(slots.size()) + " x " + format_bytes(buffer_bytes(slots.front()));
+    std::string detail =
+        std::to_string(slots.size()) + " x " + format_bytes(buffer_bytes(slots.front()));
+    if (inputs_.topology.keeps_gathered()) detail = "every unit, from forward to backward";
+    if (inputs_.decode.weights_stay) detail = "every unit, from one token to the next";
     add_line("slots", detail, 0);
+  }
+
+  // Plans the states of sequences over the buffers of gradients, which begin at `begin`, and adds
+  // what these lack.
+  void add_states(Bytes begin) {
+    const DecodeUse& decode = inputs_.decode;
+    plan_.states = {begin, decode.state_bytes()};
+    const size_t first = plan_.buffers.size();
+    const Bytes shared = std::min(plan_.owned - begin, buffer_bytes(plan_.states.bytes));
+    add_buffer(BufferKind::kSequenceStates, buffer_bytes(plan_.states.bytes) - shared);
+    std::string detail = std::to_string(decode.sequences) + " sequences of " +
+                         std::to_string(decode.longest) + " tokens";
+    if (shared > 0) detail += ", " + format_bytes(shared) + " more in the place of gradients";
+    add_line("decoding states", detail, first);
   }
 
   void add_gradients() {
@@ -146,10 +165,20 @@ class Draft {
     add_line("output gradients", batches, gradient);
   }
 
+  // Returns a bound of what a forward pass takes that decodes: no unit takes more than for whole
+  // texts of as many rows, and beside it are the scores of the next token.
+  Bytes decoding_workspace(const std::vector<UnitCost>& costs) const {
+    const int64_t sequences = inputs_.decode.sequences;
+    if (sequences == 0) return 0;
+    const int64_t vocabulary = model_.units.front().parameters.front().whole().shape.front();
+    const Bytes most = std::ranges::max(costs, {}, &UnitCost::forward).forward;
+    return most + plan_product({kScoresAtOnce, sequences, vocabulary, width_of(DType::kF32)});
+  }
+
   void add_workspace() {
-    const Workspace workspace = workspace_of(
-        model_, inputs_.costs(sizes_.positions(), inputs_.max_tokens), sizes_.kept_graphs());
-    const Bytes worst = buffer_bytes(workspace.worst);
+    const std::vector<UnitCost> costs = inputs_.costs(sizes_.positions(), inputs_.max_tokens);
+    const Workspace workspace = workspace_of(model_, costs, sizes_.kept_graphs());
+    const Bytes worst = buffer_bytes(std::max(workspace.worst, decoding_workspace(costs)));
     const Bytes saved = buffer_bytes(plan_product({sizes_.micro_batches(), workspace.saved}));
     plan_.workspace_unit = workspace.unit;
     plan_.workspace_source = workspace.source;
@@ -161,7 +190,8 @@ class Draft {
           {"allocator", "allowance: the GPU's scratch and rounding", allowance, false});
     }
     const std::string source(name_of(plan_.workspace_source));
-    plan_.lines.push_back({"workspace", source + ", " + plan_.workspace_unit, worst, false});
+    const std::string bound = sizes_.trains() ? ", " : ", as in training: ";
+    plan_.lines.push_back({"workspace", source + bound + plan_.workspace_unit, worst, false});
     if (saved > 0) {
       plan_.lines.push_back(
           {"saved graphs",
@@ -220,6 +250,8 @@ std::string name_of(BufferKey key, const ModelSpec& model) {
       return "input_slot." + number();
     case BufferKind::kResidentInputs:
       return "resident_inputs";
+    case BufferKind::kSequenceStates:
+      return "sequence_states";
     case BufferKind::kOutputGradient:
       return "output_gradient";
   }

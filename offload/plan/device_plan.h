@@ -42,6 +42,8 @@ enum class BufferKind : uint8_t {
                      // there, in equal parts by micro-batch
   kInputSlot,        // the same, if inputs are offloaded: runs use the slots in rotation
   kResidentInputs,   // resident tensors of the carry, in equal parts by micro-batch
+  kSequenceStates,   // what decoding keeps of its sequences; where the plan also trains, what the
+                     // buffers of gradients leave of it (DevicePlan::states)
   kOutputGradient,   // running tensors of the carry, then the gradient that flows back, in equal
                      // parts by micro-batch
 };
@@ -81,8 +83,11 @@ struct DevicePlan : PlanAccount {
   int32_t slots = 0;
   int32_t gradient_buffers = 1;
   int32_t input_slots = 0;             // > 0: activation checkpoints are offloaded through N slots
-  std::vector<PlannedBuffer> buffers;  // sum to owned
+  std::vector<PlannedBuffer> buffers;  // sum to owned; they lie one behind the other
   Bytes owned = 0;
+  // The states of sequences that are decoded, behind the begin of the first buffer. Training and
+  // decoding take turns, so the states begin where the buffers of gradients do.
+  ByteRange states = {};
   Bytes workspace = 0;
   std::string workspace_unit;                           // the largest, "block.3 backward"
   CostSource workspace_source = CostSource::kMeasured;  // the least certain of all units

@@ -82,6 +82,7 @@ void add_state(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
 }
 
 void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
+  if (!sizes.trains()) return;
   const int32_t ring = sizes.gradient_ring();
   plan.gradient_ring = ring;
   plan.gradients = sizes.host_gradient_bytes();
@@ -353,7 +354,8 @@ std::vector<bool> choose_resident(const PlanSizes& sizes, const StepPlan& step,
     units.push_back({.bytes = FrozenFileStore::planned_resident_bytes(layout)});
     all += units.back().bytes;
   }
-  for (const Op& op : step.schedules.train.ops) {
+  const StepSchedule& pass = step.trains() ? step.schedules.train : step.schedules.forward;
+  for (const Op& op : pass.ops) {
     if (op.kind == OpKind::kReadParameters) ++units[static_cast<size_t>(op.unit.value)].reads;
   }
   // Without a unit that is read there are no slots either.

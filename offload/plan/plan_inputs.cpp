@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "offload/plan/plan_sizes.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {
@@ -28,6 +29,10 @@ std::string_view name_of(CostSource source) {
       return "more than the device has";
   }
   return "";
+}
+
+Bytes DecodeUse::state_bytes() const {
+  return sequences == 0 ? 0 : plan_product({sequences, sequence_bytes(longest)});
 }
 
 Workspace workspace_of(const ModelSpec& model, const std::vector<UnitCost>& costs,

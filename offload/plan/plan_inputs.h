@@ -89,6 +89,23 @@ struct OtherUnits {
 // counts as bf16. Of packed ones the files' bytes are those that tiers hold.
 using FrozenFiles = std::map<std::string, DType>;
 
+// What a plan keeps for decoding with states (model/units/sequence_states.h). The states of all
+// sequences are on the device.
+struct DecodeUse {
+  int64_t sequences = 0;  // decoded at the same time; 0: the run decodes nothing
+  int64_t longest = 0;    // positions of a sequence, prompt and answer together
+  // Returns the bytes of the states of one sequence of at most `longest` positions.
+  std::function<Bytes(int64_t longest)> sequence_bytes = {};
+  // The process decodes and never trains: the plan has no memory for gradients, one micro-batch,
+  // and no schedule of a train pass.
+  bool alone = false;
+  // Every unit has a slot of its own, so that it stays there from one call to the next.
+  bool weights_stay = false;
+
+  // Returns the bytes of the states of all sequences; 0 where nothing is decoded.
+  Bytes state_bytes() const;
+};
+
 struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
@@ -100,6 +117,7 @@ struct PlanInputs {
   int64_t micro_batch = 1;         // sequences
   int64_t max_tokens = 1;          // of a document
   LossTraits loss;                 // of the run
+  DecodeUse decode = {};
   int64_t prefetch = 1;
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit

@@ -62,6 +62,7 @@ bool PlanSizes::reduces() const {
 // Gradients of neighbouring units are computed, summed over ranks and drained at the same time,
 // each in its own buffer; without prefetch nothing overlaps.
 int32_t PlanSizes::gradient_buffers() const {
+  if (!trains()) return 0;
   const int64_t stages = reduces() ? 3 : 2;
   return static_cast<int32_t>(std::min(inputs_.prefetch + 1, stages));
 }
@@ -100,6 +101,7 @@ Bytes PlanSizes::update_bytes(size_t unit) const {
 }
 
 Bytes PlanSizes::host_gradient_bytes() const {
+  if (!trains()) return 0;
   return host_gradient_bytes(gradient_ring());
 }
 
@@ -160,7 +162,7 @@ PassInputs PlanSizes::slots() const {
     slots.unit_bytes.push_back(gathered_bytes(i));
     largest = std::max(largest, gathered_bytes(i));
   }
-  if (inputs_.topology.keeps_gathered()) {
+  if (inputs_.topology.keeps_gathered() || inputs_.decode.weights_stay) {
     slots.slot_bytes = slots.unit_bytes;
   } else {
     slots.slot_bytes.assign(count, largest);

@@ -33,11 +33,14 @@ class PlanSizes {
   // Returns whether the others keep their results beside their activation checkpoints.
   bool keeps_results() const { return inputs_.recompute && inputs_.keep_results; }
 
-  bool gathers() const;              // parameters are gathered by a collective (all-gather)
-  bool reduces() const;              // gradients are summed over ranks
-  int32_t gradient_buffers() const;  // on the device, for units whose gradients are in work
-  int32_t input_slots() const;       // > 0: activation checkpoints are offloaded through N slots
-  int32_t gradient_ring() const;     // > 0: units reuse N host gradient slots
+  bool gathers() const;  // parameters are gathered by a collective (all-gather)
+  bool reduces() const;  // gradients are summed over ranks
+  bool trains() const { return !inputs_.decode.alone; }  // there are train passes
+  // Returns how many buffers for gradients of units in work are on the device; 0: nothing is
+  // trained.
+  int32_t gradient_buffers() const;
+  int32_t input_slots() const;    // > 0: activation checkpoints are offloaded through N slots
+  int32_t gradient_ring() const;  // > 0: units reuse N host gradient slots
 
   Bytes gathered_bytes(size_t unit) const;  // all parameters in the compute dtype, on the device
   Bytes fetched_bytes(size_t unit) const;   // the part that this rank copies from host memory

@@ -318,6 +318,16 @@ std::string step_text(const TierPlan& plan) {
          "FLOP a step, attention not counted\n" + length_text(plan);
 }
 
+// Returns null if the plan decodes nothing.
+Json decoding_json(const TierPlan& plan) {
+  if (plan.decode.sequences == 0) return nullptr;
+  return {{"sequences", plan.decode.sequences},
+          {"longest", plan.decode.longest},
+          {"state_bytes", plan.device.states.bytes},
+          {"weights_stay", plan.step.moved_by_forward() == 0},
+          {"moved_bytes_per_token", plan.step.moved_by_forward()}};
+}
+
 Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
   Json array = Json::array();
   for (const PlanLine& line : lines) {
@@ -425,6 +435,21 @@ std::string length_text(const TierPlan& plan) {
          format_bytes(plan.export_bytes) + "\n";
 }
 
+std::string decoding_text(const TierPlan& plan) {
+  const DecodeUse& decode = plan.decode;
+  if (decode.sequences == 0) return "";
+  const bool one = decode.sequences == 1;
+  std::string text = "decoding: " + std::to_string(decode.sequences) +
+                     (one ? " sequence" : " sequences at the same time") + " of at most " +
+                     std::to_string(decode.longest) + " tokens, " +
+                     format_bytes(plan.device.states.bytes) + " of states on the device; ";
+  const Bytes moved = plan.step.moved_by_forward();
+  if (moved == 0) return text + "the weights stay there, so that a token moves none";
+  return text + "the weights pass through " + std::to_string(plan.device.slots) +
+         " slots: each token" + (one ? "" : ", of all sequences together,") + " moves " +
+         format_bytes(moved) + " to the device";
+}
+
 // Returns "" without drives.
 std::string nvme_text(const TierPlan& plan) {
   if (!plan.drives.tier.used()) return "";
@@ -472,7 +497,8 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
       ranks_text(plan) + "\n";
   text += table(device, width) + outside_text(plan) + "\n" + table(host, width) + "\n" +
           nvme_text(plan) + step_text(plan);
-  return text;
+  const std::string decoding = decoding_text(plan);
+  return decoding.empty() ? text : text + decoding + "\n";
 }
 
 std::string durability_text(const TierPlan& plan) {
@@ -508,6 +534,7 @@ nlohmann::ordered_json plan_to_json(const TierPlan& plan, const Machine& machine
                        {"nvme_written_bytes", plan.step.traffic.nvme_written},
                        {"files_read_bytes", plan.step.traffic.files_read},
                        {"flops_per_token_estimate", plan.step.traffic.flops_per_token}}},
+                     {"decoding", decoding_json(plan)},
                      {"other_units", units_json(plan)},
                      {"machine", machine_json(machine)}};
   return json;

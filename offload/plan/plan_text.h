@@ -13,6 +13,9 @@ namespace longshore {
 std::string plan_verdict(const TierPlan& plan);
 // Returns a line with the run's steps and the sizes of its checkpoints and exports.
 std::string length_text(const TierPlan& plan);
+// Says in one line how many sequences are decoded at the same time, and whether weights stay on the
+// device or what passes to it for each token. Empty if the plan decodes none.
+std::string decoding_text(const TierPlan& plan);
 // Describes the drives' contents, the writes to them and their life. Empty without drives.
 std::string nvme_text(const TierPlan& plan);
 // Formats a count such as "1.10 G" or "81.2 M".

@@ -36,7 +36,7 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes, const std::vector<bool>& 
   schedule.gathers = sizes.gathers();
   schedule.reduces = sizes.reduces();
   schedule.ordered_collectives = inputs.device == DeviceKind::kCuda;
-  schedule.gradient_buffers = sizes.gradient_buffers();
+  if (sizes.trains()) schedule.gradient_buffers = sizes.gradient_buffers();
   schedule.input_slots = sizes.input_slots();
   schedule.keep_results = sizes.keeps_results();
   if (inputs.nvme.inputs && schedule.input_slots > 0) schedule.input_staging = kInputStagingSlots;
@@ -79,20 +79,33 @@ StepSchedule proved_schedule(const ScheduleInputs& inputs) {
   return schedule;
 }
 
+// Returns the forward pass that begins with what the one of `inputs` leaves in the slots; empty
+// where that is not every unit.
+StepSchedule forward_in_slots(ScheduleInputs inputs, PassInputs slots) {
+  slots.begin = left_in_slots(inputs.executions);
+  if (slots.begin.size() < inputs.model->units.size()) return {};
+  inputs.begin = slots.begin;
+  inputs.executions = plan_pass(*inputs.model, Pass::kForward, slots);
+  return proved_schedule(inputs);
+}
+
 PassSchedules make_schedules(const PlanSizes& sizes, const std::vector<bool>& resident) {
   const ModelSpec& model = sizes.model();
   const PassInputs slots = sizes.slots();
   ScheduleInputs inputs = schedule_inputs(sizes, resident);
   PassSchedules schedules;
-  inputs.executions = plan_pass(model, Pass::kTrain, slots);
-  schedules.train = proved_schedule(inputs);
-  if (inputs.overlap == UpdateOverlap::kForward) {
+  if (sizes.trains()) {
+    inputs.executions = plan_pass(model, Pass::kTrain, slots);
+    schedules.train = proved_schedule(inputs);
+  }
+  if (sizes.trains() && inputs.overlap == UpdateOverlap::kForward) {
     inputs.overlap = UpdateOverlap::kNone;
     schedules.first = proved_schedule(inputs);
   }
   inputs.pass = Pass::kForward;
   inputs.executions = plan_pass(model, Pass::kForward, slots);
   schedules.forward = proved_schedule(inputs);
+  schedules.forward_again = forward_in_slots(inputs, slots);
   inputs.pass = Pass::kUpdates;
   inputs.executions = {};
   inputs.gradient_ring = 0;
@@ -136,7 +149,18 @@ Bytes StepPlan::offloaded_inputs_total() const {
   return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
 }
 
+const StepSchedule& StepPlan::next_forward() const {
+  return schedules.forward_again.ops.empty() ? schedules.forward : schedules.forward_again;
+}
+
+Bytes StepPlan::moved_by_forward() const {
+  Bytes sum = 0;
+  for (const Op& op : next_forward().ops) sum += op.kind == OpKind::kFetch ? op.bytes : 0;
+  return sum;
+}
+
 std::vector<const StepSchedule*> StepPlan::passes() const {
+  if (!trains()) return {&next_forward()};
   const bool alone = loss.forward_first && overlap == UpdateOverlap::kForward;
   std::vector<const StepSchedule*> passes = {alone ? &schedules.first : &schedules.train};
   if (alone || overlap == UpdateOverlap::kNone) passes.push_back(&schedules.flush);

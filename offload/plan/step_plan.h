@@ -41,11 +41,17 @@ struct StepPlan {
   StepTraffic traffic;
 
   Bytes offloaded_inputs_total() const;
-  // Returns the passes of a step, including its update. A forward before the step's own needs the
+  bool trains() const { return !schedules.train.ops.empty(); }
+  // Returns the passes of a step, including its update; of a plan that only decodes those of a call
+  // after the first. A forward before the step's own needs the
   // updated weights, so that the update has its own pass.
   std::vector<const StepSchedule*> passes() const;
   // Returns the bytes that operations of a kind move in a step, including its updates.
   Bytes moved(OpKind kind) const;
+  // Returns the forward pass that follows another one, as decoding runs one for each token.
+  const StepSchedule& next_forward() const;
+  // Returns the bytes of weights that it brings to the device.
+  Bytes moved_by_forward() const;
 };
 
 StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident);

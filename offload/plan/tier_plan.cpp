@@ -34,6 +34,8 @@ TierPlan draft(const PlanInputs& inputs, const Machine& machine) {
   }
   plan.parameters = model.parameter_elements();
   plan.trainable = model.trainable_elements();
+  plan.decode = inputs.decode;
+  plan.decode.sequence_bytes = nullptr;  // the plan outlives what it needs
   plan.state = inputs.state;
   plan.topology = inputs.topology;
   plan.ranks_per_node = inputs.ranks_per_node;

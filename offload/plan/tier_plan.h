@@ -32,6 +32,7 @@ struct TierPlan {
 
   int64_t parameters = 0;  // elements
   int64_t trainable = 0;
+  DecodeUse decode;  // without sequence_bytes: device.states has the bytes
   StateOptions state;
   ShardTopology topology;
   int32_t ranks_per_node = 1;  // ranks that share a machine's memory

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -21,6 +22,9 @@ class Planner {
       needs_.push_back(
           units_leased_for(model.unit(unit), backward ? Half::kBackward : Half::kForward));
       units_.push_back(unit);
+    }
+    for (const Placed& placed : inputs.begin) {
+      contents_.at(static_cast<size_t>(placed.slot.value)) = placed.unit;
     }
   }
 
@@ -128,6 +132,16 @@ std::vector<UnitId> execution_order(const ModelSpec& model, Pass pass) {
 PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs) {
   LONGSHORE_CHECK(inputs.unit_bytes.size() == model.units.size());
   return Planner(model, pass, inputs).make();
+}
+
+std::vector<Placed> left_in_slots(const PassPlan& plan) {
+  std::map<int32_t, Placed> left;
+  for (const UnitExecution& execution : plan.executions) {
+    for (const Placed& placed : execution.fetches) left[placed.slot.value] = placed;
+  }
+  std::vector<Placed> all;
+  for (const auto& [slot, placed] : left) all.push_back(placed);
+  return all;
 }
 
 }  // namespace longshore

@@ -50,6 +50,8 @@ struct PassInputs {
   std::vector<Bytes> unit_bytes;  // by unit: all of its parameters, gathered
   std::vector<Bytes> slot_bytes;
   int64_t prefetch = 0;  // number of executions to fetch ahead
+  // The units that are in slots when the pass begins, whole and of the pass's version.
+  std::vector<Placed> begin = {};
 };
 
 enum class Half : uint8_t { kForward, kBackward };
@@ -61,8 +63,10 @@ std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half = Half::kFo
 // Returns the units of a pass in the order of their executions.
 std::vector<UnitId> execution_order(const ModelSpec& model, Pass pass);
 
-// Plans a pass that starts with empty slots. Throws CheckFailure where an execution leases more
-// than the slots can hold.
+// Plans a pass. Throws CheckFailure where an execution leases more than the slots can hold.
 PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs);
+
+// Returns the units that a pass which began with empty slots leaves in them, by slot.
+std::vector<Placed> left_in_slots(const PassPlan& plan);
 
 }  // namespace longshore

@@ -33,7 +33,9 @@ struct ScheduleFinding {
 };
 
 // Returns the findings in the order of issue; empty for a valid schedule. It uses only the number
-// of slots of `inputs.executions`, not the assignment of units to slots.
+// of slots of `inputs.executions`, not the assignment of units to slots. What slots hold at the
+// begin of the pass it takes from `inputs.begin`: a pass that leases a unit that is neither there
+// nor fetched is not valid.
 std::vector<ScheduleFinding> validate_schedule(const StepSchedule& schedule,
                                                const ScheduleInputs& inputs);
 

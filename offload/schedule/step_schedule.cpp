@@ -167,6 +167,7 @@ std::string describe_collectives(const PassSchedules& schedules) {
   add("train", schedules.train);
   add("first step", schedules.first);
   add("forward", schedules.forward);
+  add("forward again", schedules.forward_again);
   return text;
 }
 

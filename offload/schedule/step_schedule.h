@@ -128,8 +128,11 @@ std::string describe_op(const StepSchedule& schedule, int32_t op);
 // The schedules of a run, by pass.
 struct PassSchedules {
   StepSchedule train;
-  StepSchedule first;          // with kForward: a train pass without a pending update
-  StepSchedule forward;        // evaluation, generation
+  StepSchedule first;    // with kForward: a train pass without a pending update
+  StepSchedule forward;  // evaluation, generation
+  // The same without fetches: every unit is in its slot since the last forward pass, and no pass
+  // but forward passes of this version ran since then. Empty where the slots do not hold all units.
+  StepSchedule forward_again;
   StepSchedule flush;          // all pending updates, outside of a train pass
   StepSchedule sweep;          // sweep over the state of all units
   StepSchedule sweep_trained;  // sweep over the state of trained units
@@ -143,9 +146,10 @@ std::string describe_collectives(const PassSchedules& schedules);
 struct ScheduleInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   Pass pass = Pass::kTrain;
-  PassPlan executions;   // made by plan_pass
-  bool gathers = false;  // units are gathered from several ranks
-  bool reduces = false;  // gradients are summed over several ranks
+  PassPlan executions;             // made by plan_pass
+  std::vector<Placed> begin = {};  // what slots hold when the pass begins (PassInputs::begin)
+  bool gathers = false;            // units are gathered from several ranks
+  bool reduces = false;            // gradients are summed over several ranks
   // [Note: order of collectives] One collective, gather or sum, runs at a time, in the order of
   // issue. A GPU may run the kernels of two collectives one after the other, so ranks that issue
   // them in different orders would deadlock.

@@ -61,6 +61,7 @@ class Places {
  public:
   explicit Places(const ScheduleInputs& plan) {
     int32_t slots = 0;
+    for (const Placed& placed : plan.begin) slots = std::max(slots, placed.slot.value + 1);
     for (const UnitExecution& execution : plan.executions.executions) {
       for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot.value + 1);
     }
@@ -71,6 +72,11 @@ class Places {
     make<StateSlot>(plan.state_slots);
     make<ParameterSlot>(plan.parameter_slots);
     make<HostGradientSlot>(plan.gradient_ring);
+    for (const Placed& placed : plan.begin) {
+      Place& slot = of(Memory::kDeviceSlot).at(static_cast<size_t>(placed.slot.value));
+      slot.unit = placed.unit;
+      slot.complete = slot.used = true;
+    }
     for (const UnitSpec& unit : plan.model->units) {
       for (size_t memory = 0; memory < kMemoryCount; ++memory) {
         const Resource own(static_cast<Memory>(memory), unit.id);

@@ -132,7 +132,7 @@ def eval(*run_files: Path, weights: Path = "auto",
     over trained tokens, in nats, or over pairs), "tokens", "seconds", "model", "step" and "sets".
 
     weights: "auto" (the newest valid checkpoint, else the model), "model", or the directory of a
-        checkpoint, a run or a model.
+        checkpoint, a run, a model or an adapter.
 
     LongshoreError, such as ConfigError where there is no data to evaluate.
     """
@@ -168,20 +168,21 @@ def generate(*run_files: Path, prompts: str | Sequence[str], chat: bool = False,
 
 
 def export(*run_files: Path, to: Path | None = None, weights: Path = "auto", merged: bool = False,
-           fp32: bool = False, allow_nonfinite: bool = False,
+           fp32: bool = False, format: str | None = None, allow_nonfinite: bool = False,
            overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:
     """Writes a Hugging Face directory: what `longshore export --json` prints, with "directory",
-    "tensors", "bytes", "from" and "step".
+    "tensors", "bytes", "from" and "step", and "packed" where matrices were packed again.
 
     to: the directory; default: <run.dir>/hf. weights: as of `eval`.
     merged: with adapters, the model with their products added. fp32: the master weights.
+    format: "bf16", or "published" to pack matrices as the model's own files do.
     allow_nonfinite: also weights that are NaN or infinite.
 
     LongshoreError, such as CheckpointError where the run has no checkpoint.
     """
     words = [b"export", *run_file_words(run_files, overrides), *option("--to", to),
              *option("--from", weights), *flag("--merged", merged), *flag("--fp32", fp32),
-             *flag("--allow-nonfinite", allow_nonfinite), b"--json"]
+             *option("--format", format), *flag("--allow-nonfinite", allow_nonfinite), b"--json"]
     return _object(output_of(words))
 
 

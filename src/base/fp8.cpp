@@ -53,6 +53,22 @@ float largest_of(std::span<const float> rows, int64_t columns, int64_t first, in
   return largest;
 }
 
+struct ScalePair {
+  float stored;
+  float inverse;  // what values are multiplied by
+};
+
+ScalePair scale_of(float largest, Fp8Scale kind) {
+  const float inverse = largest > kLeastLargest ? kMost / largest : 1.0F;
+  const float scale = 1.0F / inverse;
+  if (kind == Fp8Scale::kF32) return {scale, inverse};
+  const float stored =
+      kind == Fp8Scale::kBF16
+          ? bf16_to_float(float_to_bf16_nearest(scale))
+          : std::exp2(std::ceil(std::log2(std::max(scale, std::numeric_limits<float>::min()))));
+  return {stored, 1.0F / stored};
+}
+
 }  // namespace
 
 const std::array<float, 256>& e4m3_numbers() {
@@ -67,31 +83,40 @@ void decode_fp8_block(std::span<const uint8_t> codes, float scale, std::span<flo
   }
 }
 
+void encode_fp8_rows(std::span<const float> rows, int64_t columns, Fp8Scale kind,
+                     std::span<float> scales, std::span<uint8_t> codes) {
+  LONGSHORE_CHECK(codes.size() == rows.size() && std::ssize(rows) % columns == 0 &&
+                  std::ssize(scales) == (columns + kBlock - 1) / kBlock)
+      << rows.size() << " values, " << columns << " columns, " << scales.size() << " scales";
+  for (int64_t first = 0; first < columns; first += kBlock) {
+    const int64_t width = std::min(kBlock, columns - first);
+    const ScalePair scale = scale_of(largest_of(rows, columns, first, width), kind);
+    scales[static_cast<size_t>(first / kBlock)] = scale.stored;
+    for (int64_t at = first; at < std::ssize(rows); at += columns) {
+      for (auto i = static_cast<size_t>(at); i < static_cast<size_t>(at + width); ++i) {
+        codes[i] = code_of(std::clamp(rows[i] * scale.inverse, -kMost, kMost));
+      }
+    }
+  }
+}
+
 void encode_fp8(const Fp8Layout& layout, const ReadValues& read, std::span<std::byte> packed) {
   LONGSHORE_CHECK(layout.elements() > 0 && static_cast<Bytes>(packed.size()) == layout.bytes())
       << layout.elements() << " values in " << packed.size() << " bytes";
   std::ranges::fill(packed, std::byte{0});
   const int64_t columns = layout.columns();
   std::vector<float> values(static_cast<size_t>(std::min(kBlock, layout.rows()) * columns));
+  std::vector<float> scales(static_cast<size_t>(layout.block_columns()));
   for (int64_t row = 0; row < layout.rows(); row += kBlock) {
     const int64_t count = std::min(kBlock, layout.rows() - row) * columns;
     const std::span<float> rows = std::span(values).first(static_cast<size_t>(count));
     read(row * columns, rows);
-    std::byte* const codes = packed.data() + layout.codes_begin() + row * columns;
-    for (int64_t first = 0; first < columns; first += kBlock) {
-      const int64_t width = std::min(kBlock, columns - first);
-      const float largest = largest_of(rows, columns, first, width);
-      const float inverse = largest > kLeastLargest ? kMost / largest : 1.0F;
-      const float scale = 1.0F / inverse;
-      const int64_t block = row / kBlock * layout.block_columns() + first / kBlock;
-      std::memcpy(packed.data() + 4 * block, &scale, sizeof(scale));
-      for (int64_t at = first; at < count; at += columns) {
-        for (int64_t i = at; i < at + width; ++i) {
-          const float scaled = rows[static_cast<size_t>(i)] * inverse;
-          codes[i] = std::byte{code_of(std::clamp(scaled, -kMost, kMost))};
-        }
-      }
-    }
+    auto* const codes =
+        reinterpret_cast<uint8_t*>(packed.data()) + layout.codes_begin() + row * columns;
+    encode_fp8_rows(rows, columns, Fp8Scale::kF32, scales,
+                    std::span(codes, static_cast<size_t>(count)));
+    std::memcpy(packed.data() + 4 * (row / kBlock * layout.block_columns()), scales.data(),
+                4 * scales.size());
   }
 }
 

@@ -45,8 +45,21 @@ const std::array<float, 256>& e4m3_numbers();
 // Writes the values of codes with one scale.
 void decode_fp8_block(std::span<const uint8_t> codes, float scale, std::span<float> out);
 
-// Packs the finite values of a matrix, as transformers' quantiser for this format does: a block's
-// scale is its largest magnitude / 448. Holds 128 rows of values.
+// Fp8Scale: the numbers that the scale of a block may be.
+enum class Fp8Scale : uint8_t {
+  kF32,
+  kBF16,        // the scale in fp32, rounded to nearest
+  kPowerOfTwo,  // the next power of two that is not below the scale in fp32 (scale_fmt "ue8m0")
+};
+
+// Packs a row of blocks: at most 128 rows of finite values, of `columns` each. As transformers'
+// quantiser for this format does, a block's scale is its largest magnitude / 448, and its codes are
+// of the values divided by the scale as it is stored. `scales` has one for each block of columns.
+void encode_fp8_rows(std::span<const float> rows, int64_t columns, Fp8Scale kind,
+                     std::span<float> scales, std::span<uint8_t> codes);
+
+// Packs the finite values of a matrix by encode_fp8_rows, with scales in fp32. Holds 128 rows of
+// values.
 void encode_fp8(const Fp8Layout& layout, const ReadValues& read, std::span<std::byte> packed);
 
 // Returns the values from `begin` on. `packed` has the bytes of the layout.

@@ -45,6 +45,14 @@ inline constexpr std::array<float, 16> kMxfp4Numbers = {0.0F,  0.5F,  1.0F,  1.5
 // Returns the power of two of each stored exponent.
 const std::array<float, 256>& mxfp4_powers();
 
+// Packs the finite values of a group by the rule of the OCP Microscaling specification (1.0,
+// section 6.3): the group's exponent is that of its largest magnitude, less 2, and a value is the
+// number nearest to its quotient, of two the one with the even code; quotients beyond 6 become 6.
+// Writes two codes a byte, the first in the lower half, and returns the exponent plus 127.
+// Exponents below -127 become -127, also that of a group of zeros.
+uint8_t encode_mxfp4_group(std::span<const float, Mxfp4Layout::kGroup> values,
+                           std::span<uint8_t, Mxfp4Layout::kGroupBytes> codes);
+
 // Consecutive outputs of a matrix in stored form.
 struct Mxfp4Outputs {
   int64_t first = 0, count = 0;

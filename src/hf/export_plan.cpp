@@ -91,18 +91,57 @@ ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* 
   return tensor;
 }
 
+// Part: a stored tensor that holds a part of a packed one.
+struct Part {
+  ModelDirectory::TensorRef whole;
+  bool codes = false;  // codes come first among the parts
+};
+
+// Returns the parts of the source's packed tensors by their names in the files.
+std::unordered_map<std::string_view, Part> packed_parts(const ModelDirectory& source) {
+  std::unordered_map<std::string_view, Part> parts;
+  for (const ModelDirectory::TensorRef& ref : source.tensors()) {
+    if (ref.packed == nullptr) continue;
+    const std::vector<PackedTensor::Part> stored = ref.packed->parts();
+    for (size_t i = 0; i < stored.size(); ++i) parts[stored[i].tensor->name] = {ref, i == 0};
+  }
+  return parts;
+}
+
+// Plans the stored tensor `ref`, which is a part of a packed one.
+ExportTensor plan_part(const ModelDirectory::TensorRef& ref, const Part& part,
+                       const ParamSpec* parameter) {
+  ExportTensor tensor{.target = {ref.tensor->name, ref.tensor->dtype, ref.tensor->shape},
+                      .values = ExportTensor::Values::kSourceBytes,
+                      .stored = ref};
+  if (parameter == nullptr || parameter->frozen) return tensor;
+  tensor.parameter = parameter->name;
+  tensor.values = part.codes ? ExportTensor::Values::kCodes : ExportTensor::Values::kScales;
+  tensor.stored = part.whole;
+  return tensor;
+}
+
+// Keeps the source's files, names and shapes. Packed tensors stay packed.
 ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
                             const ExportOptions& options) {
   const ParameterTable parameters = parameters_by_name(spec);
+  const std::unordered_map<std::string_view, Part> parts = packed_parts(source);
+  const auto parameter_of = [&parameters](std::string_view name) {
+    const auto found = parameters.find(name);
+    return found == parameters.end() ? nullptr : found->second;
+  };
   ExportPlan plan;
   for (const auto& stored : source.files()) {
     ExportFile file{stored->name, with_format(stored->file.metadata()), {}, 0};
     for (const TensorInfo& tensor : stored->file.tensors()) {
+      if (const auto part = parts.find(tensor.name); part != parts.end()) {
+        const std::string& whole = part->second.whole.tensor->name;
+        add_tensor(file, plan_part({stored.get(), &tensor}, part->second, parameter_of(whole)));
+        continue;
+      }
       const auto copied = options.copies.find(tensor.name);
-      const auto found =
-          parameters.find(copied == options.copies.end() ? tensor.name : copied->second);
-      const ParamSpec* const parameter = found == parameters.end() ? nullptr : found->second;
-      add_tensor(file, plan_tensor({stored.get(), &tensor}, parameter, options));
+      const std::string& name = copied == options.copies.end() ? tensor.name : copied->second;
+      add_tensor(file, plan_tensor({stored.get(), &tensor}, parameter_of(name), options));
       if (file.tensors.back().target.dtype != tensor.dtype) plan.config_dtype = options.dtype;
     }
     plan.tensor_bytes += file.tensor_bytes;
@@ -116,10 +155,30 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
+// Throws ConfigError if the packed parameters cannot be packed again.
+void check_published(const ModelDirectory& source, const ModelSpec& spec,
+                     const ExportOptions& options) {
+  const std::string problem = published_form_problem(source, options.pretrained);
+  if (!problem.empty()) throw ConfigError(problem);
+  LONGSHORE_CHECK(!options.dtype) << "a published form has its own types";
+  for (const UnitSpec& unit : spec.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      const ModelDirectory::TensorRef found = source.find(parameter.name);
+      if (!found || found.packed == nullptr || found.tensor->shape == parameter.shape) continue;
+      throw ConfigError(source.path() + ": tensor '" + printable(parameter.name) +
+                        "' is packed as " + format_shape(found.tensor->shape) +
+                        ", and the run has it as " + format_shape(parameter.shape) +
+                        ", which does not divide into the published blocks; export it in bf16");
+    }
+  }
+}
+
 // Returns whether all packed tensors can stay packed; config.json declares one format for all of
-// them. Only MXFP4 stays packed, because programs that train from an export need bf16.
+// them. Without ExportOptions::published only MXFP4 stays packed, and only if it is untouched,
+// because programs that train from an export need bf16.
 bool keeps_packed(const ModelDirectory& source, const ModelSpec& spec,
                   const ExportOptions& options) {
+  if (options.published) return true;
   if (!options.pretrained || options.dtype) return false;
   if (source.quantisation() != Quantisation::kMxfp4) return false;
   const ParameterTable parameters = parameters_by_name(spec);
@@ -307,9 +366,29 @@ bool same_file(const std::string& path, const std::string& other) {
 
 }  // namespace
 
+std::string published_form_problem(const ModelDirectory& source, bool pretrained) {
+  constexpr const char* kInstead = "; export it in bf16, which programs can pack";
+  const std::string name = printable(source.path());
+  if (!pretrained) return name + ": the run starts from random weights, not from published ones";
+  switch (source.quantisation()) {
+    case Quantisation::kMxfp4:
+    case Quantisation::kFp8:
+      return "";
+    case Quantisation::kNone:
+      return name +
+             " was not published in a packed format (its config.json has no "
+             "quantization_config), so that there is none to go back to; export it in bf16";
+    case Quantisation::kNf4:
+    case Quantisation::kNf4F32:
+      return name + " was published in bitsandbytes' NF4, which is read and not written" + kInstead;
+  }
+  return "";
+}
+
 ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options) {
   if (options.adapter) return plan_adapter(source, spec, options);
+  if (options.published) check_published(source, spec, options);
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
   const bool unquantised =
@@ -318,6 +397,7 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                     : unquantised    ? plan_unquantised(source, spec, options)
                                      : plan_like_source(source, spec, options);
   plan.unquantised = unquantised;
+  plan.power_scales = has_power_scales(source.config());
   plan.vocabulary = options.vocabulary;
   plan.card = options.card;
   plan.texts = options.texts;

@@ -39,6 +39,9 @@ struct ExportOptions {
   // Source tensors that store a parameter's values again (a stored tied head), with that parameter;
   // they are written with its new values.
   std::map<std::string, std::string> copies = {};
+  // True: trained parameters that the source holds packed are packed again, in its format. False:
+  // they are written as bf16, and config.json no longer declares the format.
+  bool published = false;
   // If false, NaN or infinite values are refused.
   bool allow_nonfinite = false;
   // The README.md of the export; the source's README.md is then copied to BASE_README.md. Empty:
@@ -62,11 +65,14 @@ struct ExportTensor {
     kReader,       // trained: from the ParameterReader
     kSourceBytes,  // untouched: the source's bytes
     kSource,       // untouched, but stored in another type: the source's values
+    kCodes,        // trained, packed again as in the source (hf/repacked_tensor.h): its codes
+    kScales,       // the scales that belong to kCodes of the same parameter
   };
   SafetensorsWriter::Tensor target;
-  std::string parameter = {};  // for kReader: the parameter
+  std::string parameter = {};  // for kReader, kCodes and kScales: the parameter
   Values values = Values::kReader;
-  ModelDirectory::TensorRef stored;  // null for a source without weights
+  // Null for a source without weights; for kCodes and kScales the source's packed tensor.
+  ModelDirectory::TensorRef stored;
 };
 
 struct ExportFile {
@@ -82,6 +88,7 @@ struct ExportPlan {
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // new type in config.json; nullopt: unchanged
   bool unquantised = false;           // config.json's quantisation no longer applies
+  bool power_scales = false;          // scales of kScales are powers of two
   std::optional<int64_t> vocabulary;  // these four come from the options
   std::string card;
   std::map<std::string, std::string> texts;
@@ -89,8 +96,13 @@ struct ExportPlan {
   Bytes tensor_bytes = 0;
 };
 
+// Returns why an export cannot have the form in which the source was published; empty if it can.
+// `pretrained` is that of the options.
+std::string published_form_problem(const ModelDirectory& source, bool pretrained);
+
 // `source` must outlive the plan. Throws DataError if the source's weights do not match a
-// pretrained model of this spec.
+// pretrained model of this spec, ConfigError if the options ask for a published form that cannot be
+// written.
 ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options);
 

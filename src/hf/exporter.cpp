@@ -190,6 +190,7 @@ class ExportJob {
     // Reading it as a model also checks its index and configuration.
     if (!plan_.adapter) ModelDirectory::open(directory_);
     ExportResult result;
+    result.packed = packed_;
     Progress progress("reading the export back", written_bytes());
     for (const ExportFile& file : plan_.files) {
       const SafetensorsFile written = SafetensorsFile::open(path_of(file.name));
@@ -285,11 +286,7 @@ class ExportJob {
     for (const ExportTensor& tensor : file.tensors) declared.push_back(tensor.target);
     SafetensorsWriter writer(path_of(file.name), declared, file.metadata);
     for (const ExportTensor& tensor : file.tensors) {
-      if (tensor.values == ExportTensor::Values::kSourceBytes) {
-        copy_bytes(tensor, writer);
-      } else {
-        write_values(tensor, writer);
-      }
+      write_tensor(tensor, writer);
     }
     const SafetensorsWriter::Result result = writer.finish();
     for (size_t i = 0; i < file.tensors.size(); ++i) {
@@ -297,6 +294,49 @@ class ExportJob {
     }
     file_hashes_[file.name] = result.file_hash;
     weight_files_.insert(file.name);
+  }
+
+  void write_tensor(const ExportTensor& tensor, SafetensorsWriter& writer) {
+    switch (tensor.values) {
+      case ExportTensor::Values::kSourceBytes:
+        return copy_bytes(tensor, writer);
+      case ExportTensor::Values::kReader:
+      case ExportTensor::Values::kSource:
+        return write_values(tensor, writer);
+      case ExportTensor::Values::kCodes:
+        return write_codes(tensor, writer);
+      case ExportTensor::Values::kScales:
+        return write_scales(tensor, writer);
+    }
+  }
+
+  RepackedTensor repacked(const ExportTensor& tensor) const {
+    const auto read = [this, name = tensor.parameter](int64_t begin, std::span<float> out) {
+      read_parameter_(name, begin, out);
+    };
+    return {*tensor.stored.packed, read, plan_.power_scales};
+  }
+
+  // Keeps the scales until their tensor is written.
+  void write_codes(const ExportTensor& tensor, SafetensorsWriter& writer) {
+    RepackedTensor packed = repacked(tensor);
+    std::vector<std::byte> scales =
+        packed.pack([&writer](std::span<const std::byte> bytes) { writer.append(bytes); });
+    packed_.push_back({tensor.parameter, packed.change()});
+    if (scales_written_.erase(tensor.parameter) == 0) {
+      scales_[tensor.parameter] = std::move(scales);
+    }
+  }
+
+  void write_scales(const ExportTensor& tensor, SafetensorsWriter& writer) {
+    const auto kept = scales_.find(tensor.parameter);
+    if (kept == scales_.end()) {
+      writer.append(repacked(tensor).pack([](std::span<const std::byte>) {}));
+      scales_written_.insert(tensor.parameter);
+      return;
+    }
+    writer.append(kept->second);
+    scales_.erase(kept);
   }
 
   static void copy_bytes(const ExportTensor& tensor, SafetensorsWriter& writer) {
@@ -385,6 +425,9 @@ class ExportJob {
   std::map<std::string, uint64_t> tensor_hashes_;
   std::map<std::string, uint64_t> file_hashes_;  // every written file
   std::set<std::string> weight_files_;
+  std::vector<PackedParameter> packed_;                   // in the order of the codes
+  std::map<std::string, std::vector<std::byte>> scales_;  // to write, by parameter
+  std::set<std::string> scales_written_;                  // whose codes are not written yet
 };
 
 void check_free_space(const std::string& directory, Bytes needed) {

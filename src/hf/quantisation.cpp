@@ -175,6 +175,13 @@ Quantisation read_quantisation(const Json& config, const std::string& origin,
   return Quantisation::kNone;
 }
 
+bool has_power_scales(const Json& config) {
+  const auto declared = config.find("quantization_config");
+  if (declared == config.end() || !declared->is_object()) return false;
+  const auto format = declared->find("scale_fmt");
+  return format != declared->end() && *format == "ue8m0";
+}
+
 std::vector<std::string> quantisation_keys(const Json& config) {
   std::vector<std::string> keys = keys_of(config);
   const auto text = config.find(kTextConfig);

@@ -35,6 +35,9 @@ PackedFormat format_of(Quantisation quantisation);
 Quantisation read_quantisation(const Json& config, const std::string& origin,
                                std::span<const std::string> mxfp4_families = {});
 
+// Returns whether the scales of a model in fp8 are powers of two (scale_fmt "ue8m0").
+bool has_power_scales(const Json& config);
+
 // Returns the keys that say how weights are quantised and are not null: "quantization_config",
 // "compression_config", MLX's "quantization", and "text_config.quantization_config".
 std::vector<std::string> quantisation_keys(const Json& config);

@@ -190,6 +190,32 @@ HWY_INLINE float sum(const Group& values) {
   return lanes[0];
 }
 
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE float sum_of_lanes_in_halves(Floats, FloatVector values) {
+  return hn::GetLane(values);
+}
+#else
+template <typename D, typename V>
+HWY_INLINE float sum_of_lanes_in_halves(D, V values) {
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    return hn::GetLane(values);
+  } else {
+    const hn::Half<D> half;
+    return sum_of_lanes_in_halves(
+        half, hn::Add(hn::LowerHalf(half, values), hn::UpperHalf(half, values)));
+  }
+}
+#endif
+// Returns sum(values), with the same bits, in registers.
+HWY_INLINE float sum_in_halves(Group values) {
+  for (int64_t half = kParts / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) {
+      values.parts[i] = hn::Add(values.parts[i], values.parts[i + half]);
+    }
+  }
+  return sum_of_lanes_in_halves(Floats(), values.parts[0]);
+}
+
 }  // namespace longshore::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

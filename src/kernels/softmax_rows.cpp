@@ -9,44 +9,11 @@
 // clang-format off
 #include <hwy/foreach_target.h>
 // clang-format on
-#include "kernels/chunk_rows.h"
 #include "kernels/cpu_vectors-inl.h"
+#include "kernels/softmax_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longshore::kernels::HWY_NAMESPACE {
-
-HWY_INLINE Group tanh(Group values) {
-  for (FloatVector& part : values.parts) {
-    // A NaN stays one.
-    part = hn::IfThenElse(hn::IsNaN(part), part, hn::Tanh(Floats(), part));
-  }
-  return values;
-}
-
-// Scales and caps a row's scores in place, and returns the largest.
-HWY_INLINE float finish_scores(const ScoreBlock& block, int64_t count, float* scores) {
-  const Group scale = all(block.cap == 0.0f ? block.scale : block.scale / block.cap);
-  const Group cap = all(block.cap);
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
-  Group most = all(kNone);
-  for (int64_t i = 0; i < count; i += kGroup) {
-    Group values = scale * load(scores + i, count - i);
-    if (block.cap != 0.0f) values = cap * tanh(values);
-    store(values, scores + i, count - i);
-    most = larger(most, load(scores + i, count - i, kNone));
-  }
-  return largest(most);
-}
-
-// Returns the weights of scores relative to the largest, or to their log-sum-exp.
-HWY_INLINE Group weights_of(const Group& scores) {
-  Group weights = exp(scores);
-  for (int64_t i = 0; i < kParts; ++i) {
-    const auto least = hn::Set(Floats(), kLeastExponent);
-    weights.parts[i] = hn::IfThenZeroElse(hn::Lt(scores.parts[i], least), weights.parts[i]);
-  }
-  return weights;
-}
 
 // Writes zeros to the columns that a row does not see.
 template <typename T>
@@ -66,7 +33,7 @@ void softmax_block(const ScoreBlock& block, float* scores, float* largest, float
       const int64_t count = visible.end - visible.first;
       if (count == 0) continue;
       float* const seen = scores + visible.first;
-      const float most = std::max(largest[row], finish_scores(block, count, seen));
+      const float most = std::max(largest[row], finish_scores(block.scale, block.cap, count, seen));
       const Group shift = all(most);
       Group total = all(0.0f);
       for (int64_t i = 0; i < count; i += kGroup) {

@@ -56,7 +56,7 @@ bool overlaps(const TextSpan& token, const TextSpan& span) {
   return token.begin < span.end && token.end > span.begin;
 }
 
-// Joins contents that are lists of parts, for templates that read only strings.
+// Joins contents that are lists of parts.
 Json with_joined_parts(Json messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
@@ -69,6 +69,11 @@ Json with_joined_parts(Json messages) {
 }
 
 }  // namespace
+
+Json messages_for(const ChatTemplate& chat, Json messages, bool with_tools) {
+  return chat.reads_parts(with_tools) ? std::move(messages)
+                                      : with_joined_parts(std::move(messages));
+}
 
 ChatEncoder::ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat, bool broken)
     : tokenizer_(tokenizer), chat_(chat), broken_(broken) {
@@ -129,8 +134,7 @@ EncodedChat ChatEncoder::encode_sample(ChatSample sample, bool end_at_special,
 
 std::vector<EncodedChat> ChatEncoder::encode(const Json& given, const ChatVariables& variables,
                                              ChatMask mask, ChatNotes* notes) const {
-  const bool tools = !variables.tools.is_null();
-  const Json messages = chat_->reads_parts(tools) ? given : with_joined_parts(given);
+  const Json messages = messages_for(*chat_, given, !variables.tools.is_null());
   RenderedChat rendered = chat_->render(messages, variables);
   AnswerFinder finder(chat_, eos_text_, messages, std::move(rendered.text), &variables);
   const auto note = [&](const std::vector<size_t>& trained) {

@@ -46,6 +46,10 @@ struct ChatNotes {
   std::vector<size_t> emptied{};
 };
 
+// Returns the messages in the form that the template reads: contents that are lists of parts become
+// their joined texts where it reads only strings.
+Json messages_for(const ChatTemplate& chat, Json messages, bool with_tools);
+
 struct ChatSample;
 
 class ChatEncoder {

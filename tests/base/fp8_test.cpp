@@ -8,6 +8,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/number_formats.h"
+
 namespace longshore {
 namespace {
 
@@ -49,6 +51,36 @@ TEST(Fp8, HasTheBitsOfTransformers) {
   std::vector<float> values(static_cast<size_t>(layout.elements()));
   decode_fp8(layout, bytes, 0, values);
   EXPECT_EQ(digest(std::as_bytes(std::span(values))), 0x09c86cc2e1f84d9au);
+}
+
+// Goal: scales that are powers of two (scale_fmt "ue8m0") are those of transformers, with its
+// codes.
+TEST(Fp8, HasTheBitsOfTransformersForPowersOfTwo) {
+  const Fp8Layout layout(128, 256);
+  std::vector<float> scales(static_cast<size_t>(layout.block_columns()));
+  const std::vector<float> values = example(layout.elements());
+  std::vector<uint8_t> codes(values.size());
+  encode_fp8_rows(values, layout.columns(), Fp8Scale::kPowerOfTwo, scales, codes);
+  EXPECT_EQ(digest(std::as_bytes(std::span(scales))), 0x574665ed1ef080d5u);
+  EXPECT_EQ(digest(std::as_bytes(std::span(codes))), 0x7f8b54f9cbee44ceu);
+}
+
+// Goal: a scale in bf16 is the nearest to that in fp32, and codes are of values over the scale as
+// it is stored, so that the largest value of a block is off by no more than the scale's rounding.
+TEST(Fp8, DividesByTheScaleThatIsStored) {
+  const std::vector<float> values = example(128 * 256);
+  std::vector<float> exact(2), scales(2);
+  std::vector<uint8_t> codes(values.size());
+  encode_fp8_rows(values, 256, Fp8Scale::kF32, exact, codes);
+  encode_fp8_rows(values, 256, Fp8Scale::kBF16, scales, codes);
+  for (size_t block = 0; block < 2; ++block) {
+    EXPECT_EQ(scales[block], bf16_to_float(float_to_bf16_nearest(exact[block])));
+    for (size_t i = 0; i < 128; ++i) {
+      const float quotient = values[block * 128 + i] * (1.0F / scales[block]);
+      const float number = e4m3_numbers()[codes[block * 128 + i]];
+      EXPECT_LE(std::fabs(number - quotient), std::max(std::fabs(quotient) / 16.0F, 0x1p-10F));
+    }
+  }
 }
 
 // Numbers of the format are packed exactly, in blocks that are cut by the matrix's end too, and any

@@ -278,6 +278,11 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
       {"[adapter]\nkind = \"none\"\npath = \"a\"",
        "run.toml:3:8: adapter.path has no effect, because adapter.kind = \"none\" (run.toml:2:8); "
        "set adapter.kind = \"lora\""},
+      {"[adapter]\nkind = \"lora\"\nany_base = true",
+       "run.toml:3:12: adapter.any_base = true has no effect with adapter.path = \"new\" "
+       "(default): "
+       "a new adapter belongs to no other model"},
+      {"[adapter]\npath = \"a\"\nany_base = true", "accepted"},
       {"[adapter]\nkind = \"lora\"\ntargets = []",
        "run.toml:3:11: adapter.targets = [] names nothing to adapt, but adapter.kind = \"lora\" "
        "(run.toml:2:8)"},

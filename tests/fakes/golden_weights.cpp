@@ -17,8 +17,9 @@ namespace {
 
 constexpr double kUnit = 0x1.bb67ae8584caap-22;  // sqrt(3) / 2^22
 
-// The tensor is [shape, mean, deviation] or [shape, mean, deviation, first].
-std::vector<float> draw(uint32_t key, uint32_t number, const Json& tensor) {
+}  // namespace
+
+std::vector<float> draw_golden(uint32_t key, uint32_t number, const Json& tensor) {
   size_t columns = 1;
   const auto shape = tensor.at(0).get<std::vector<size_t>>();
   for (size_t i = 1; i < shape.size(); ++i) columns *= shape[i];
@@ -40,13 +41,16 @@ std::vector<float> draw(uint32_t key, uint32_t number, const Json& tensor) {
   return values;
 }
 
+namespace {
+
 void write_weights(const Json& recipe, const std::string& path) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   std::string values;
   uint32_t number = 0;
   uint64_t sum = 0, place = 0;
   for (const auto& [name, tensor] : recipe.at("tensors").items()) {
-    const std::vector<float> drawn = draw(recipe.at("key").get<uint32_t>(), number++, tensor);
+    const std::vector<float> drawn =
+        draw_golden(recipe.at("key").get<uint32_t>(), number++, tensor);
     for (const float value : drawn) sum += std::bit_cast<uint32_t>(value) * (2 * place++ + 1);
     const size_t begin = values.size();
     values.append(reinterpret_cast<const char*>(drawn.data()), drawn.size() * sizeof(float));

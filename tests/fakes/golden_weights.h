@@ -2,9 +2,17 @@
 // thread but the first call of each model.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "base/json.h"
 
 namespace longshore {
+
+// Returns the values of tensor `number`, whose recipe is [shape, mean, deviation] or [shape, mean,
+// deviation, first].
+std::vector<float> draw_golden(uint32_t key, uint32_t number, const Json& recipe);
 
 // Returns a folder with the files of a golden case and its weights: the case's own, or a copy in a
 // temporary folder of this process that has model.safetensors too. tests/parity/weights.py has the

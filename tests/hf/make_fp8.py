@@ -68,13 +68,14 @@ def print_digests():
     values = (draws * (64 + (index // 64 * 37) % 101).to(torch.float64) / 67108864.0).float()
     values = values.reshape(128, 256)
 
-    class Quantiser:
-        quantization_config = FineGrainedFP8Config()
+    for scale_fmt in ("float", "ue8m0"):
+        class Quantiser:
+            quantization_config = FineGrainedFP8Config(scale_fmt=scale_fmt)
 
-    packed = Fp8Quantize(Quantiser())._quantize_one("w.weight", values)
-    scales, codes = packed["w.weight_scale_inv"], packed["w.weight"]
-    print("scales", digest(scales), "codes", digest(codes), "values",
-          digest(Fp8Dequantize(None)._dequantize_one(codes, scales, torch.bfloat16).float()))
+        packed = Fp8Quantize(Quantiser())._quantize_one("w.weight", values)
+        scales, codes = packed["w.weight_scale_inv"].float(), packed["w.weight"]
+        print(scale_fmt, "scales", digest(scales), "codes", digest(codes), "values",
+              digest(Fp8Dequantize(None)._dequantize_one(codes, scales, torch.bfloat16).float()))
 
 
 def main():

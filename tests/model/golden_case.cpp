@@ -29,7 +29,10 @@ std::string read_text(const std::filesystem::path& path) {
   return text.str();
 }
 
-void read_tensors(const std::filesystem::path& path, std::map<std::string, at::Tensor>& tensors) {
+}  // namespace
+
+std::map<std::string, at::Tensor> read_golden_tensors(const std::string& path) {
+  std::map<std::string, at::Tensor> tensors;
   const std::string bytes = read_text(path);
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), 8);
@@ -44,9 +47,8 @@ void read_tensors(const std::filesystem::path& path, std::map<std::string, at::T
     std::memcpy(tensor.data_ptr(), bytes.data() + begin, tensor.nbytes());
     tensors[name] = tensor.to(at::kFloat);
   }
+  return tensors;
 }
-
-}  // namespace
 
 std::vector<GoldenRow> read_golden_rows(const std::string& path) {
   std::vector<GoldenRow> rows;
@@ -94,7 +96,7 @@ GoldenCase read_golden_case(const std::string& name) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string file = entry.path().filename();
     if (file.starts_with("model") && file.ends_with(".safetensors")) {
-      read_tensors(entry.path(), golden.weights);
+      golden.weights.merge(read_golden_tensors(entry.path()));
     }
   }
   golden.golden = read_sketches(directory / "golden_sketches.json");

@@ -34,6 +34,8 @@ struct GoldenCase {
 // Returns the sorted names of the directories under tests/parity/golden.
 std::vector<std::string> golden_case_names();
 GoldenCase read_golden_case(const std::string& name);
+// Returns the tensors of a safetensors file of fp32 or bf16 values, as fp32.
+std::map<std::string, at::Tensor> read_golden_tensors(const std::string& path);
 // Returns the rows of a file of token ids.
 std::vector<GoldenRow> read_golden_rows(const std::string& path);
 

@@ -1,5 +1,9 @@
 #include "tests/model/plain_runner.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <span>
+
 #include "base/errors.h"
 #include "model/units/unit.h"
 
@@ -56,13 +60,24 @@ void NamedSink::add_product_at(int32_t parameter, int64_t matrix, const at::Tens
   sum_of(parameter).select(0, matrix).addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
 }
 
-PlainRunner::PlainRunner(const DecoderModel& model,
-                         const std::map<std::string, at::Tensor>& weights, at::ScalarType dtype)
+PlainStates::PlainStates(const Model& model, int32_t count, const StateUse& use)
+    : layers(model.layer_states(use).value()),
+      memory(at::full({count * bytes_of_sequence(layers)}, 0xff, at::kByte)),
+      states(layers, count, use.longest,
+             std::as_writable_bytes(std::span(memory.mutable_data_ptr<uint8_t>(),
+                                              static_cast<size_t>(memory.numel())))) {}
+
+PlainRunner::PlainRunner(const Model& model, const std::map<std::string, at::Tensor>& weights,
+                         at::ScalarType dtype)
     : model_(model) {
   for (const UnitSpec& unit : model.spec().units) {
     std::vector<at::Tensor> list;
     for (const ParamSpec& parameter : unit.parameters) {
       const bool wide = parameter.stays_fp32 && parameter.frozen;
+      if (parameter.packed) {
+        list.push_back(weights.at(parameter.name));
+        continue;
+      }
       list.push_back(rows_of(parameter, weights)
                          .to(wide ? at::kFloat : dtype)
                          .detach()
@@ -109,12 +124,36 @@ at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
   Carry carry;
   for (size_t i = 0; i + 1 < parameters_.size(); ++i) {
     const Unit& unit = model_.unit(UnitId(static_cast<int32_t>(i)));
-    const at::Tensor part = unit.logits(parameters_[i], carry, all);
+    const at::Tensor part = unit.logits(parameters_[i], carry, batch, all);
     if (part.defined()) parts.push_back(part);
     carry = unit.forward(parameters_[i], carry, batch);
   }
   parts.push_back(model_.loss_unit().logits(parameters_.back(), carry, batch, all));
   return at::cat(parts, 1);
+}
+
+std::vector<at::Tensor> PlainRunner::continued_logits(
+    PlainStates& states, const std::vector<NextTokens>& sequences) const {
+  std::vector<std::vector<int64_t>> tokens;
+  std::vector<int64_t> positions;
+  ContinuedSequences continued{.states = &states.states};
+  for (const NextTokens& next : sequences) {
+    const auto rows = std::ssize(next.tokens);
+    tokens.push_back(next.tokens);
+    for (int64_t i = 0; i < rows; ++i) positions.push_back(next.before + i);
+    continued.slots.emplace_back(next.slot);
+    continued.before.push_back(next.before);
+    continued.lengths.push_back(next.length > 0 ? next.length : next.before + rows);
+  }
+  MicroBatch batch = make_batch(tokens, tokens);
+  batch.positions = at::tensor(positions, at::kLong);
+  batch.continued = &continued;
+  const at::Tensor all = logits(batch);
+  std::vector<at::Tensor> own;
+  for (size_t d = 0; d < sequences.size(); ++d) {
+    own.push_back(all.slice(0, batch.document_starts[d], batch.document_starts[d + 1]));
+  }
+  return own;
 }
 
 double PlainRunner::loss(const MicroBatch& batch) const {

@@ -30,6 +30,24 @@ class NamedSink : public GradientSink {
   std::map<std::string, at::Tensor>& sums_;
 };
 
+// PlainStates: the states of a runner's sequences, in memory of their own, which begins as NaNs.
+struct PlainStates {
+  PlainStates(const Model& model, int32_t count, const StateUse& use);
+
+  std::vector<LayerState> layers;
+  at::Tensor memory;
+  SequenceStates states;
+};
+
+// The next tokens of a sequence. `before` positions of it have been computed; those that are
+// computed belong to a text of `length` positions, 0: of before + tokens.
+struct NextTokens {
+  int32_t slot = 0;
+  int64_t before = 0;
+  std::vector<int64_t> tokens;
+  int64_t length = 0;
+};
+
 class PlainRunner {
  public:
   enum class Recompute { kUnit, kNone };
@@ -40,15 +58,19 @@ class PlainRunner {
     std::map<std::string, at::Tensor> gradients;  // gradients of scale * loss_sum
   };
 
-  // Casts the parameters to `dtype`, except those that stay fp32. The model must outlive the
-  // runner.
-  PlainRunner(const DecoderModel& model, const std::map<std::string, at::Tensor>& weights,
+  // Casts the parameters to `dtype`, except those that stay fp32. `weights` has the bytes of packed
+  // ones. The model must outlive the runner.
+  PlainRunner(const Model& model, const std::map<std::string, at::Tensor>& weights,
               at::ScalarType dtype);
 
   // Makes one micro-batch in which every row is a document.
   static MicroBatch make_batch(const std::vector<std::vector<int64_t>>& tokens,
                                const std::vector<std::vector<int64_t>>& targets);
   at::Tensor logits(const MicroBatch& batch) const;
+  // Continues each of the sequences and returns the logits of its new positions, [tokens,
+  // vocabulary].
+  std::vector<at::Tensor> continued_logits(PlainStates& states,
+                                           const std::vector<NextTokens>& sequences) const;
   double loss(const MicroBatch& batch) const;
   // Returns how often the target has the highest score.
   HitCount hits(MicroBatch batch) const;
@@ -64,7 +86,7 @@ class PlainRunner {
   void one_batch(const MicroBatch& batch, double scale, Recompute recompute,
                  Outcome& outcome) const;
 
-  const DecoderModel& model_;
+  const Model& model_;
   std::vector<std::vector<at::Tensor>> parameters_;  // by unit, owned then tied
 };
 

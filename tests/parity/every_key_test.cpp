@@ -30,6 +30,8 @@ const Arguments kPolicy = {"data.train=[\"$/policy.jsonl\"]", "train.loss=policy
 const Arguments kTeacher = {"data.train=[\"$/teacher.jsonl\"]", "train.loss=distill"};
 const Arguments kMargin = {"data.train=[\"$/pairs.jsonl\"]", "train.loss=simpo"};
 const Arguments kExperts = {"model.path=$/experts"};
+const Arguments kPacked = {"model.path=$/packed", "data.train=[\"$/tokens.jsonl\"]",
+                           "checkpoint.export=end"};
 const Arguments kCorrected = {"model.path=$/corrected"};
 const Arguments kEval = {"data.eval=[\"$/other.jsonl\"]", "eval.every_steps=1",
                          "eval.max_new_tokens=4"};
@@ -145,6 +147,7 @@ const std::map<std::string, Change> kChanges = {
     {"checkpoint.keep", {"1", {"checkpoint.every_steps=1", "train.steps=3"}}},
     {"checkpoint.resume", {"$/absent"}},
     {"checkpoint.export", {"end"}},
+    {"checkpoint.export_format", {"published", kPacked}},
     {"eval.sets", {"{ other = \"$/other.jsonl\" }"}},
     {"eval.every_steps", {"2", kEval}},
     {"eval.sequences", {"1", kEval}},
@@ -166,6 +169,7 @@ const std::map<std::string, std::string> kOneValue = {{"optimizer.name", "sgd"}}
 
 // Keys that the file of another test sets.
 const std::map<std::string, std::string> kOtherTests = {
+    {"adapter.any_base", "parity/base_identity_test.cpp"},
     {"dist.timeout", "parity/stranger_test.cpp"},
     {"dist.secret_file", "parity/stranger_test.cpp"},
     {"log.wandb", "parity/tracker_test.cpp"}};

@@ -67,6 +67,8 @@ std::map<std::string, std::vector<Place>> places_of_training() {
           {"precision.compute", {{Sight::kRun}}},
           {"precision.drain", {{Sight::kRun}, {Sight::kRun, kBF16}}},
           {"checkpoint.export", {{Sight::kRun, kLora}}},
+          {"checkpoint.export_format",
+           {{Sight::kRun, rows_in("tokens", {"model.path=$/packed", "checkpoint.export=end"})}}},
           {"eval.prompt_format",
            {{Sight::kRun, joined(kEval, kTemplate)},
             {Sight::kRun, rows_in("chat", joined(kEval, kTemplate))}}}};

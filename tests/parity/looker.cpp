@@ -63,6 +63,7 @@ Looker::Looker(const std::string& name) : directory_(scratch_directory(name)) {
     EXPECT_EQ(
         run_command({"init-model", "--preset", preset, "--seed", seed, path(model)}).exit_code, 0);
   }
+  fs::copy(golden_directory("gpt_oss-mxfp4"), path("packed"), fs::copy_options::recursive);
   write_data();
   std::ofstream(path("one.jinja"))
       << "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ mark }}{{ strftime_now('%Y') }}"

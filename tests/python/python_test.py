@@ -112,6 +112,7 @@ class Arguments(StandInTest):
                                         goal="small", machine="m", replace=True), answer)
         self.assertEqual(longshore.export("r", to=pathlib.Path("t"), weights="model", merged=True,
                                           fp32=True, allow_nonfinite=True), answer)
+        self.assertEqual(longshore.export("r", format="published"), answer)
         self.assertEqual(self.calls(), [
             ["plan", "r", "--json", "--quiet"],
             ["check", "run", "r", "--json", "--quiet"],
@@ -120,7 +121,8 @@ class Arguments(StandInTest):
             ["init", "r", "--model=m", "--data=a", "--goal=small", "--machine=m", "--from=y.yaml",
              "--replace", "--json", "--quiet"],
             ["export", "r", "--to=t", "--from=model", "--merged", "--fp32", "--allow-nonfinite",
-             "--json", "--quiet"]])
+             "--json", "--quiet"],
+            ["export", "r", "--from=auto", "--format=published", "--json", "--quiet"]])
 
     def test_prompts_reach_the_program_whatever_their_characters_are(self):
         pathlib.Path("answer.json").write_text('{"text": "a\u2028b"}\n{"text": "c"}')

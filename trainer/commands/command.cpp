@@ -21,8 +21,13 @@ void add_source(CommandArguments command, std::string& source) {
   command
       .add_option("--from", source,
                   "weights to use: auto (newest valid checkpoint, else the model), model, or the "
-                  "directory of a checkpoint, a run or a model")
+                  "directory of a checkpoint, a run, a model or an adapter")
       .show_default();
+}
+
+void add_any_base(CommandArguments command, RunArguments& run) {
+  command.add_flag("--any-base", run.any_base,
+                   "take the adapter over another model than it was trained over");
 }
 
 void print_json(const Json& value) {

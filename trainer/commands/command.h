@@ -68,6 +68,9 @@ void add_run_files(CommandArguments command, const CommandLine& line, RunArgumen
 // Adds `--from`, which selects the weights.
 void add_source(CommandArguments command, std::string& source);
 
+// Adds `--any-base`, for commands that take the adapter of adapter.path or of --from.
+void add_any_base(CommandArguments command, RunArguments& run);
+
 // Print the result of `--json` on standard output, over several lines or on one.
 void print_json(const Json& value);
 void print_json_line(const Json& value);

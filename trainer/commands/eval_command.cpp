@@ -148,6 +148,7 @@ int run_eval(const EvalOptions& options) {
 void add_eval(CommandArguments command, CommandLine& line) {
   EvalOptions& options = call_with_options(command, line, run_eval);
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   add_source(command, options.source);
   command.add_flag("--json", options.json, "print the result as one JSON object");
 }

@@ -110,6 +110,7 @@ class InputCheck {
   void check_model() {
     if (config_.model.path.empty()) return;
     attempt([&] { checked_.source = open_source(config_); });
+    if (checked_.source) attempt([&] { check_export_format(config_, *checked_.source); });
     if (!checked_.source || !has_other_reference(config_)) return;
     attempt([&] { other_reference_config(config_, *checked_.source); });
   }

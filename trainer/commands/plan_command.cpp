@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/texts.h"
 #include "config/toml_document.h"
+#include "offload/forecast/decode_forecast.h"
+#include "offload/plan/decode_plan.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/commands/command.h"
@@ -19,6 +21,7 @@
 #include "trainer/setup/run_ranks.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
+#include "trainer/use/prompt_writer.h"
 #include "trainer/use/reference_model.h"
 
 namespace longshore {
@@ -93,12 +96,27 @@ RunArguments with_models(RunArguments arguments) {
   return arguments;
 }
 
+// Returns what `generate` would do with all its prompts at the same time; empty for several ranks,
+// because it runs in one process.
+std::optional<TierPlan> plan_of_generate(const MeasuredRun& setup) {
+  if (setup.inputs.topology.ranks > 1) return std::nullopt;
+  try {
+    return setup.plan_for_inference(DecodeNeeds{.sequences = kMostSequences});
+  } catch (const DoesNotFitError&) {
+    return std::nullopt;  // `generate` may still decode shorter sequences, and says which
+  }
+}
+
 void print_screen(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
                   PlanForecast& forecast) {
   const PlanScreen screen = forecast.screen(plan, plan.fits() && !options.json);
   if (options.json) {
     auto json = plan_to_json(plan, setup.machine);
     json["time"] = forecast_to_json(screen.forecast, screen.source);
+    json["generate"] = nullptr;
+    if (const std::optional<TierPlan> generating = plan_of_generate(setup)) {
+      json["generate"] = plan_to_json(*generating, setup.machine).at("decoding");
+    }
     if (has_other_reference(setup.config)) {
       const TierPlan pass = other_reference(setup).plan_for_inference();
       json["reference"] = {{"device_bytes", pass.device.total}, {"host_bytes", pass.host.total}};
@@ -109,6 +127,10 @@ void print_screen(const PlanOptions& options, const MeasuredRun& setup, const Ti
   print_out("%s", (options.bytes ? format_plan(plan, setup.machine)
                                  : format_screen(plan, setup.machine, screen))
                       .c_str());
+  if (const std::optional<TierPlan> generating = plan_of_generate(setup)) {
+    print_out("generate\n  %s\n",
+              describe_decoding(*generating, forecast.decoded_per_second(*generating)).c_str());
+  }
   if (has_other_reference(setup.config)) {
     print_out("reference\n  %s\n", describe_other_reference(other_reference(setup)).c_str());
   } else if (traits_of(setup.config.train.loss).reference) {
@@ -143,6 +165,7 @@ void save_points(const PlanOptions& options, int64_t micro_batch,
     for (const KeyChange& change : points[i].changes) replace(overrides, change.key, change.value);
     const std::string path = options.save + "/plan-" + std::to_string(i + 1) + ".toml";
     RunConfig config = load_run_config(options.run.files, overrides);
+    config.adapter.any_base = config.adapter.any_base || options.run.any_base;
     take_adapter_kind(config);  // a complete file says which kind it is
     write_output_file(path, to_toml(config));
     log_info(path);
@@ -268,7 +291,8 @@ int run_plan(const PlanOptions& given) {
       log_warning(problem.text + "; the run would be refused");
     }
   }
-  const MeasuredRun setup(std::move(opened));
+  MeasuredRun setup(std::move(opened));
+  if (const auto needs = sample_needs(setup)) setup.decode_samples(*needs);
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
   if (options.search) return run_search(options, setup, described, forecast);
@@ -291,6 +315,7 @@ int run_plan(const PlanOptions& given) {
 void add_plan(CommandArguments command, CommandLine& line) {
   PlanOptions& options = call_with_options(command, line, run_plan);
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command.add_flag("--bytes", options.bytes, "print all bytes of every tier instead of one screen");
   const CommandOption json =
       command.add_flag("--json", options.json, "print the plan as one JSON object");

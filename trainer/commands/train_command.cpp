@@ -20,6 +20,7 @@
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/run_space.h"
+#include "trainer/use/prompt_writer.h"
 
 namespace longshore {
 namespace {
@@ -219,7 +220,8 @@ int run_train(const TrainOptions& options) {
   AfterRun after;
   try {
     refuse_start(*ranks, problems_of_start(opened));
-    const MeasuredRun setup(std::move(opened));
+    MeasuredRun setup(std::move(opened));
+    if (const auto needs = sample_needs(setup)) setup.decode_samples(*needs);
     const int exit_code = train(setup, options.command, options.trace, after);
     after.finish(section);
     return exit_code;
@@ -235,6 +237,7 @@ void add_train(CommandArguments command, CommandLine& line) {
   TrainOptions& options = call_with_options(command, line, run_train, CommandRanks::kAll);
   options.command = line.arguments;
   add_run_files(command, line, options.run);
+  add_any_base(command, options.run);
   command.add_option("--trace", options.trace,
                      "write a timeline of all copies, collectives, computations and updates "
                      "to this file, for Perfetto; *.svg: a drawing of the last step");

@@ -18,6 +18,7 @@
 #include "trainer/metrics/metrics.h"
 #include "trainer/model/export_run.h"
 #include "trainer/report/model_card.h"
+#include "trainer/report/packing_report.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/use/evaluator.h"
 
@@ -240,11 +241,12 @@ void RunLoop::evaluate_now() {
 
 // Generates samples on all ranks, because each holds a part of the model.
 void RunLoop::show_samples() {
-  const std::vector<Generated> samples =
-      generate(run_.engine, run_.prompts->tokenizer(), run_.samples);
-  for (const Generated& sample : samples) {
+  const SampleRequest& samples = run_.samples;
+  Generator generator(&run_.engine, &run_.setup.source->model(), &run_.prompts->tokenizer());
+  const std::vector<Answer> answers = generator.run(samples.settings, samples.prompts);
+  for (size_t i = 0; i < answers.size(); ++i) {
     const std::string between = run_.prompts->writes_messages() ? "\n  " : "";
-    const std::string text = sample.prompt + between + sample.text;
+    const std::string text = samples.prompts[i].text + between + answers[i].text;
     if (run_.ranks().first()) log_info("  " + text);
     run_.reporter.write(EventRecord{.level = "info", .code = "sample", .rank = 0, .text = text});
   }
@@ -352,8 +354,9 @@ std::string RunLoop::trained_text() const {
 void RunLoop::export_model() {
   const ModelSource& source = *run_.setup.source;
   const Checkpoint last = Checkpoint::open(run_.ledger.saved_path());
-  const ExportChoice choice{.merged = config_.checkpoint.export_model ==
-                                      CheckpointSection::Export::kMerged};
+  const ExportChoice choice{
+      .merged = config_.checkpoint.export_model == CheckpointSection::Export::kMerged,
+      .published = asks_for_published(config_)};
   const ExportTexts texts = texts_of_checkpoint(
       source, config_, last.path(), last.manifest().progress.step, exports_adapter(source, choice));
   const std::string destination =
@@ -363,7 +366,9 @@ void RunLoop::export_model() {
   run_.reporter.clear_display();
   log_info("exported " + std::to_string(result.tensors) + " tensors, " +
            format_bytes(result.bytes) + ", to " + destination);
-  log_info(next_commands(destination, source, choice, shell_quoted(config_.run.dir)));
+  const std::string run = shell_quoted(config_.run.dir);
+  log_packing(result, source.has_adapter(), run);
+  log_info(next_commands(destination, source, choice, run));
 }
 
 // A record that cannot be written stops the run. The first failure counts, because a later write

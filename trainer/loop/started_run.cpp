@@ -16,6 +16,7 @@
 #include "trainer/directory/drive_record.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/loop/lr_schedule.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/model_notes.h"
 #include "trainer/model/trained_text.h"
 #include "trainer/run/drive_state.h"
@@ -48,25 +49,21 @@ std::vector<EvaluationSet> load_sets_until_stopped(const MeasuredRun& setup,
   return load_evaluation_sets(setup.config, *setup.source, stop_check_of(signals), say);
 }
 
-// Writes eval.prompts. Throws if they do not fit, instead of at the first evaluation.
-GenerateRequest sample_request(const RunConfig& config, const PromptWriter& writer,
-                               int64_t planned_positions) {
-  GenerateRequest request{.prompts = {},
-                          .stops = writer.stops(),
-                          .max_new_tokens = config.eval.max_new_tokens,
-                          .longest = config.data.max_tokens,
-                          .sampling = {.seed = static_cast<uint64_t>(config.run.seed)}};
-  int64_t positions = 0;
+// Writes eval.prompts. Throws if one does not fit, instead of at the first evaluation.
+SampleRequest sample_request(const RunConfig& config, const PromptWriter& writer,
+                             const PromptLimits& limits) {
+  SampleRequest request{
+      .prompts = {},
+      .settings = {.stops = writer.stops(),
+                   .max_new_tokens = config.eval.max_new_tokens,
+                   .sampling = {.seed = static_cast<uint64_t>(config.run.seed)}}};
   for (const std::string& text : config.eval.prompts) {
-    Prompt prompt = writer.write(text);
-    if (prompt.tokens.empty()) throw ConfigError("eval.prompts: \"" + text + "\" has no tokens");
-    positions += static_cast<int64_t>(prompt.tokens.size()) + config.eval.max_new_tokens;
-    request.prompts.push_back(std::move(prompt));
+    request.prompts.push_back(writer.write(text));
+    const std::string problem =
+        problem_of(request.prompts.back(), config.eval.max_new_tokens, limits);
+    if (!problem.empty()) throw ConfigError("eval.prompts: " + problem);
   }
-  if (positions <= planned_positions) return request;
-  throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
-                    " positions, the plan has " + std::to_string(planned_positions) +
-                    "; use fewer or shorter ones, or raise data.max_tokens");
+  return request;
 }
 
 PromptWriter::Form sample_form(const RunConfig& config, const SequenceData& trained) {
@@ -246,10 +243,14 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
   for (const std::string& note : model_notes(source)) {
     if (run.ranks().first()) log_warning(note);
   }
+  const std::string note = is_resuming(config, run.directory) ? "" : base_note(source);
+  if (!note.empty() && run.ranks().first()) log_info(note);
   if (!run.eval_sets.empty() && !config.eval.prompts.empty()) {
     run.prompts.emplace(config, source.directory(), sample_form(config, trained),
                         "eval.prompt_format");
-    run.samples = sample_request(config, *run.prompts, plan.step.positions);
+    run.samples = sample_request(
+        config, *run.prompts,
+        {.longest = plan.decode.longest, .vocabulary = vocabulary_of(source.spec())});
   }
   refuse_other_run(run);
   take_other_references(run);

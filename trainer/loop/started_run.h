@@ -116,7 +116,7 @@ struct StartedRun {
   std::vector<EvaluationSet> eval_sets;
   std::optional<Objective> objective;   // of the training data; set when steps begin
   std::optional<PromptWriter> prompts;  // set if eval.prompts are given
-  GenerateRequest samples;              // of eval.prompts
+  SampleRequest samples;                // of eval.prompts
   EvalTracker evaluations;
   OtherReference other_reference;
   // If frozen parameters stay in their files, the engine reads them through this, which checks each

@@ -1,6 +1,7 @@
 #include "trainer/model/adapter_files.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -49,6 +50,7 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
   const AdapterSection& section = config.adapter;
   const bool dora = section.kind == AdapterSection::Kind::kDora;
   path_ = section.path;
+  any_base_ = section.any_base;
   if (section.is_new()) {
     settings_ = {.rank = section.r,
                  .alpha = section.alpha,
@@ -63,6 +65,8 @@ AdapterFiles::AdapterFiles(const RunConfig& config, ArchSpec& arch) : family_(ar
   } else {
     given_.emplace(AdapterDirectory::open(section.path));
     settings_ = given_->settings();
+    const std::filesystem::path weights(given_->file().path());
+    made_over_ = read_base_identity(weights.parent_path().string());
     if (section.kind != AdapterSection::Kind::kNone && settings_.dora != dora) {
       throw ConfigError(std::string(settings_.dora ? "adapter.kind = \"lora\", but "
                                                    : "adapter.kind = \"dora\", but ") +

@@ -19,6 +19,7 @@
 #include "model/families/arch_spec.h"
 #include "model/parameters/unit_parameters.h"
 #include "shard/unit_spec.h"
+#include "trainer/model/base_identity.h"
 
 namespace longshore {
 
@@ -47,6 +48,12 @@ class AdapterFiles {
   const std::string& replaced_note() const { return replaced_note_; }
   // Returns the directory of adapter.path; null for new adapters.
   const AdapterDirectory* directory() const { return given_ ? &*given_ : nullptr; }
+  // Returns adapter.path.
+  const std::string& path() const { return path_; }
+  // Returns the model that the adapter of adapter.path was trained over, if it says so.
+  const std::optional<BaseIdentity>& made_over() const { return made_over_; }
+  // Returns whether that may be another model than the run's (adapter.any_base).
+  bool any_base() const { return any_base_; }
   // From now on the files sum what is read of them (SafetensorsFile::sum_reads).
   void sum_reads() {
     if (given_) given_->sum_reads();
@@ -77,6 +84,8 @@ class AdapterFiles {
   std::set<std::string> adapted_;          // the modules with an adapter
   std::string path_;                       // adapter.path
   std::optional<AdapterDirectory> given_;  // of adapter.path; empty: new adapters
+  std::optional<BaseIdentity> made_over_;
+  bool any_base_ = false;
   AdapterSettings settings_;
   std::string replaced_note_;
   // A tensor of an adapter that was made with transformers 4: one of a single expert, or of a

@@ -16,6 +16,7 @@
 #include "model/units/router_load.h"
 #include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/frozen_check.h"
 
 namespace longshore {
@@ -158,6 +159,7 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   if (choice.as_fp32) options.dtype = DType::kF32;
   if (exports_adapter(source, choice)) options.adapter = adapter_export(source);
   options.pretrained = !source.base().random();
+  options.published = choice.published;
   options.allow_nonfinite = choice.allow_nonfinite;
   options.copies = source.base().copies();
   options.card = texts.card;
@@ -168,6 +170,20 @@ ExportOptions export_options(const ModelSource& source, const ExportChoice& choi
   return options;
 }
 
+// Adds the identity of the model below the adapters. An export of a model that was trained as a
+// whole does not copy the file of the directory that it began with.
+void add_base_identity(const ModelSource& source, const StartIdentity& start,
+                       ExportOptions& options) {
+  options.left_out.insert(kBaseIdentityName);
+  if (!source.has_adapter()) return;
+  if (const std::optional<BaseIdentity> identity = identity_of_base(source, start)) {
+    options.texts[kBaseIdentityName] = base_identity_text(*identity);
+  } else if (!source.base().random()) {
+    log_info(std::string("the export has no ") + kBaseIdentityName +
+             ", because not all of the model below the adapters was read");
+  }
+}
+
 // `corrected` says that the run moved the corrections of routers' choices.
 ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, bool corrected) {
   if (!exports_adapter(source, choice)) {
@@ -175,12 +191,11 @@ ModelSpec exported_spec(const ModelSource& source, const ExportChoice& choice, b
     std::map<std::string, int64_t> moved;
     if (corrected) moved = correction_places(source.arch(), source.whole());
     // The values of packed matrices and moved corrections are not those of the files, so they are
-    // written anew.
+    // written anew. In the published form the files hold what an untouched matrix becomes.
     for (UnitSpec& unit : merged.units) {
       for (ParamSpec& parameter : unit.parameters) {
-        if (source.packing().has(parameter.name) || moved.contains(parameter.name)) {
-          parameter.frozen = false;
-        }
+        const bool packed = !choice.published && source.packing().has(parameter.name);
+        if (packed || moved.contains(parameter.name)) parameter.frozen = false;
       }
     }
     return merged;
@@ -217,6 +232,7 @@ ExportResult export_values(const ModelSource& source, const std::string& destina
                            const ExportChoice& choice, const ExportTexts& texts,
                            const StartIdentity& start) {
   ExportOptions options = export_options(source, choice, texts);
+  add_base_identity(source, start, options);
   // The export reads frozen values once more, and files may have changed since they were loaded.
   forget_reads(source);
   options.before_publish = [&source, &start] {
@@ -283,6 +299,10 @@ void read_master(Engine& engine, ParamRef ref, int64_t begin, std::span<float> o
 
 }  // namespace
 
+bool asks_for_published(const RunConfig& config) {
+  return config.checkpoint.export_format == CheckpointSection::ExportFormat::kPublished;
+}
+
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice) {
   return source.has_adapter() && !choice.merged;
 }
@@ -313,8 +333,24 @@ ParameterReader master_reader(const ModelSource& source, Engine& engine) {
   };
 }
 
-Bytes export_bytes(const ModelSource& source, bool merged) {
-  const ExportChoice choice{.merged = merged};
+void check_export_format(const RunConfig& config, const ModelSource& source) {
+  if (!asks_for_published(config)) return;
+  const std::string key = "checkpoint.export_format = \"published\": ";
+  const std::string problem = published_form_problem(source.directory(), !source.base().random());
+  if (!problem.empty()) throw ConfigError(key + problem);
+  if (config.adapter.packs()) {
+    throw ConfigError(key +
+                      "adapter.base packs the model anew, so that its matrices have other values "
+                      "than its files; set adapter.base = \"published\"");
+  }
+}
+
+Bytes export_bytes(const RunConfig& config, const ModelSource& source, bool merged) {
+  // Without weights nothing says which matrices are packed.
+  const bool published =
+      asks_for_published(config) && source.base().has_weights() &&
+      published_form_problem(source.directory(), !source.base().random()).empty();
+  const ExportChoice choice{.merged = merged, .published = published};
   ExportOptions options = export_options(source, choice, {});
   options.pretrained = options.pretrained && source.base().has_weights();
   const ModelSpec spec = exported_spec(source, choice, /*corrected=*/false);
@@ -324,7 +360,7 @@ Bytes export_bytes(const ModelSource& source, bool merged) {
 Bytes run_export_bytes(const RunConfig& config, const ModelSource& source) {
   using Export = CheckpointSection::Export;
   const Export asked = config.checkpoint.export_model;
-  return asked == Export::kNever ? 0 : export_bytes(source, asked == Export::kMerged);
+  return asked == Export::kNever ? 0 : export_bytes(config, source, asked == Export::kMerged);
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
@@ -373,13 +409,14 @@ void check_run_export(const RunConfig& config, const ModelDirectory& model) {
 std::string free_export_directory(const ModelSource& source, const std::string& wanted,
                                   const ExportChoice& choice, const ExportTexts& texts) {
   constexpr int kMostTries = 1000;
+  ExportOptions options = export_options(source, choice, texts);
+  if (source.has_adapter()) options.texts[kBaseIdentityName] = "";  // the name alone counts here
   check_export_place(source.directory(), std::filesystem::path(wanted).parent_path().string());
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
       check_export_destination(source.directory(),
-                               exported_spec(source, choice, /*corrected=*/false), path,
-                               export_options(source, choice, texts));
+                               exported_spec(source, choice, /*corrected=*/false), path, options);
       return path;
     } catch (const ConfigError& error) {
       log_warning(std::string(error.what()) + " (the export is written next to it)");

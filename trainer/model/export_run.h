@@ -18,15 +18,22 @@ namespace longshore {
 struct ExportChoice {
   bool merged = false;
   bool as_fp32 = false;  // false: the types of the model's files
+  // Packed matrices of the model's files are packed again; false: they become bf16.
+  bool published = false;
   bool allow_nonfinite = false;
 };
 
 // Returns whether the export holds the adapter alone, not a whole model.
 bool exports_adapter(const ModelSource& source, const ExportChoice& choice);
 
+// Returns whether checkpoint.export_format is "published".
+bool asks_for_published(const RunConfig& config);
+// Throws ConfigError if checkpoint.export_format asks for a form that this model does not have.
+void check_export_format(const RunConfig& config, const ModelSource& source);
+
 // Returns the bytes of the tensors that an export writes. Without weights the types are those of
 // config.json.
-Bytes export_bytes(const ModelSource& source, bool merged);
+Bytes export_bytes(const RunConfig& config, const ModelSource& source, bool merged);
 // Returns those of the export that checkpoint.export asks for; 0 if it asks for none.
 Bytes run_export_bytes(const RunConfig& config, const ModelSource& source);
 

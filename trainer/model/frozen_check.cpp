@@ -164,11 +164,14 @@ void subtract_shared(const std::vector<StoredTensor>& tensors, const std::vector
 }
 
 std::string described(const StoredTensor& stored, uint64_t sum) {
-  return std::string(name_of(stored.tensor->dtype)) + " " + format_shape(stored.tensor->shape) +
-         " " + hash_text(sum);
+  return described_form(*stored.tensor) + " " + hash_text(sum);
 }
 
 }  // namespace
+
+std::string described_form(const TensorInfo& tensor) {
+  return std::string(name_of(tensor.dtype)) + " " + format_shape(tensor.shape);
+}
 
 StartIdentity read_identity(const ModelSource& source, World* world) {
   const std::vector<StoredTensor> tensors = source.stored_tensors();
@@ -218,14 +221,14 @@ void forget_reads(const ModelSource& source) {
   for (const SafetensorsFile* const file : files) file->read_sums()->restart();
 }
 
-std::string frozen_difference(const StartIdentity& saved, const StartIdentity& found,
-                              const ModelSource& source, const std::string& when) {
+std::string other_values(const std::map<std::string, std::string>& saved,
+                         const StartIdentity& found, const ModelSource& source) {
   const StoredTensor* first = nullptr;
   int64_t others = 0;
   const std::vector<StoredTensor> tensors = source.stored_tensors();
   for (const StoredTensor& stored : tensors) {
-    const auto before = saved.frozen.find(stored.name), now = found.frozen.find(stored.name);
-    if (before == saved.frozen.end() || now == found.frozen.end()) continue;
+    const auto before = saved.find(stored.name), now = found.frozen.find(stored.name);
+    if (before == saved.end() || now == found.frozen.end()) continue;
     if (before->second == now->second) continue;
     if (first == nullptr) {
       first = &stored;
@@ -236,7 +239,14 @@ std::string frozen_difference(const StartIdentity& saved, const StartIdentity& f
   if (first == nullptr) return {};
   std::string text = first->file->path() + ": tensor '" + printable(first->name) + "'";
   if (others > 0) text += " and " + std::to_string(others) + " more frozen tensors";
-  return text + (others > 0 ? " have" : " has") + " other values than " + when +
+  return text + (others > 0 ? " have" : " has") + " other values";
+}
+
+std::string frozen_difference(const StartIdentity& saved, const StartIdentity& found,
+                              const ModelSource& source, const std::string& when) {
+  const std::string text = other_values(saved.frozen, found, source);
+  if (text.empty()) return {};
+  return text + " than " + when +
          ", and frozen parameters must stay as they are; restore the file, or start over with "
          "checkpoint.resume = \"never\"";
 }

@@ -4,6 +4,7 @@
 // for the main thread.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "comm/world/world.h"
@@ -17,12 +18,21 @@ namespace longshore {
 // where matrices are packed. `world` is null for a single process. Collective.
 StartIdentity read_identity(const ModelSource& source, World* world);
 
+// Returns type and shape of a tensor as texts of StartIdentity::frozen begin: "BF16 [2, 3]".
+std::string described_form(const TensorInfo& tensor);
+
 // Reads every part of frozen tensors that was not read yet, and keeps nothing: for commands that
 // leave a model in its files and print or write results before they have read all of it.
 void read_rest_of_frozen(const ModelSource& source);
 
 // Begins the sums anew, because files may have changed: an export reads them once more.
 void forget_reads(const ModelSource& source);
+
+// Returns the beginning of a sentence that names the first frozen tensor with other values than
+// `saved` (StartIdentity::frozen) has, and its file: "FILE: tensor 'NAME' has other values"; empty
+// if those in both are equal.
+std::string other_values(const std::map<std::string, std::string>& saved,
+                         const StartIdentity& found, const ModelSource& source);
 
 // Returns a sentence that names the first frozen tensor with other values than `saved` has, and its
 // file; empty if those in both are equal. `when` says when the saved values were read.

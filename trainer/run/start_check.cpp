@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/frozen_check.h"
 
 namespace longshore {
@@ -29,6 +30,10 @@ void StartCheck::check(StartIdentity& start, bool complete) {
   std::string problem = frozen_difference(start, found, source_, "when this run began");
   problem = world_.exchange("the frozen model", problem).front();
   if (!problem.empty()) throw CheckpointError(problem);
+  if (!is_resuming()) {
+    problem = world_.exchange("the adapter's model", base_difference(source_, found)).front();
+    if (!problem.empty()) throw ConfigError(problem);
+  }
   known_ = read_all_frozen(found, source_);
   const bool first = world_.ranks().rank == 0;
   if (first && is_resuming() && (known_ || complete)) {

@@ -27,7 +27,8 @@ class StartCheck {
   // file is damaged. Collective.
   StartIdentity recorded() const;
   // Compares all values that were read so far with `start`, and adds those that `start` lacks.
-  // Throws CheckpointError, with the file and the tensor, if a frozen value differs. `complete`
+  // Throws CheckpointError, with the file and the tensor, if a frozen value differs, and
+  // ConfigError if a new run's adapter was trained over another model (base_identity.h). `complete`
   // says that all values have been read; values that could not be compared are then logged.
   // Collective.
   void check(StartIdentity& start, bool complete);

@@ -12,9 +12,11 @@
 #include "base/log.h"
 #include "base/processor.h"
 #include "base/texts.h"
+#include "device/gpu_tensors.h"
 #include "nvme/probe/drive_probe.h"
 #include "nvme/store/state_file.h"
 #include "offload/engine/probe/measured_workspace.h"
+#include "offload/plan/decode_plan.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/model/export_run.h"
@@ -344,18 +346,54 @@ MeasuredRun::MeasuredRun(OpenedRun opened) : OpenedRun(std::move(opened)) {
   if (ranks) resolve_drive_geometry(*this);
 }
 
-TierPlan MeasuredRun::plan_for_inference() const {
+namespace {
+
+// Returns what a plan needs to know of decoding. Throws ConfigError if the model cannot.
+DecodeUse decode_use(const MeasuredRun& run, const DecodeNeeds& needs) {
+  const Model* const model = &run.source->model();
+  const at::ScalarType compute = scalar_type_of(run.inputs.state.compute);
+  if (!model->layer_states({.longest = 1, .compute = compute})) {
+    throw ConfigError(run.source->directory().path() +
+                      ": this model cannot decode with states: its units do not say what they keep "
+                      "of a sequence (Model::layer_states)");
+  }
+  const int64_t longest = run.config.data.max_tokens;
+  return {.sequences = std::clamp<int64_t>(needs.sequences, 1, kMostSequences),
+          .longest = needs.longest > 0 ? std::min(needs.longest, longest) : longest,
+          .sequence_bytes = [model, compute](int64_t tokens) {
+            return bytes_of_sequence(*model->layer_states({.longest = tokens, .compute = compute}));
+          }};
+}
+
+}  // namespace
+
+TierPlan MeasuredRun::plan_for_inference(const std::optional<DecodeNeeds>& needs) const {
   PlanInputs without_drives = inputs;
   without_drives.nvme = {};
+  without_drives.decode = {};
+  const DecodeUse decode = needs ? decode_use(*this, *needs) : DecodeUse{};
   if (inputs.frozen_files && !inputs.keep_frozen) {
     // Generation runs a pass for each token, so a model that fits in memory is read only once.
     PlanInputs in_memory = without_drives;
     in_memory.keep_frozen = source->packing().on();
     if (!source->packing().on()) in_memory.frozen_files = nullptr;
-    const TierPlan plan = draft_tier_plan(in_memory, machine);
-    if (plan.fits()) return plan;
+    std::optional<TierPlan> plan = needs ? draft_decoding_plan(in_memory, machine, decode)
+                                         : draft_tier_plan(in_memory, machine);
+    if (plan && plan->fits()) return std::move(*plan);
   }
-  return make_tier_plan(without_drives, machine);
+  return needs ? make_decoding_plan(without_drives, machine, decode)
+               : make_tier_plan(without_drives, machine);
+}
+
+void MeasuredRun::decode_samples(const DecodeNeeds& needs) {
+  DecodeUse decode = decoding_beside_training(inputs, machine, decode_use(*this, needs));
+  if (ranks) {
+    const std::string mine = std::to_string(decode.sequences);
+    for (const std::string& other : ranks->world().exchange("sequences that fit", mine)) {
+      decode.sequences = std::min<int64_t>(decode.sequences, std::stoll(other));
+    }
+  }
+  inputs.decode = std::move(decode);
 }
 
 std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan) {

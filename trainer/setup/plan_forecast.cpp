@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/texts.h"
-#include "offload/forecast/machine_rates.h"
+#include "offload/forecast/decode_forecast.h"
 #include "trainer/data/run_data.h"
 #include "trainer/setup/run_flops.h"
 
@@ -145,6 +145,12 @@ StepForecast PlanForecast::step(const PlanInputs& inputs, const TierPlan& plan) 
   return forecast_step(plan, *inputs.model, inputs_of(inputs), machine_->rates);
 }
 
+std::optional<double> PlanForecast::decoded_per_second(const TierPlan& plan) {
+  if (!machine_) return std::nullopt;
+  return decoding_tokens_per_second(plan, *setup_->inputs.model, of_cut(setup_->inputs.units),
+                                    machine_->rates);
+}
+
 std::vector<double> PlanForecast::operations(const TierPlan& plan) {
   if (!machine_) return {};
   std::vector<std::string> unknown;
@@ -169,6 +175,7 @@ PlanScreen PlanForecast::screen(const TierPlan& plan, bool changes) {
   screen.sequences_per_step = setup_->config.train.sequences_per_step;
   if (!machine_) return screen;
   screen.source = machine_->rates.source;
+  screen.decoded_per_second = decoded_per_second(plan);
   screen.forecast = forecast_run(step(setup_->inputs, plan), plan, length_of(*setup_, plan),
                                  machine_->rates, machine_->watts, setup_->inputs.ranks_per_node);
   if (changes && screen.forecast.step.known()) screen.points = search({}).one_change();

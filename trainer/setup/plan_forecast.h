@@ -30,6 +30,9 @@ class PlanForecast {
   // machine with two sizes.
   bool tells_micro_batches_apart();
   StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
+  // Returns the new tokens per second of all sequences that the plan decodes at the same time;
+  // empty if it decodes none or a rate is missing.
+  std::optional<double> decoded_per_second(const TierPlan& plan);
   // Returns the seconds of each operation of the train pass; empty if a rate is missing.
   std::vector<double> operations(const TierPlan& plan);
   PlanSearch search(const SearchScope& scope);

@@ -19,6 +19,7 @@
 #include "trainer/device/gpu_check.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/adapter_files.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/export_run.h"
 
 namespace longshore {
@@ -192,6 +193,18 @@ void take_assumed(ReadRun& run, const AssumedRanks& assumed) {
   divide_cores(run, per_node);
 }
 
+// Reads the run file. --any-base is part of the configuration, so that the run's record has it.
+RunConfig read_config(const RunArguments& arguments, const LoadOptions& options) {
+  RunConfig config = load_run_config(arguments.files, arguments.overrides, options);
+  if (arguments.any_base && config.adapter.is_new()) {
+    throw ConfigError(
+        "--any-base has no effect, because neither adapter.path nor --from names an adapter");
+  }
+  config.adapter.any_base = config.adapter.any_base || arguments.any_base;
+  take_adapter_kind(config);
+  return config;
+}
+
 }  // namespace
 
 std::unique_ptr<ModelSource> open_source(const RunConfig& config, ModelDirectory::Weights weights) {
@@ -200,14 +213,14 @@ std::unique_ptr<ModelSource> open_source(const RunConfig& config, ModelDirectory
   check_groups(adamw_options(config), source->spec());
   check_files(config, *source);
   check_new_rows(*source);
+  check_base_form(*source);
   return source;
 }
 
 ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, SetupFor purpose) {
   ReadRun run;
   // A plan does not depend on how long the run trains.
-  run.config = load_run_config(arguments.files, arguments.overrides, {.length = false});
-  take_adapter_kind(run.config);
+  run.config = read_config(arguments, {.length = false});
   const FoundGpus found = find_gpus();
   if (assumed.machine && run.config.device.kind == DeviceSection::Kind::kAuto) {
     run.config.device.kind =
@@ -233,8 +246,9 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   computing.physical_cores = std::max(1, std::min(cores, computing.physical_cores));
   compute = set_compute_threads(compute_threads(config, computing));
   source = open_source(config, weights);
+  check_export_format(config, *source);
   inputs = plan_inputs(config, source->spec(), machine);
-  inputs.export_bytes = export_bytes(*source, /*merged=*/false);
+  inputs.export_bytes = export_bytes(config, *source, /*merged=*/false);
   inputs.topology = topology;
   inputs.ranks_per_node = ranks_per_node;
   inputs.data_bytes = estimate_data_bytes(config);
@@ -268,8 +282,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
 
 OpenedRun join_run(const RunArguments& arguments) {
   ReadRun run;
-  run.config = load_run_config(arguments.files, arguments.overrides);
-  take_adapter_kind(run.config);
+  run.config = read_config(arguments, {});
   with_data_files(run.config.data);  // throws before anything is created
   for (const auto& [name, set] : evaluation_sets(run.config)) with_data_files(set.data);
   const FoundGpus found = find_gpus();

@@ -21,6 +21,7 @@ namespace longshore {
 struct RunArguments {
   std::vector<std::string> files;
   std::vector<Override> overrides;
+  bool any_base = false;  // --any-base: adapter.any_base of the adapter that the command takes
 };
 
 // Simulated ranks, machine and weights: a plan may be made without them.
@@ -58,6 +59,12 @@ struct OpenedRun : ReadRun {
   PlanInputs inputs;  // MeasuredRun adds costs, units and geometry of drives
 };
 
+// What a caller wants to decode at the same time.
+struct DecodeNeeds {
+  int64_t sequences = 1;  // a plan takes at most kMostSequences (offload/plan/decode_plan.h)
+  int64_t longest = 0;    // tokens of the longest prompt and its answer; 0: data.max_tokens
+};
+
 // A run with measured units. Resolves fsdp.units ("auto": the cut on the drives, else the coarsest
 // that fits on every rank), train.micro_batch ("auto": that of the run to continue, else
 // micro_batch_choice.h) and the stripes. Collective: all ranks get the same units, micro-batch and
@@ -68,8 +75,13 @@ struct MeasuredRun : OpenedRun {
   // Throws DoesNotFitError, which shows the arithmetic and the keys to change.
   TierPlan plan() const { return make_tier_plan(inputs, machine); }
   // Returns the plan for a process that loads the model into host memory, without drives. A frozen
-  // model stays in its files only if it does not fit.
-  TierPlan plan_for_inference() const;
+  // model stays in its files only if it does not fit. With `needs` the process decodes only: the
+  // plan has states for as many sequences as fit. Throws ConfigError if the model cannot continue
+  // sequences.
+  TierPlan plan_for_inference(const std::optional<DecodeNeeds>& needs = {}) const;
+  // Makes plans of training keep states too, for the samples that the run decodes between steps: as
+  // many sequences as fit beside training on every rank. Collective.
+  void decode_samples(const DecodeNeeds& needs);
 };
 
 // The purpose of a setup. kComputing runs on the local machine, so its GPU is checked.

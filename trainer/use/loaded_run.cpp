@@ -1,5 +1,6 @@
 #include "trainer/use/loaded_run.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/errors.h"
@@ -7,11 +8,14 @@
 #include "config/field_table.h"
 #include "config/toml_document.h"
 #include "hf/adapter_directory.h"
+#include "offload/forecast/decode_forecast.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/model/base_identity.h"
 #include "trainer/model/frozen_check.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_checkpoints.h"
+#include "trainer/setup/plan_forecast.h"
 
 namespace longshore {
 
@@ -67,11 +71,28 @@ void check_frozen_model(LoadedRun& run) {
   if (!note.empty()) log_info(note);
 }
 
+// Throws ConfigError if the adapter that the weights begin with was trained over another model. A
+// model that stays in its files is read for it, before any result is printed or written.
+void check_base(LoadedRun& run) {
+  const ModelSource& source = *run.setup.source;
+  if (!source.has_adapter()) return;
+  if (run.engine->plan().frozen_in_files && compares_base(source)) read_rest_of_frozen(source);
+  run.start = run.found = read_identity(source, nullptr);
+  const std::string difference = base_difference(source, run.found);
+  if (!difference.empty()) throw ConfigError(difference);
+  const std::string note = base_note(source);
+  if (!note.empty()) log_info(note);
+}
+
 // Sets an adapter over the same base, which replaces the adapter of the run file.
 void take_adapter(std::vector<Override>& overrides, const std::string& path) {
-  std::erase_if(overrides, [](const Override& said) {
-    return said.key.starts_with("adapter.") && said.key != "adapter.base";
+  const auto is_any_base = [](const Override& said) { return said.key == "adapter.any_base"; };
+  std::erase_if(overrides, [&](const Override& said) {
+    return said.key.starts_with("adapter.") && said.key != "adapter.base" && !is_any_base(said);
   });
+  // What the run file says is about its own adapter.
+  if (std::ranges::none_of(overrides, is_any_base))
+    overrides.push_back({"adapter.any_base", "false"});
   const bool dora = AdapterDirectory::open(path).settings().dora;
   overrides.push_back({"adapter.kind", dora ? "\"dora\"" : "\"lora\""});
   overrides.push_back({"adapter.path", quote_toml(path)});
@@ -79,8 +100,8 @@ void take_adapter(std::vector<Override>& overrides, const std::string& path) {
 
 }  // namespace
 
-LoadedRun load_run(const RunArguments& arguments, const std::string& from,
-                   const AtStart& at_start) {
+LoadedRun load_run(const RunArguments& arguments, const std::string& from, const AtStart& at_start,
+                   const Decoding& decoding) {
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
   if (weights.adapter) take_adapter(asked.overrides, *weights.adapter);
@@ -100,9 +121,15 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   if (source.packing().frozen() != nullptr) {
     run.frozen = std::make_unique<FrozenSums>(source.packing().frozen());
   }
-  run.engine = std::make_unique<Engine>(
-      &source.model(), run.setup.plan_for_inference(), update_rule(config), RankGroups{}, RunKey{},
-      EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
+  std::optional<DecodeNeeds> needs;
+  if (decoding) needs = decoding(run.setup);
+  const TierPlan plan = run.setup.plan_for_inference(needs);
+  if (needs) {
+    log_info(describe_decoding(plan, PlanForecast(&run.setup).decoded_per_second(plan)));
+  }
+  run.engine =
+      std::make_unique<Engine>(&source.model(), plan, update_rule(config), RankGroups{}, RunKey{},
+                               EmulatedDevice{.make_tiers = make_tiers_over(run.frozen.get())});
   const std::string found_weights = load_initial_weights(*run.engine, source, nullptr);
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");
@@ -111,6 +138,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from,
   if (at_start) at_start(run, !weights.model && !weights.adapter);
   if (!found.checkpoint) {
     if (source.base().random()) log_warning(source.base().random_weights_text());
+    check_base(run);
     return run;
   }
   const RunProgress& saved = found.checkpoint->manifest().progress;

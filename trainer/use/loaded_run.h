@@ -20,7 +20,7 @@ struct LoadedRun {
   std::string origin = {};  // path of the loaded checkpoint or model
   Step step = {};           // the checkpoint's step; 0: the model itself
   // The identity of the values that the checkpoint's run began with, with those that were read of
-  // the model now.
+  // the model now; without a checkpoint both are those of now.
   StartIdentity start = {};
   StartIdentity found = {};
 };
@@ -29,8 +29,11 @@ struct LoadedRun {
 // of a checkpoint, of another run or of a model. `at_start` is called while the engine has the
 // weights that the run starts from, before those of a checkpoint; its argument `own` is false if
 // --from replaces them.
+// With `decoding`, which is called before the engine is made, the run is loaded for decoding alone
+// (MeasuredRun::plan_for_inference).
 using AtStart = std::function<void(const LoadedRun& run, bool own)>;
+using Decoding = std::function<DecodeNeeds(const MeasuredRun& setup)>;
 LoadedRun load_run(const RunArguments& arguments, const std::string& from,
-                   const AtStart& at_start = {});
+                   const AtStart& at_start = {}, const Decoding& decoding = {});
 
 }  // namespace longshore

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/texts.h"
 #include "data/prepare/prepare.h"
+#include "data/rows/chat_rows.h"
 #include "data/tokens/dataset.h"
 #include "text/chat_encoder.h"
+#include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/trained_text.h"
 
@@ -74,16 +77,37 @@ Prompt PromptWriter::write(const std::string& text) const {
 }
 
 Prompt PromptWriter::write_messages(const Json& messages) const {
-  LONGSHORE_CHECK(chat_) << "the prompts are texts";
-  const std::string text = messages.back().at("content").get<std::string>();
   for (const Json& message : messages) {
     const std::string& content = message.at("content").get_ref<const std::string&>();
     if (first_invalid_utf8(content))
       throw ConfigError(name_of_prompt(content) + ": it is not UTF-8");
   }
+  return rendered(messages, nullptr, arguments_);
+}
+
+Prompt PromptWriter::write_row(const Json& row, const std::string& system) const {
+  Json asked = Json::object();
+  for (const char* name : {"messages", "tools", "chat_template_kwargs"}) {
+    if (row.contains(name)) asked[name] = row[name];
+  }
+  if (!system.empty()) asked["system"] = system;
+  Conversation conversation = read_conversation(asked, {});
+  if (is_answer(conversation.messages.back())) {
+    throw RowProblem("messages: the last one is the assistant's; it must be the one to answer");
+  }
+  Json arguments = arguments_;
+  arguments.update(conversation.arguments);
+  return rendered(std::move(conversation.messages), conversation.tools, arguments);
+}
+
+// Writes a conversation up to the answer that the template opens.
+Prompt PromptWriter::rendered(Json messages, const Json& tools, const Json& arguments) const {
+  LONGSHORE_CHECK(chat_) << "the prompts are texts";
+  const std::string text = member_text(messages.back(), "content");
   try {
     const RenderedChat rendered =
-        chat_->render(messages, {.add_generation_prompt = true, .arguments = arguments_});
+        chat_->render(messages_for(*chat_, std::move(messages), !tools.is_null()),
+                      {.tools = tools, .add_generation_prompt = true, .arguments = arguments});
     // The template writes its own special tokens.
     return {.text = text, .tokens = tokenizer_.encode(rendered.text, SpecialTokens::kNone)};
   } catch (const ChatProblem& problem) {
@@ -92,6 +116,27 @@ Prompt PromptWriter::write_messages(const Json& messages) const {
   } catch (const DataError& error) {
     throw ConfigError(name_of_prompt(text) + ": " + error.what());
   }
+}
+
+std::optional<DecodeNeeds> sample_needs(const MeasuredRun& setup) {
+  using Format = EvalSection::PromptFormat;
+  const RunConfig& config = setup.config;
+  if (config.eval.prompts.empty() || !has_evaluation_data(config)) return std::nullopt;
+  DecodeNeeds needs{.sequences = std::ssize(config.eval.prompts)};
+  for (const auto& [form, other] : {std::pair{PromptWriter::Form::kText, Format::kMessages},
+                                    {PromptWriter::Form::kMessages, Format::kText}}) {
+    if (config.eval.prompt_format == other) continue;
+    try {
+      const PromptWriter writer(config, setup.source->directory(), form, "eval.prompt_format");
+      for (const std::string& text : config.eval.prompts) {
+        const int64_t tokens = std::ssize(writer.write(text).tokens) + config.eval.max_new_tokens;
+        needs.longest = std::max(needs.longest, tokens);
+      }
+    } catch (const Error&) {
+      // The start of the run refuses prompts that cannot be written in the form that they have.
+    }
+  }
+  return needs;
 }
 
 }  // namespace longshore

@@ -11,6 +11,7 @@
 #include "hf/model_directory.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "trainer/setup/run_setup.h"
 #include "trainer/use/generator.h"
 
 namespace longshore {
@@ -31,6 +32,10 @@ class PromptWriter {
   Prompt write(const std::string& text) const;
   // Writes a conversation that ends with the user's message; for kMessages only.
   Prompt write_messages(const Json& messages) const;
+  // Writes the conversation of a row from outside: "messages" as rows of training data have them,
+  // and "tools" and "chat_template_kwargs" if the row has them. `system` becomes the system message
+  // if it is not empty and the messages have none. For kMessages only; throws RowProblem too.
+  Prompt write_row(const Json& row, const std::string& system) const;
 
   bool writes_messages() const { return chat_.has_value(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -39,10 +44,17 @@ class PromptWriter {
   const std::vector<TokenId>& stops() const { return stops_; }
 
  private:
+  Prompt rendered(Json messages, const Json& tools, const Json& arguments) const;
+
   Tokenizer tokenizer_;
   std::optional<ChatTemplate> chat_;  // kMessages only
   Json arguments_ = Json::object();   // data.template_arguments
   std::vector<TokenId> stops_;
 };
+
+// Returns what a run decodes for the samples of its evaluations (eval.prompts); empty if it writes
+// none. Whether prompts are texts or messages may follow from data that nobody has read yet, so the
+// longer form counts. All ranks must agree on the result.
+std::optional<DecodeNeeds> sample_needs(const MeasuredRun& setup);
 
 }  // namespace longshore

@@ -1,5 +1,6 @@
 // The row formats with answers, which are conversations and prompts with completions.
-// Internal to src/data; the formats are immutable, any thread.
+// Internal to src/data, apart from read_conversation, with which the trainer reads conversations
+// that the model is to answer; the formats are immutable, any thread.
 #pragma once
 
 #include <memory>

@@ -25,8 +25,8 @@ UnitTraits EmbeddingUnit::traits(const UnitUse& use) const {
           .documents = {use.longest_document}};
 }
 
-Linear EmbeddingUnit::table(UnitParameters parameters) const {
-  Linear table = index_.linear(parameters, Module::kTokens);
+Linear EmbeddingUnit::table(UnitParameters parameters, const MicroBatch& batch) const {
+  Linear table = index_.undropped(parameters, Module::kTokens, batch);
   table.set_norms();
   return table;
 }
@@ -52,7 +52,7 @@ at::Tensor normed_rows_backward(const at::Tensor& grad, const at::Tensor& rows, 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
-  at::Tensor x = table(parameters).rows(batch.tokens);
+  at::Tensor x = table(parameters, batch).rows(batch.tokens);
   if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   if (norm_eps_) x = normed_rows(x, *norm_eps_);
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
@@ -68,7 +68,7 @@ Carry EmbeddingUnit::backward(UnitParameters parameters, const Carry&, const Mic
   const bool adapted = index_.index(Module::kTokens, ParameterRole::kLoraB) >= 0;
   if (sink.wants(tokens) || adapted) {
     at::Tensor grad = grad_out.at(0);
-    const Linear own = table(parameters);
+    const Linear own = table(parameters, batch);
     if (norm_eps_) grad = normed_rows_backward(grad, own.rows(batch.tokens), *norm_eps_);
     if (scale_ != 1.0) grad = grad * embedding_scale_for(scale_, scale_rounded_, grad);
     own.add_row_gradients(sink, std::move(grad), batch.tokens);
@@ -97,7 +97,7 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       carry_out_(block_carry(arch, layer, part)),
       index_(block_parameters(arch, {}, layer, part), arch) {
   if (part_ == BlockPart::kMlp) return;
-  mixer_ = make_mixer(arch_, layer_, index_);
+  mixer_ = make_mixer(arch_, layer, index_);
   const bool reads = layer_.keys_of >= 0;
   if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
   shares_keys_ = reads || arch.gives_keys(layer);
@@ -124,6 +124,11 @@ UnitTraits DecoderBlock::traits(const UnitUse& use) const {
   }
   traits.signature = std::move(text);
   return traits;
+}
+
+std::vector<LayerState> DecoderBlock::layer_states(const StateUse& use) const {
+  if (!mixer_) return {};
+  return {{.layer = number_, .tensors = mixer_->states(use)}};
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,

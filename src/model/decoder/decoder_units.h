@@ -58,7 +58,7 @@ class EmbeddingUnit : public Unit {
 
  private:
   // Returns the table with its adapter. With DoRA it reads all of it for its norms.
-  Linear table(UnitParameters parameters) const;
+  Linear table(UnitParameters parameters, const MicroBatch& batch) const;
 
   ModuleIndex index_;
   double scale_;
@@ -74,6 +74,7 @@ class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   UnitTraits traits(const UnitUse& use) const override;
+  std::vector<LayerState> layer_states(const StateUse& use) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "model/ops/row_products.h"
 #include "model/units/differentiable_ops.h"
 
 namespace longshore {
@@ -77,23 +78,23 @@ at::Tensor ExpertMath::inner(const Expert& expert, const Linear& gate_up,
                              const at::Tensor& x) const {
   at::Tensor out = at::empty({x.size(0), (gated_ ? 2 : 1) * width_}, x.options());
   if (gate_up.weight.defined()) {
-    at::mm_out(out, x, gate_up.matrix_for(x));
+    gate_up.multiply(out, x);
   } else {
     at::Tensor gate = gate_of(out), up = up_of(out);
-    if (gated_) at::mm_out(gate, x, expert.gate.matrix_for(x));
-    at::mm_out(up, x, expert.up.matrix_for(x));
+    if (gated_) expert.gate.multiply(gate, x);
+    expert.up.multiply(up, x);
   }
   return completed(out, gate_up, x);
 }
 
-at::Tensor ExpertMath::value_of(const at::Tensor& inner) const {
+at::Tensor ExpertMath::value_of(const at::Tensor& inner, bool by_row) const {
   const at::Tensor gate = gate_of(inner), up = up_of(inner);
-  if (clamp_ == 0.0) return activated(gate, up, activation_);
+  if (clamp_ == 0.0) return activated(gate, up, activation_, by_row);
   at::Tensor value = at::empty({inner.size(0), width_}, inner.options());
   for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
     const at::Tensor bound = gate.narrow(0, begin, count).to(at::kFloat).clamp_max(clamp_);
     const at::Tensor added = up.narrow(0, begin, count).to(at::kFloat).clamp(-clamp_, clamp_);
-    at::Tensor product = (bound * gate_gain_).sigmoid_().mul_(bound);
+    at::Tensor product = sigmoid(bound * gate_gain_, by_row).mul_(bound);
     value.narrow(0, begin, count).copy_(product.mul_(added + 1.0));
   });
   return value;
@@ -120,10 +121,12 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
 }
 
 at::Tensor ExpertMath::outputs(const Expert& expert, const ExpertRows& rows) const {
-  const at::Tensor value = value_of(inner(expert, expert.gate_up.unpack(), rows.x));
+  const at::Tensor value =
+      value_of(inner(expert, expert.gate_up.unpack(), rows.x), expert.down.by_row);
   const Linear down = expert.down.unpack();
-  const at::Tensor out = completed(at::mm(value, down.matrix_for(value)), down, value);
-  return out.to(at::kFloat).mul_(rows.weights);
+  at::Tensor out = at::empty({value.size(0), down.outputs()}, value.options());
+  down.multiply(out, value);
+  return completed(out, down, value).to(at::kFloat).mul_(rows.weights);
 }
 
 at::Tensor ExpertMath::inner_backward(const Expert& expert, const Linear& gate_up,
@@ -141,7 +144,7 @@ ExpertMath::Gradients ExpertMath::gradients(const Expert& expert, const ExpertRo
   const Linear gate_up = expert.gate_up.unpack();
   const Linear& down = expert.down;
   at::Tensor inner_values = inner(expert, gate_up, rows.x);
-  at::Tensor value = value_of(inner_values);
+  at::Tensor value = value_of(inner_values, /*by_row=*/false);
   // The gradient of the value before the weight; its product with the value gives the weight's.
   at::Tensor grad_value = down.input_gradient(grad);
   if (down.lora.a.defined()) {
@@ -173,13 +176,19 @@ ExpertMath::Gradients ExpertMath::gradients(const Expert& expert, const ExpertRo
   return result;
 }
 
-Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction) {
+at::Tensor sigmoid(const at::Tensor& x, bool by_row) {
+  if (!by_row) return at::sigmoid(x);
+  return fused::each_row(x, [](const at::Tensor& row) { return at::sigmoid(row); });
+}
+
+Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction,
+              bool by_row) {
   const bool over_all = moe.scores == RouterScores::kSoftmax;
   const bool sigmoid = moe.scores == RouterScores::kSigmoid;
   Routing routing;
   at::Tensor ranked = scores;
   if (over_all) ranked = routing.probabilities = at::softmax(scores, 1, at::kFloat);
-  if (sigmoid) ranked = routing.probabilities = at::sigmoid(scores);
+  if (sigmoid) ranked = routing.probabilities = longshore::sigmoid(scores, by_row);
   if (moe.balance != 0.0 || moe.watched) {
     routing.of_all = over_all ? ranked : at::softmax(scores, 1, at::kFloat);
   }

@@ -51,7 +51,7 @@ class ExpertMath {
   at::Tensor inner(const Expert& expert, const Linear& gate_up, const at::Tensor& x) const;
   at::Tensor gate_of(const at::Tensor& inner) const;  // undefined without gates
   at::Tensor up_of(const at::Tensor& inner) const;
-  at::Tensor value_of(const at::Tensor& inner) const;
+  at::Tensor value_of(const at::Tensor& inner, bool by_row) const;
   // Overwrites `inner` with its gradient, given the gradient of its value.
   void value_backward(const at::Tensor& grad, const at::Tensor& inner) const;
   // Returns the gradient of x that flows through the matrices of gate and up. `gate_up` is
@@ -76,9 +76,13 @@ struct Routing {
   at::Tensor of_all;
 };
 
+// Returns the sigmoid of x [T, width]. By row the bits of a row do not depend on the others.
+at::Tensor sigmoid(const at::Tensor& x, bool by_row);
+
 // `scores` is [T, experts] in the compute dtype, or fp32 for a sigmoid; `correction` is fp32
 // [experts], or undefined.
-Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction = {});
+Routing route(const at::Tensor& scores, const MoeSpec& moe, const at::Tensor& correction = {},
+              bool by_row = false);
 
 // Returns the gradient of the scores in fp32. `grad_weights` is fp32 [T, top_k]; `balance`, the
 // gradient of each position's `of_all`, is fp32 [experts] or undefined.

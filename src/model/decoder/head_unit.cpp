@@ -5,6 +5,7 @@
 #include "device/gpu_tensors.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/row_ops.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -68,7 +69,10 @@ at::Tensor LogitRule::bend(const at::Tensor& logits) const {
 
 at::Tensor LogitRule::scores(const at::Tensor& normed, const Linear& table) const {
   const at::Tensor raw = project(normed, table);
-  return caps() ? bend(raw).mul_(cap_) : raw.to(at::kFloat);
+  if (!caps()) return raw.to(at::kFloat);
+  if (!table.by_row) return bend(raw).mul_(cap_);
+  return fused::each_row(raw.to(at::kFloat), [&](const at::Tensor& row) { return bend(row); })
+      .mul_(cap_);
 }
 
 at::Tensor LogitRule::by_product(at::Tensor grad, at::Tensor bent, const at::Tensor& like) const {

@@ -119,13 +119,18 @@ at::ScalarType ExpertsUnit::router_type(const at::Tensor& x) const {
   return arch_.moe.scores == RouterScores::kSigmoid ? at::kFloat : x.scalar_type();
 }
 
-at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed) const {
-  return index_.linear(parameters, Module::kRouter).product(normed.to(router_type(normed)));
+at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& normed,
+                               const MicroBatch& batch) const {
+  return index_.undropped(parameters, Module::kRouter, batch)
+      .product(normed.to(router_type(normed)));
 }
 
-Expert ExpertsUnit::expert(UnitParameters parameters, int64_t place) const {
-  Expert one{.gate_up = index_.linear(parameters, Module::kExpertsGateUp).of_matrix(place),
-             .down = index_.linear(parameters, Module::kExpertsDown).of_matrix(place)};
+Expert ExpertsUnit::expert(UnitParameters parameters, int64_t place,
+                           const MicroBatch& batch) const {
+  Expert one{
+      .gate_up = index_.undropped(parameters, Module::kExpertsGateUp, batch).of_matrix(place),
+      .down = index_.undropped(parameters, Module::kExpertsDown, batch).of_matrix(place)};
+  one.gate.by_row = one.up.by_row = one.gate_up.by_row;
   const int64_t number = experts_.first + place;
   index_.set_own(one.gate, parameters, Module::kExpertGate, number);
   index_.set_own(one.up, parameters, Module::kExpertUp, number);
@@ -133,10 +138,10 @@ Expert ExpertsUnit::expert(UnitParameters parameters, int64_t place) const {
   return one;
 }
 
-Expert ExpertsUnit::shared_expert(UnitParameters parameters) const {
-  return {.gate = index_.linear(parameters, Module::kSharedGate),
-          .up = index_.linear(parameters, Module::kSharedUp),
-          .down = index_.linear(parameters, Module::kSharedDown)};
+Expert ExpertsUnit::shared_expert(UnitParameters parameters, const MicroBatch& batch) const {
+  return {.gate = index_.undropped(parameters, Module::kSharedGate, batch),
+          .up = index_.undropped(parameters, Module::kSharedUp, batch),
+          .down = index_.undropped(parameters, Module::kSharedDown, batch)};
 }
 
 ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in,
@@ -145,19 +150,21 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
   if (experts_.begins()) {
     state.h = in.at(0);
     if (arch_.moe.beside) {
-      begin_beside(parameters, state);
+      begin_beside(parameters, batch, state);
       return state;
     }
     state.router_x =
         normalise(state.h, index_.weight(parameters, Module::kMlpNorm),
                   index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
-    state.x = in_latent() ? index_.linear(parameters, Module::kExpertsIn).product(state.router_x)
-                          : state.router_x;
+    state.x = in_latent()
+                  ? index_.undropped(parameters, Module::kExpertsIn, batch).product(state.router_x)
+                  : state.router_x;
     at::Tensor correction =
         batch.routers != nullptr ? batch.routers->correction(layer_) : at::Tensor();
     if (!correction.defined()) correction = index_.weight(parameters, Module::kRouterCorrection);
     if (correction.defined()) correction = correction.to(at::kFloat);
-    state.routing = route(scores(parameters, state.router_x), arch_.moe, correction);
+    state.routing = route(scores(parameters, state.router_x, batch), arch_.moe, correction,
+                          batch.continued != nullptr);
     return state;
   }
   const int64_t top_k = arch_.moe.top_k;
@@ -168,13 +175,15 @@ ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in
   return state;
 }
 
-void ExpertsUnit::begin_beside(UnitParameters parameters, State& state) const {
+void ExpertsUnit::begin_beside(UnitParameters parameters, const MicroBatch& batch,
+                               State& state) const {
   const auto normed = [&](Module module, NormKind kind) {
     return normalise(state.h, index_.weight(parameters, module), {}, kind, arch_.norm_eps);
   };
   state.x = normed(Module::kExpertsNorm, arch_.norm);
   state.router_x = normed(Module::kRouterScale, NormKind::kRms).mul_(root_);
-  state.routing = route(scores(parameters, state.router_x), arch_.moe);
+  state.routing =
+      route(scores(parameters, state.router_x, batch), arch_.moe, {}, batch.continued != nullptr);
   state.shares = state.routing.weights;
   const at::Tensor scales = index_.weight(parameters, Module::kRouterExpertScale);
   state.routing.weights = state.shares * scales.to(at::kFloat).take(state.routing.experts);
@@ -204,7 +213,7 @@ Carry ExpertsUnit::joined_backward(UnitParameters parameters, const State& state
                                    GradientSink& sink) const {
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor sum = at::zeros(state.h.sizes(), wide);
-  add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+  add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), batch, sum);
   const Carry leaves{state.h.detach().requires_grad_(true), sum.requires_grad_(true)};
   Carry out;
   {
@@ -227,31 +236,33 @@ void ExpertsUnit::scale_backward(UnitParameters parameters, const State& state, 
   grad.mul_(scales.to(at::kFloat).take(state.routing.experts));
 }
 
-at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
+at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x,
+                                       const MicroBatch& batch) const {
   if (!arch_.moe.shared_switch) return at::ones({x.size(0), 1}, x.options().dtype(at::kFloat));
-  return index_.linear(parameters, Module::kSharedSwitch).product(x).sigmoid_().to(at::kFloat);
+  const Linear chooser = index_.undropped(parameters, Module::kSharedSwitch, batch);
+  return sigmoid(chooser.product(x), chooser.by_row).to(at::kFloat);
 }
 
 void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
-                             const at::Tensor& sum) const {
-  const at::Tensor weights = shared_weights(parameters, x);
+                             const MicroBatch& batch, const at::Tensor& sum) const {
+  const at::Tensor weights = shared_weights(parameters, x, batch);
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
-    sum.narrow(0, begin, count).add_(shared_math_.outputs(shared_expert(parameters), rows));
+    sum.narrow(0, begin, count).add_(shared_math_.outputs(shared_expert(parameters, batch), rows));
   }
 }
 
 void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x,
                                   const at::Tensor& grad, const Sums& sums,
                                   GradientSink& sink) const {
-  const at::Tensor weights = shared_weights(parameters, x);
+  const at::Tensor weights = shared_weights(parameters, x, {});
   const Linear chooser = index_.linear(parameters, Module::kSharedSwitch).unpack();
   for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
     const int64_t count = std::min(kExpertRows, x.size(0) - begin);
     const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
-    const ExpertMath::Gradients grads =
-        shared_math_.gradients(shared_expert(parameters), rows, grad.narrow(0, begin, count), sink);
+    const ExpertMath::Gradients grads = shared_math_.gradients(shared_expert(parameters, {}), rows,
+                                                               grad.narrow(0, begin, count), sink);
     const at::Tensor grad_x = sums.x.narrow(0, begin, count).add_(grads.x);
     if (!chooser.weight.defined()) continue;
     const at::Tensor grad_switch =
@@ -268,7 +279,7 @@ at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& stat
     const auto wide = state.x.options().dtype(at::kFloat);
     sum =
         experts_.begins() ? at::zeros(state.x.sizes(), wide) : in.at(0).to(at::kFloat, false, true);
-    add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), sum);
+    add_experts(parameters, state, dispatch(state.routing.experts, arch_.moe.experts), {}, sum);
     sum = sum.to(compute);
   }
   const Linear out = index_.linear(parameters, Module::kExpertsOut);
@@ -277,14 +288,14 @@ at::Tensor ExpertsUnit::grad_of_sum(UnitParameters parameters, const State& stat
 }
 
 void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
-                              const at::Tensor& sum) const {
+                              const MicroBatch& batch, const at::Tensor& sum) const {
   const int64_t top_k = arch_.moe.top_k;
   const at::Tensor weights = state.routing.weights.view({-1});
   for (int64_t i = 0; i < experts_.count; ++i) {
     for_pieces_of(experts_.first + i, tokens, top_k,
                   [&](const at::Tensor& pairs, const at::Tensor& rows) {
                     const ExpertRows own = rows_of(state.x, weights, pairs, rows);
-                    add_to_rows(sum, rows, math_.outputs(expert(parameters, i), own));
+                    add_to_rows(sum, rows, math_.outputs(expert(parameters, i, batch), own));
                   });
   }
 }
@@ -301,7 +312,7 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
         experts_.first + i, tokens, top_k, [&](const at::Tensor& pairs, const at::Tensor& rows) {
           const ExpertRows own = rows_of(state.x, weights, pairs, rows);
           const ExpertMath::Gradients grads =
-              math_.gradients(expert(parameters, i), own, grad.index_select(0, rows), sink);
+              math_.gradients(expert(parameters, i, {}), own, grad.index_select(0, rows), sink);
           add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
           // A row of `routing` has top_k more elements behind those of the weights.
           copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
@@ -338,14 +349,14 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
   if (experts_.begins() && arch_.moe.shared_width > 0) {
     // A sum of another width cannot hold that expert's output, so the residual does.
     const at::Tensor output = in_latent() ? h.to(at::kFloat, false, /*copy=*/true) : sum;
-    add_shared(parameters, state.router_x, output);
+    add_shared(parameters, state.router_x, batch, output);
     if (in_latent()) h = output.to(h.scalar_type());
   }
   const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
   if (experts_.begins() && batch.routers != nullptr) {
     batch.routers->note(layer_, tokens.starts, state.routing.of_all);
   }
-  add_experts(parameters, state, tokens, sum);
+  add_experts(parameters, state, tokens, batch, sum);
   if (arch_.moe.beside) {
     Carry out{joined(parameters, {state.h, sum}, batch)};
     out.insert(out.end(), in.begin() + 1, in.end());
@@ -354,7 +365,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
   if (experts_.ends()) {
     const at::Tensor output = sum.to(h.scalar_type());
     if (!in_latent()) return {output.add_(h)};
-    return {index_.linear(parameters, Module::kExpertsOut).product(output).add_(h)};
+    return {index_.undropped(parameters, Module::kExpertsOut, batch).product(output).add_(h)};
   }
   const at::Tensor routing =
       experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)

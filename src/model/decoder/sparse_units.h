@@ -52,7 +52,7 @@ class ExpertsUnit : public Unit {
   struct Sums;
   State begin(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
   // Sets what differs in State where experts run beside the MLP.
-  void begin_beside(UnitParameters parameters, State& state) const;
+  void begin_beside(UnitParameters parameters, const MicroBatch& batch, State& state) const;
   // Returns the block's output where experts run beside the MLP. `in` is the residual and the sum
   // of the experts' outputs, [T, hidden] each. Has an autograd graph if its inputs do.
   at::Tensor joined(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const;
@@ -64,23 +64,26 @@ class ExpertsUnit : public Unit {
                       GradientSink& sink) const;
   // Returns the dtype in which the router computes.
   at::ScalarType router_type(const at::Tensor& x) const;
-  at::Tensor scores(UnitParameters parameters, const at::Tensor& normed) const;
+  at::Tensor scores(UnitParameters parameters, const at::Tensor& normed,
+                    const MicroBatch& batch) const;
   // Whether the experts work in another width than the model.
   bool in_latent() const { return arch_.moe.latent > 0; }
   // Returns one of the unit's experts.
-  Expert expert(UnitParameters parameters, int64_t place) const;
+  Expert expert(UnitParameters parameters, int64_t place, const MicroBatch& batch) const;
   // Returns the expert for all tokens.
-  Expert shared_expert(UnitParameters parameters) const;
+  Expert shared_expert(UnitParameters parameters, const MicroBatch& batch) const;
   // Returns the gradient of the sum of the experts' outputs, given that of the matrix behind them,
   // whose gradient it adds. `in` is the carry of the last group.
   at::Tensor grad_of_sum(UnitParameters parameters, const State& state, const Carry& in,
                          const at::Tensor& grad, GradientSink& sink) const;
-  at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
-  void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
+  at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x,
+                            const MicroBatch& batch) const;
+  void add_shared(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
+                  const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,
                        const Sums& sums, GradientSink& sink) const;
   void add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
-                   const at::Tensor& sum) const;
+                   const MicroBatch& batch, const at::Tensor& sum) const;
   void experts_backward(UnitParameters parameters, const State& state, const at::Tensor& grad,
                         const Sums& sums, GradientSink& sink) const;
   // Adds the gradient of the router's input to `input`, fp32 [T, hidden].
@@ -104,6 +107,9 @@ class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
   UnitTraits traits(const UnitUse& use) const override;
+  std::vector<LayerState> layer_states(const StateUse& use) const override {
+    return attention_.layer_states(use);
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,

@@ -173,11 +173,14 @@ class HeadRows {
     own.add_to(sink);
     return {grad_in};
   }
-  at::Tensor scores(UnitParameters parameters, const Carry& in, const at::Tensor& positions) const {
+  at::Tensor scores(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                    const at::Tensor& positions) const {
     const at::NoGradGuard no_grad;
     const at::Tensor& from = in.at(rows_.begins() ? 0 : kHidden);
     const at::Tensor x = from.index_select(0, positions.to(from.device()));
-    return rule_.scores(rows_.begins() ? norm(parameters, x) : x, table(parameters));
+    Linear own = table(parameters);
+    own.continue_rows(batch, x);
+    return rule_.scores(rows_.begins() ? norm(parameters, x) : x, own);
   }
 
  private:
@@ -234,9 +237,9 @@ class HeadPiece : public Unit {
                                 rows_.rows_backward(parameters, before, batch, grad_out, sink),
                                 sink);
   }
-  at::Tensor logits(UnitParameters parameters, const Carry& in,
+  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override {
-    return rows_.scores(parameters, in, positions);
+    return rows_.scores(parameters, in, batch, positions);
   }
 
  private:
@@ -269,9 +272,9 @@ class HeadLoss : public LossUnit {
     if (want_grad_in) result.grad_in = std::move(grad);
     return result;
   }
-  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
+  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override {
-    return rows_.scores(parameters, in, positions);
+    return rows_.scores(parameters, in, batch, positions);
   }
 
  private:

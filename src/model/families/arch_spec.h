@@ -2,6 +2,7 @@
 // the decoder's units and the bounds of their memory use it. Plain values without LibTorch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -421,6 +422,17 @@ struct ArchSpec {
     if (layer.kv_heads > 0) own.kv_heads = layer.kv_heads;
     if (layer.intermediate > 0) own.intermediate = layer.intermediate;
     return own;
+  }
+  // Returns the longest text that rotates by the factors of short ones, if the family has others
+  // for longer texts.
+  std::optional<int64_t> restart_length() const {
+    std::optional<int64_t> shortest;
+    for (const RopeSpec* own : {&rope, &local_rope}) {
+      if (own->scaling != RopeSpec::Scaling::kLong) continue;
+      shortest =
+          std::min(shortest.value_or(own->original_max_positions), own->original_max_positions);
+    }
+    return shortest;
   }
   // Returns the width of the inputs of all layers.
   int64_t layer_inputs_width() const { return layer_count() * layer_input; }

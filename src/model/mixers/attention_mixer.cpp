@@ -1,10 +1,14 @@
 #include "model/mixers/mixer.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "device/gpu_tensors.h"
 #include "model/attention/gpu_attention.h"
+#include "model/mixers/sequence_rows.h"
 #include "model/ops/rope_table.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -12,7 +16,7 @@ namespace {
 // The attention of every decoder family.
 class AttentionMixer final : public Mixer {
  public:
-  AttentionMixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
+  AttentionMixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index)
       : Mixer(arch, layer, index) {
     if (arch_.position == PositionKind::kRope && layer_.rotates) {
       rope_.emplace(rope_spec(), arch_.head_dim);
@@ -34,6 +38,16 @@ class AttentionMixer final : public Mixer {
     }
     return traits;
   }
+  // A window keeps what it sees. But if later layers read these keys, they do so after the rows of
+  // a call have been written, and the window of an earlier row would be gone; so all are kept.
+  std::vector<StateTensor> states(const StateUse& use) const override {
+    if (layer_.keys_of >= 0) return {};
+    const bool keeps_window = layer_.window > 0 && !arch_.gives_keys(number_);
+    const int64_t positions = keeps_window ? std::min(layer_.window, use.longest) : use.longest;
+    const std::vector<int64_t> shape = {positions, arch_.key_width()};
+    return {{.name = "keys", .shape = shape, .type = use.compute},
+            {.name = "values", .shape = shape, .type = use.compute}};
+  }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues* shared) const override {
     std::vector<at::Tensor> qkv = query_key_value(parameters, x, norm, batch);
@@ -46,22 +60,45 @@ class AttentionMixer final : public Mixer {
       qkv[2] = clipped(qkv[2]);
       if (shared != nullptr) *shared = {qkv[1], qkv[2]};
     }
-    if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
+    if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch, qkv[0]);
     const AttentionShape shape{.heads = arch_.heads,
                                .kv_heads = arch_.kv_heads,
                                .head_dim = arch_.head_dim,
                                .window = layer_.window,
                                .scale = layer_.attention_scale,
                                .cap = arch_.score_cap};
-    at::Tensor mixed =
-        attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
-               index_.weight(parameters, Module::kSinks), attention_place(batch.results));
-    if (arch_.output_gate) mixed = mixed * at::sigmoid(qkv[3]);
+    const at::Tensor sinks = index_.weight(parameters, Module::kSinks);
+    at::Tensor mixed = batch.continued != nullptr
+                           ? continued(qkv, shape, batch, sinks)
+                           : attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts, sinks,
+                                    attention_place(batch.results));
+    if (arch_.output_gate) {
+      const auto sigmoid = [](const at::Tensor& x) { return at::sigmoid(x); };
+      mixed = mixed * by_element(qkv[3], sigmoid, batch);
+    }
     qkv.clear();
     return products(parameters, mixed, {}, {Module::kOutput}, batch, values)[0];
   }
 
  private:
+  // Extends the keys and values of each sequence and attends to them. A layer that reads those of
+  // another finds the new ones there.
+  at::Tensor continued(const std::vector<at::Tensor>& qkv, const AttentionShape& shape,
+                       const MicroBatch& batch, const at::Tensor& sinks) const {
+    const bool reads = layer_.keys_of >= 0;
+    const std::vector<ContinuedRows> rows =
+        continued_rows(sequence_rows(batch, reads ? layer_.keys_of : number_));
+    if (reads) return attend_continued(qkv[0], {}, {}, shape, rows, sinks);
+    return attend_continued(qkv[0], qkv[1], qkv[2], shape, rows, sinks);
+  }
+  // Returns function(x), which computes each element by itself. A continued row gets the bits that
+  // it has alone.
+  template <typename Function>
+  static at::Tensor by_element(const at::Tensor& x, const Function& function,
+                               const MicroBatch& batch) {
+    const bool by_row = batch.continued != nullptr && !takes_gpu_form(x);
+    return by_row ? fused::each_row(x, function) : function(x);
+  }
   // Includes the lengths at which memory changes, such as the window (then one piece).
   std::vector<int64_t> worst_documents(const UnitUse& use) const {
     const int64_t longest = use.longest_document;
@@ -108,8 +145,9 @@ class AttentionMixer final : public Mixer {
     at::Tensor heads =
         clipped(arch_.qk_norm_after_rope ? x : head_normed(parameters, head_norm, x));
     if (rope_) {
-      heads = rotate_heads(heads, batch.positions,
-                           rope_->rotation(batch.document_starts, x.device()), arch_.head_dim);
+      const Rotation rotation =
+          rope_->rotation(batch.document_starts, text_lengths(batch), x.device());
+      heads = rotate_heads(heads, batch.positions, rotation, arch_.head_dim);
     }
     return arch_.qk_norm_after_rope ? head_normed(parameters, head_norm, heads) : heads;
   }
@@ -131,11 +169,12 @@ class AttentionMixer final : public Mixer {
     return arch_.qkv_clip == 0.0 ? x : at::clamp(x, -arch_.qkv_clip, arch_.qkv_clip);
   }
   // Returns the factor of the queries, [T, 1].
-  at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const {
-    const at::Tensor turns =
-        at::floor(positions.to(at::kFloat) / static_cast<double>(arch_.query_growth_positions));
-    const at::Tensor growth = turns.add(1.0).log_().mul_(arch_.query_growth_beta).add_(1.0);
-    return growth.to(like.scalar_type()).unsqueeze(1);
+  at::Tensor query_growth(const MicroBatch& batch, const at::Tensor& like) const {
+    const at::Tensor turns = at::floor(batch.positions.to(at::kFloat) /
+                                       static_cast<double>(arch_.query_growth_positions));
+    const auto log = [](const at::Tensor& x) { return at::log(x); };
+    const at::Tensor growth = by_element(turns.add(1.0).unsqueeze(1), log, batch);
+    return growth.mul(arch_.query_growth_beta).add_(1.0).to(like.scalar_type());
   }
 
   std::optional<RopeTable> rope_;  // only in layers that rotate
@@ -143,7 +182,7 @@ class AttentionMixer final : public Mixer {
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, const LayerSpec& layer,
+std::unique_ptr<Mixer> make_attention_mixer(const ArchSpec& arch, int64_t layer,
                                             const ModuleIndex& index) {
   return std::make_unique<AttentionMixer>(arch, layer, index);
 }

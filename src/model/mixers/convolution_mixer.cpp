@@ -1,5 +1,6 @@
 #include "model/mixers/mixer.h"
 
+#include "model/mixers/continued_convolution.h"
 #include "model/mixers/mixer_passes.h"
 
 namespace longshore {
@@ -16,6 +17,9 @@ class ConvolutionMixer final : public Mixer {
         .signature = signature_text(" convolution", arch_.convolution.taps, arch_.convolution.bias),
         .documents = {use.longest_document}};
   }
+  std::vector<StateTensor> states(const StateUse& use) const override {
+    return {convolution_state(arch_.convolution.taps, arch_.hidden, use)};
+  }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {
     const std::vector<at::Tensor> parts =
@@ -23,15 +27,18 @@ class ConvolutionMixer final : public Mixer {
     const ConvolutionWeights weights{.taps = index_.weight(parameters, Module::kConvolutionTaps),
                                      .bias = index_.bias(parameters, Module::kConvolutionTaps),
                                      .activated = false};
+    const at::Tensor inner = parts[0] * parts[2];
     const at::Tensor mixed =
-        parts[1] * causal_convolution(parts[0] * parts[2], weights, batch.positions);
+        parts[1] * (batch.continued != nullptr
+                        ? continued_convolution(inner, weights, sequence_rows(batch, number_), 0)
+                        : causal_convolution(inner, weights, batch.positions));
     return products(parameters, mixed, {}, {Module::kConvolutionOut}, batch, values)[0];
   }
 };
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, const LayerSpec& layer,
+std::unique_ptr<Mixer> make_convolution_mixer(const ArchSpec& arch, int64_t layer,
                                               const ModuleIndex& index) {
   return std::make_unique<ConvolutionMixer>(arch, layer, index);
 }

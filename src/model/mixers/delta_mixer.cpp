@@ -1,6 +1,8 @@
 #include "model/mixers/mixer.h"
 
+#include "model/mixers/continued_convolution.h"
 #include "model/mixers/delta_rule.h"
+#include "model/mixers/delta_steps.h"
 #include "model/mixers/mixer_passes.h"
 #include "model/ops/document_chunks.h"
 
@@ -23,19 +25,30 @@ class DeltaMixer final : public Mixer {
             .documents = worst_chunk_lengths(use.longest_document),
             .activation_elements = delta.value_heads * head};
   }
+  std::vector<StateTensor> states(const StateUse& use) const override {
+    return {convolution_state(arch_.delta.taps, arch_.delta.mixed_width(), use),
+            delta_state(arch_.delta)};
+  }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {
     std::vector<at::Tensor> inputs = inputs_of(parameters, x, norm, batch);
-    const DeltaInputs rule{
-        .mixed = causal_convolution(
-            inputs[0], {.taps = index_.weight(parameters, Module::kDeltaConv)}, batch.positions),
-        .beta = inputs[2],
-        .decay = inputs[3],
-        .rate = index_.weight(parameters, Module::kDeltaRate),
-        .step = index_.weight(parameters, Module::kDeltaStep)};
-    const at::Tensor mixed =
-        gated_norm(delta_rule(rule, arch_.delta, batch.document_starts), inputs[1],
-                   index_.weight(parameters, Module::kDeltaNorm), arch_.norm_eps);
+    const ConvolutionWeights convolution{.taps = index_.weight(parameters, Module::kDeltaConv)};
+    DeltaInputs rule{.mixed = {},
+                     .beta = inputs[2],
+                     .decay = inputs[3],
+                     .rate = index_.weight(parameters, Module::kDeltaRate),
+                     .step = index_.weight(parameters, Module::kDeltaStep)};
+    at::Tensor mixed;
+    if (batch.continued != nullptr) {
+      const std::vector<SequenceRows> sequences = sequence_rows(batch, number_);
+      rule.mixed = continued_convolution(inputs[0], convolution, sequences, 0);
+      mixed = delta_steps(rule, arch_.delta, sequences, 1);
+    } else {
+      rule.mixed = causal_convolution(inputs[0], convolution, batch.positions);
+      mixed = delta_rule(rule, arch_.delta, batch.document_starts);
+    }
+    mixed =
+        gated_norm(mixed, inputs[1], index_.weight(parameters, Module::kDeltaNorm), arch_.norm_eps);
     inputs.clear();
     return products(parameters, mixed, {}, {Module::kDeltaOutput}, batch, values)[0];
   }
@@ -67,7 +80,7 @@ class DeltaMixer final : public Mixer {
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, const LayerSpec& layer,
+std::unique_ptr<Mixer> make_delta_mixer(const ArchSpec& arch, int64_t layer,
                                         const ModuleIndex& index) {
   return std::make_unique<DeltaMixer>(arch, layer, index);
 }

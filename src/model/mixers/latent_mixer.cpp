@@ -1,6 +1,7 @@
 #include "model/mixers/mixer.h"
 
 #include "model/attention/gpu_attention.h"
+#include "model/mixers/sequence_rows.h"
 #include "model/ops/rope_table.h"
 
 namespace longshore {
@@ -18,7 +19,7 @@ at::Tensor padded(const at::Tensor& x, int64_t width) {
 // that of other models.
 class LatentMixer final : public Mixer {
  public:
-  LatentMixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
+  LatentMixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index)
       : Mixer(arch, layer, index), rope_(arch.rope, arch.latent.rope_dim) {}
   UnitTraits traits(const UnitUse& use) const override {
     const LatentSpec& latent = arch_.latent;
@@ -36,6 +37,17 @@ class LatentMixer final : public Mixer {
         {.heads = arch_.heads, .kv_heads = arch_.heads, .head_dim = arch_.head_dim});
     return traits;
   }
+  // Decoding keeps the keys and values of every head. The latent and the rotated part of the keys
+  // would need rank + rope_dim numbers a position, about a ninth of the bytes with 16 heads, if the
+  // queries and the results were multiplied by the halves of the latent's matrix. That matrix may
+  // be packed or have an adapter (with DoRA its factors too), whose sum would be made for every
+  // token; and a decoded token would no longer have the sums of training. So the same products and
+  // the same attention serve both, and a plan sees what it costs.
+  std::vector<StateTensor> states(const StateUse& use) const override {
+    const std::vector<int64_t> shape = {use.longest, arch_.heads * arch_.head_dim};
+    return {{.name = "keys", .shape = shape, .type = use.compute},
+            {.name = "values", .shape = shape, .type = use.compute}};
+  }
   at::Tensor forward(UnitParameters parameters, const at::Tensor& x, const NormWeights& norm,
                      const MicroBatch& batch, Values values, KeysValues*) const override {
     const LatentSpec& sizes = arch_.latent;
@@ -51,7 +63,8 @@ class LatentMixer final : public Mixer {
     const at::Tensor both =
         expanded(parameters, latent, Module::kLatentNorm, Module::kLatentUp, batch)
             .view({positions, heads, sizes.plain_dim + sizes.value_dim});
-    const Rotation rotation = rope_.rotation(batch.document_starts, x.device());
+    const Rotation rotation =
+        rope_.rotation(batch.document_starts, text_lengths(batch), x.device());
     const auto rotated = [&](const at::Tensor& part) {
       return rotate_heads(part.contiguous(), batch.positions, rotation, sizes.rope_dim)
           .view({positions, -1, sizes.rope_dim});
@@ -66,13 +79,16 @@ class LatentMixer final : public Mixer {
         at::cat({both.narrow(2, 0, sizes.plain_dim), shared.expand({-1, heads, -1})}, 2);
     const AttentionShape shape{
         .heads = heads, .kv_heads = heads, .head_dim = width, .scale = layer_.attention_scale};
-    const at::Tensor mixed =
-        attend(padded(q, width), padded(k, width),
-               padded(both.narrow(2, sizes.plain_dim, sizes.value_dim), width), shape,
-               batch.document_starts, {}, attention_place(batch.results))
-            .view({positions, heads, width})
-            .narrow(2, 0, sizes.value_dim)
-            .reshape({positions, -1});
+    const at::Tensor v = both.narrow(2, sizes.plain_dim, sizes.value_dim);
+    const at::Tensor attended =
+        batch.continued != nullptr
+            ? attend_continued(padded(q, width), padded(k, width), padded(v, width), shape,
+                               continued_rows(sequence_rows(batch, number_)))
+            : attend(padded(q, width), padded(k, width), padded(v, width), shape,
+                     batch.document_starts, {}, attention_place(batch.results));
+    const at::Tensor mixed = attended.view({positions, heads, width})
+                                 .narrow(2, 0, sizes.value_dim)
+                                 .reshape({positions, -1});
     return products(parameters, mixed, {}, {Module::kOutput}, batch, values)[0];
   }
 
@@ -89,7 +105,7 @@ class LatentMixer final : public Mixer {
 
 }  // namespace
 
-std::unique_ptr<Mixer> make_latent_mixer(const ArchSpec& arch, const LayerSpec& layer,
+std::unique_ptr<Mixer> make_latent_mixer(const ArchSpec& arch, int64_t layer,
                                          const ModuleIndex& index) {
   return std::make_unique<LatentMixer>(arch, layer, index);
 }

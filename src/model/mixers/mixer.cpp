@@ -17,13 +17,13 @@ AttentionPlace attention_place(const UnitResults& results) {
   return {.out = results.places.front(), .sums = results.places.at(1), .filled = results.filled};
 }
 
-std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                  const ModuleIndex& index) {
+std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index) {
   // In the order of MixerKind.
 #define LONGSHORE_MIXER(kind, name) make_##name##_mixer,
   static constexpr std::array kMixers = {LONGSHORE_MIXERS(LONGSHORE_MIXER)};
 #undef LONGSHORE_MIXER
-  return kMixers.at(static_cast<size_t>(layer.mixer))(arch, layer, index);
+  const MixerKind kind = arch.layers.at(static_cast<size_t>(layer)).mixer;
+  return kMixers.at(static_cast<size_t>(kind))(arch, layer, index);
 }
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 // Mixer: the part of a decoder's layer that mixes the positions of a document. The block owns it
 // and adds the norms around it and the residual; it is immutable. make_mixer chooses it by
-// LayerSpec::mixer. Compute thread only.
+// LayerSpec::mixer. In a batch that continues sequences (MicroBatch::continued) it reads and
+// extends what it keeps of each, row by row ([Note: one way to continue]). Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,11 +26,17 @@ struct KeysValues {
 
 class Mixer {
  public:
-  Mixer(const ArchSpec& arch, const LayerSpec& layer, const ModuleIndex& index)
-      : arch_(arch), layer_(layer), index_(index) {}
+  // `arch` has the sizes of the layer (ArchSpec::of_layer), whose number is `layer`.
+  Mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index)
+      : arch_(arch),
+        number_(layer),
+        layer_(arch.layers.at(static_cast<size_t>(layer))),
+        index_(index) {}
   virtual ~Mixer() = default;
   // Returns the mixer's part of its unit's traits.
   virtual UnitTraits traits(const UnitUse& use) const = 0;
+  // Returns what the layer keeps of a sequence that is decoded.
+  virtual std::vector<StateTensor> states(const StateUse& use) const = 0;
   // Returns the mixer's output, [T, hidden], for the unit's input x, which `norm` normalises first.
   // Its last operation is a product, which `values` may leave uncomputed. In a layer that shares
   // keys and values, `shared` are those that it reads (LayerSpec::keys_of), or becomes its own; in
@@ -45,7 +52,8 @@ class Mixer {
                                    const MicroBatch& batch,
                                    Values values = Values::kComputed) const;
 
-  ArchSpec arch_;  // with the sizes of the layer (ArchSpec::of_layer)
+  ArchSpec arch_;  // with the sizes of the layer
+  int64_t number_;
   LayerSpec layer_;
   ModuleIndex index_;
 };
@@ -54,12 +62,11 @@ class Mixer {
 AttentionPlace attention_place(const UnitResults& results);
 
 // Returns the layer's mixer. `index` is that of the unit's parameters.
-std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, const LayerSpec& layer,
-                                  const ModuleIndex& index);
+std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index);
 
 // Each makes one kind of mixer and is defined in its file, <name>_mixer.cpp.
-#define LONGSHORE_MIXER(kind, name)                                                        \
-  std::unique_ptr<Mixer> make_##name##_mixer(const ArchSpec& arch, const LayerSpec& layer, \
+#define LONGSHORE_MIXER(kind, name)                                               \
+  std::unique_ptr<Mixer> make_##name##_mixer(const ArchSpec& arch, int64_t layer, \
                                              const ModuleIndex& index);
 LONGSHORE_MIXERS(LONGSHORE_MIXER)
 #undef LONGSHORE_MIXER

@@ -1,5 +1,8 @@
 #include "model/models/decoder_model.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/errors.h"
 #include "model/decoder/decoder_units.h"
 #include "model/decoder/head_unit.h"
@@ -80,6 +83,13 @@ RouterShape DecoderModel::routers() const {
           .balance = moe.balance,
           .watched = moe.watched,
           .correction_rate = moe.correction_rate};
+}
+
+std::optional<std::vector<LayerState>> DecoderModel::layer_states(const StateUse& use) const {
+  std::vector<LayerState> layers;
+  for (const std::unique_ptr<Unit>& unit : units_)
+    std::ranges::move(unit->layer_states(use), std::back_inserter(layers));
+  return layers;
 }
 
 const Unit& DecoderModel::unit(UnitId id) const {

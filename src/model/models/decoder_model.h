@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/families/arch_spec.h"
@@ -24,6 +25,8 @@ class DecoderModel : public Model {
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return *head_; }
   RouterShape routers() const override;
+  std::optional<std::vector<LayerState>> layer_states(const StateUse& use) const override;
+  std::optional<int64_t> restart_length() const override { return arch_.restart_length(); }
   std::map<int64_t, int64_t> tokens_read_as() const override { return arch_.read_as; }
 
  private:

@@ -38,6 +38,10 @@ class PackedModel : public Model {
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return model_->loss_unit(); }
   RouterShape routers() const override { return model_->routers(); }
+  std::optional<std::vector<LayerState>> layer_states(const StateUse& use) const override {
+    return model_->layer_states(use);
+  }
+  std::optional<int64_t> restart_length() const override { return model_->restart_length(); }
   std::map<int64_t, int64_t> tokens_read_as() const override { return model_->tokens_read_as(); }
 
  private:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/errors.h"
 #include "model/ops/graph_operation.h"
 
 namespace longshore {
@@ -91,12 +92,14 @@ RopeTable::RopeTable(const RopeSpec& rope, int64_t head_dim)
 }
 
 Rotation RopeTable::rotation(const std::vector<int64_t>& document_starts,
-                             const at::Device& device) const {
+                             const std::vector<int64_t>& lengths, const at::Device& device) const {
+  LONGSHORE_CHECK(!of_long_.defined() || lengths.size() + 1 == document_starts.size())
+      << "the factors of " << document_starts.size() - 1 << " documents need their texts' lengths";
   std::vector<at::Tensor> rows;
   bool any_long = false;
   for (size_t d = 0; of_long_.defined() && d + 1 < document_starts.size(); ++d) {
     const int64_t positions = document_starts[d + 1] - document_starts[d];
-    const bool is_long = positions > short_positions_;
+    const bool is_long = lengths[d] > short_positions_;
     any_long = any_long || is_long;
     rows.push_back((is_long ? of_long_ : frequencies_).expand({positions, -1}));
   }

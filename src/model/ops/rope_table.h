@@ -19,10 +19,12 @@ class RopeTable {
  public:
   RopeTable(const RopeSpec& rope, int64_t head_dim);
 
-  // Returns the rotation for the documents of a micro-batch, on `device`. transformers selects the
+  // Returns the rotation for the documents of a micro-batch, on `device`. `lengths` are those of
+  // their texts, of which the micro-batch may have a part (text_lengths). transformers selects the
   // factors of long texts for a whole call by its longest text. This selects them for each
   // document, so numbers do not depend on packing.
-  Rotation rotation(const std::vector<int64_t>& document_starts, const at::Device& device) const;
+  Rotation rotation(const std::vector<int64_t>& document_starts,
+                    const std::vector<int64_t>& lengths, const at::Device& device) const;
 
  private:
   at::Tensor frequencies_;  // fp32 [rotary_dim / 2]

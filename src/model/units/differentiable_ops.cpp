@@ -6,6 +6,7 @@
 #include "model/attention/document_attention.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/graph_operation.h"
+#include "model/ops/row_products.h"
 
 namespace longshore {
 namespace {
@@ -216,10 +217,16 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
 
 }  // namespace
 
-at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation,
+                     bool by_row) {
   const bool gated = gate.defined();
   if (fused::glu_has(activation)) {
     return fused::glu(gated ? gate : up, gated ? up : at::Tensor(), activation);
+  }
+  if (by_row) {
+    const at::Tensor value = fused::each_row(
+        gated ? gate : up, [&](const at::Tensor& row) { return activate(row, activation); });
+    return gated ? value.mul_(up) : value;
   }
   return gated ? activate(gate, activation).mul_(up) : activate(up, activation);
 }
@@ -271,7 +278,7 @@ struct ActivateAndProject {
     own.set_norms();
     down.lora.norms = own.lora.norms;
     if (unread) return unread_values(up.size(0), down.outputs(), up.options());
-    return own.product(activated(gate, up, activation));
+    return own.product(activated(gate, up, activation, own.by_row));
   }
 
   void backward(const Gradients& grads, InputGradients& gradients) {

@@ -95,8 +95,9 @@ at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double 
                           const at::Tensor& factor = {});
 
 // Units with their own backward use the functions below. Returns activation(gate) * up, or
-// activation(up) if gate is undefined.
-at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
+// activation(up) if gate is undefined. By row the bits of a row do not depend on the others.
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation,
+                     bool by_row = false);
 // Overwrites gate and up with their gradients. `grad` is the gradient of activated()'s result.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation);

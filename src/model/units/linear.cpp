@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
+#include "device/gpu_tensors.h"
+#include "model/ops/row_products.h"
 #include "model/units/differentiable_ops.h"
 
 namespace longshore {
@@ -35,7 +38,8 @@ void scale_columns(const at::Tensor& out, const at::Tensor& values, const at::Te
 
 // Returns the product inside of DoRA's factors. `x` is the one that A reads.
 at::Tensor product_inside(const at::Tensor& x, const Linear& linear) {
-  at::Tensor out = at::mm(x, linear.matrix_for(x));
+  at::Tensor out = at::empty({x.size(0), linear.outputs()}, x.options().requires_grad(false));
+  linear.multiply(out, x);
   linear.add_adapter(out, x);
   return out;
 }
@@ -44,7 +48,10 @@ at::Tensor product_inside(const at::Tensor& x, const Linear& linear) {
 at::Tensor rows_inside(const at::Tensor& ids, const Linear& linear) {
   const Lora& lora = linear.lora;
   at::Tensor rows = at::index_select(linear.weight.values(), 0, ids);
-  if (lora.a.defined()) {
+  if (lora.a.defined() && linear.by_row) {
+    fused::add_row_products(rows, at::index_select(lora.a.t(), 0, ids), {.stored = lora.b},
+                            /*transposed=*/false, lora.scaling);
+  } else if (lora.a.defined()) {
     rows.addmm_(at::index_select(lora.a.t(), 0, ids), lora.b.t(), /*beta=*/1.0,
                 /*alpha=*/lora.scaling);
   }
@@ -94,6 +101,11 @@ at::Tensor row_sum(const at::Tensor& values) {
   return at::mm(at::ones({1, values.size(0)}, values.options()), values).view({-1});
 }
 
+at::Tensor Lora::inner_of(const at::Tensor& x) const {
+  if (inner.defined()) return inner;
+  return by_row ? fused::row_products(x, {.stored = a}) : at::mm(x, a.to(x.scalar_type()).t());
+}
+
 at::Tensor Lora::magnitude_gradient(const at::Tensor& grad, const at::Tensor& inside) const {
   const at::Tensor sum = at::zeros_like(norms);
   for_large_pieces(grad.size(0), grad.size(1), [&](int64_t begin, int64_t rows) {
@@ -103,8 +115,13 @@ at::Tensor Lora::magnitude_gradient(const at::Tensor& grad, const at::Tensor& in
   return sum.div_(norms);
 }
 
+void Linear::continue_rows(const MicroBatch& batch, const at::Tensor& like) {
+  by_row = lora.by_row = batch.continued != nullptr && !takes_gpu_form(like);
+}
+
 Linear Linear::unpack(bool read) const {
   Linear own = *this;
+  if (by_row) return own;
   own.weight = {.stored = read ? weight.values() : at::Tensor()};
   return own;
 }
@@ -134,13 +151,32 @@ void Linear::set_norms() {
   if (lora.magnitude.defined()) lora.norms = norms_of(*this);
 }
 
+void Linear::multiply(at::Tensor& out, const at::Tensor& x) const {
+  if (!by_row) {
+    at::mm_out(out, x, matrix_for(x));
+  } else {
+    out.copy_(fused::row_products(x, weight, transposed));
+  }
+}
+
 void Linear::add_adapter(const at::Tensor& out, const at::Tensor& x) const {
   if (!lora.a.defined()) return;
+  if (by_row) {
+    fused::add_row_products(out, lora.inner_of(x), {.stored = lora.b}, /*transposed=*/false,
+                            lora.scaling);
+    return;
+  }
   out.addmm_(lora.inner_of(x), lora.b.to(x.scalar_type()).t(), /*beta=*/1.0,
              /*alpha=*/lora.scaling);
 }
 
 at::Tensor Linear::product(const at::Tensor& x) const {
+  LONGSHORE_CHECK(!by_row || !lora.dropout.drops()) << "dropout where a sequence is continued";
+  if (!lora.magnitude.defined() && by_row) {
+    const at::Tensor out = fused::row_products(x, weight, transposed, bias);
+    add_adapter(out, x);
+    return out;
+  }
   if (!lora.magnitude.defined()) {
     at::Tensor out = bias.defined() ? at::addmm(bias, x, matrix_for(x)) : at::mm(x, matrix_for(x));
     if (lora.a.defined()) add_adapter(out, lora.input(x));
@@ -213,7 +249,7 @@ void Linear::add_row_gradients(GradientSink& sink, at::Tensor grad, const at::Te
 bool join_inner(const at::Tensor& x, std::span<Linear> linears) {
   std::vector<at::Tensor> joined;
   for (const Linear& one : linears) {
-    if (one.lora.dropout.drops()) return false;
+    if (one.lora.dropout.drops() || one.by_row) return false;
     if (one.lora.a.defined()) joined.push_back(one.lora.a);
   }
   if (joined.size() < 2) return false;

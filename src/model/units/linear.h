@@ -35,13 +35,12 @@ struct Lora {
   InputDropout dropout = {};  // of the x that A reads
   at::Tensor norms = {};      // fp32 [out]; must be set before a product if there is a magnitude
   at::Tensor inner = {};      // x A^T, if join_inner() computed it
+  bool by_row = false;        // Linear::by_row
 
   // Returns the x that A reads; x itself without dropout.
   at::Tensor input(const at::Tensor& x) const { return dropout.drops() ? dropout.applied(x) : x; }
   // Returns x A^T for the x that A reads.
-  at::Tensor inner_of(const at::Tensor& x) const {
-    return inner.defined() ? inner : at::mm(x, a.to(x.scalar_type()).t());
-  }
+  at::Tensor inner_of(const at::Tensor& x) const;
   // Returns the gradient of x A^T from that of the product, without the scaling.
   at::Tensor inner_gradient(const at::Tensor& grad) const {
     return at::mm(grad, b.to(grad.scalar_type()));
@@ -64,6 +63,9 @@ struct Linear {
   at::Tensor bias = {};      // undefined: none
   Lora lora = {};
   bool transposed = false;  // the matrix is [in, out], else [out, in]
+  // Decoding on the CPU: the bits of a row of a product do not depend on the other rows, and a
+  // packed matrix is never unpacked as a whole (ops/row_products.h). Without gradients.
+  bool by_row = false;
   std::array<ParameterPlace, kRoleCount> places = {};
 
   ParameterPlace& place(ParameterRole role) { return places[static_cast<size_t>(role)]; }
@@ -73,7 +75,10 @@ struct Linear {
   int64_t outputs() const { return weight.size(transposed ? 1 : 0); }
   // Returns the values as [in, out], in the type of `x`.
   at::Tensor matrix_for(const at::Tensor& x) const;
-  // Returns a copy that holds the unpacked values, or none if nothing will read them.
+  // Sets by_row for a batch that continues sequences on the CPU. `like` is a tensor of the device.
+  void continue_rows(const MicroBatch& batch, const at::Tensor& like);
+  // Returns a copy that holds the unpacked values, or none if nothing will read them. By row it
+  // stays as it is.
   Linear unpack(bool read = true) const;
   // Returns one matrix of a stack, with its bias and adapter.
   Linear of_matrix(int64_t matrix) const;
@@ -88,6 +93,8 @@ struct Linear {
   // Returns x times the matrix, with its adapter and bias if it has them. A matrix and an adapter
   // of another type are converted to that of x.
   at::Tensor product(const at::Tensor& x) const;
+  // Writes x times the matrix alone to `out`.
+  void multiply(at::Tensor& out, const at::Tensor& x) const;
   // Adds scaling * (x A^T) B^T to `out` if there is an adapter. `x` is the one that A reads.
   void add_adapter(const at::Tensor& out, const at::Tensor& x) const;
   // Returns the gradient of x through the matrix alone, from that of W x.
@@ -113,7 +120,8 @@ struct Linear {
 
 // Computes x A^T of all adapters that read this x as one product, so that the wide x is read once
 // and not once for each adapter, and sets their `inner`. Returns false, and does nothing, if fewer
-// than two adapters are defined or they drop elements of x, each other ones.
+// than two adapters are defined, if they drop elements of x, each other ones, or if they compute by
+// row.
 bool join_inner(const at::Tensor& x, std::span<Linear> linears);
 
 // LinearGradients: the gradients inside of a product. Lives for one backward of the product. With a

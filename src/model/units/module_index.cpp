@@ -51,6 +51,14 @@ Linear ModuleIndex::linear(UnitParameters parameters, Module module,
   one.lora.b = tensor(parameters, module, ParameterRole::kLoraB);
   one.lora.magnitude = tensor(parameters, module, ParameterRole::kLoraMagnitude);
   one.lora.dropout.keys = batch.dropout_keys;
+  if (batch.continued != nullptr) one.continue_rows(batch, parameters.stored().front());
+  return one;
+}
+
+Linear ModuleIndex::undropped(UnitParameters parameters, Module module,
+                              const MicroBatch& batch) const {
+  Linear one = linear(parameters, module, batch);
+  one.lora.dropout.keys = at::Tensor();
   return one;
 }
 

@@ -29,8 +29,11 @@ class ModuleIndex {
   at::Tensor bias(UnitParameters parameters, Module module) const {
     return tensor(parameters, module, ParameterRole::kBias);
   }
-  // Returns a module's matrix, bias and adapter. `batch` has the keys of the adapter's dropout.
+  // Returns a module's matrix, bias and adapter. `batch` has the keys of the adapter's dropout, and
+  // says whether the product is by row.
   Linear linear(UnitParameters parameters, Module module, const MicroBatch& batch = {}) const;
+  // Likewise, for modules in whose adapters nothing is dropped.
+  Linear undropped(UnitParameters parameters, Module module, const MicroBatch& batch) const;
   // Sets the matrix of a single expert if it is a parameter of its own.
   void set_own(Linear& linear, UnitParameters parameters, Module module, int64_t expert) const;
   NormWeights norm(UnitParameters parameters, Module module, NormKind kind, double eps) const {

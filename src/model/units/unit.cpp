@@ -27,7 +27,7 @@ Carry Unit::backward(UnitParameters, const Carry&, const MicroBatch&, const Carr
   return {};
 }
 
-at::Tensor Unit::logits(UnitParameters, const Carry&, const at::Tensor&) const {
+at::Tensor Unit::logits(UnitParameters, const Carry&, const MicroBatch&, const at::Tensor&) const {
   return {};
 }
 

@@ -24,6 +24,7 @@
 #include "model/losses/loss.h"
 #include "model/losses/token_hits.h"
 #include "model/units/router_load.h"
+#include "model/units/sequence_states.h"
 #include "model/units/stored_parameters.h"
 #include "shard/unit_spec.h"
 
@@ -39,7 +40,7 @@ struct UnitResults {
 // The inputs of one micro-batch, on the device.
 struct MicroBatch {
   at::Tensor tokens;     // int64 [T]
-  at::Tensor positions;  // int64 [T]; restart at 0 in every document
+  at::Tensor positions;  // int64 [T]; in every document from 0, or where `continued` says
   at::Tensor targets;    // int64 [T]; the token to predict at each position, -100 = not trained
   // int64 [T]: the random bits of each position from which dropout follows ([Note: dropout keys]).
   // Undefined except in training with dropout: nothing is dropped.
@@ -72,6 +73,9 @@ struct MicroBatch {
   // Unit::backward is never called with it.
   bool graph_only = false;
   UnitResults results = {};  // of the unit that runs
+  // Decoding: the documents continue these sequences, one each, and mixers extend their states.
+  // Null: each document is whole, and nothing is kept of it. Without autograd.
+  const ContinuedSequences* continued = nullptr;
 
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };
@@ -170,6 +174,8 @@ class UnitCode {
   virtual UnitTraits traits(const UnitUse& use) const {
     return {.documents = {use.longest_document, 1}};
   }
+  // Returns what decoding keeps of a sequence for the layers of this unit.
+  virtual std::vector<LayerState> layer_states(const StateUse&) const { return {}; }
 };
 
 class Unit : public UnitCode {
@@ -186,7 +192,7 @@ class Unit : public UnitCode {
   virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                          const Carry& grad_out, GradientSink& sink) const;
   // Returns the scores of a head piece's tokens, as LossUnit::logits; undefined for other units.
-  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const;
 };
 
@@ -223,6 +229,14 @@ struct Model {
   virtual RouterShape routers() const { return {}; }
   // Returns the tokens whose embedding is that of another token.
   virtual std::map<int64_t, int64_t> tokens_read_as() const { return {}; }
+  // Returns what decoding keeps of a sequence; empty: the units cannot continue sequences
+  // (MicroBatch::continued).
+  virtual std::optional<std::vector<LayerState>> layer_states(const StateUse&) const { return {}; }
+  // Returns the most positions of a text whose rotations stay as they are when it grows. A sequence
+  // that was computed as a text of at most this length, and becomes longer, begins again: its whole
+  // text is computed from its first token, with before = 0 and ContinuedSequences::lengths above
+  // this (longrope). Empty: every sequence goes on.
+  virtual std::optional<int64_t> restart_length() const { return {}; }
   // Returns the shared interface of any unit, including the last.
   const UnitCode& code_of(UnitId id) const {
     if (id == spec().units.back().id) return loss_unit();

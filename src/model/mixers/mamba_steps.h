@@ -1,0 +1,29 @@
+// mamba_steps: the recurrence of Mamba-2 (mamba_scan.h) over sequences that decoding continues: one
+// position after the other, also in prompts, in fp32. So a sequence has the same bits however its
+// positions are divided among calls. Without autograd; compute thread only.
+//
+// On the CPU threads share the sequences and heads. On a GPU LibTorch's operations compute one
+// sequence after the other: correct, but slow for long prompts and for many sequences.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <span>
+
+#include "model/families/arch_spec.h"
+#include "model/mixers/mamba_scan.h"
+#include "model/mixers/sequence_rows.h"
+#include "model/units/sequence_states.h"
+
+namespace longshore {
+
+// Returns what the recurrence keeps of a sequence.
+StateTensor mamba_state(const MambaSpec& spec);
+
+// Returns what mamba_scan returns. Tensor `place` of each sequence's state moves to behind its
+// rows; it begins at zero.
+at::Tensor mamba_steps(const MambaInputs& inputs, const MambaSpec& spec,
+                       std::span<const SequenceRows> sequences, size_t place);
+
+}  // namespace longshore
