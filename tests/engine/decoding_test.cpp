@@ -129,7 +129,6 @@ TierPlan plan_alone(const Model& model, int64_t sequences, bool stays) {
 // Returns the plan of a run that trains, and decodes between steps.
 TierPlan plan_beside_training(const Model& model, bool stays, const std::string& drive = "") {
   PlanInputs inputs = inputs_of(model);
-  if (stays) inputs.topology = make_topology(ShardStrategy::kShardGradOp, 1, 1);
   inputs.decode = use_of(model, 3);
   inputs.decode.weights_stay = stays;
   inputs.nvme.state = inputs.nvme.parameters = !drive.empty();
@@ -376,8 +375,8 @@ TEST(Decoding, RefusesCallsThatThePlanHasNoMemoryFor) {
 // no engine that does.
 TEST(Decoding, HasNoStatesUnlessThePlanDecodes) {
   const SummingModel model;
-  const auto engine = engine_of(model, make_tier_plan(inputs_of(model), probe_machine()));
-  EXPECT_EQ(engine->sequence_states(), nullptr);
+  EXPECT_EQ(engine_of(model, make_tier_plan(inputs_of(model), probe_machine()))->sequence_states(),
+            nullptr);
   const auto plain = make_small_model(SmallModules(1));
   EXPECT_FALSE(plain->layer_states({}));
   PlanInputs inputs = inputs_of(*plain);
