@@ -116,14 +116,13 @@ PlanInputs inputs_of(const Model& model) {
 // Returns the plan of a process that decodes alone, with weights that stay or pass.
 TierPlan plan_alone(const Model& model, int64_t sequences, bool stays) {
   PlanInputs inputs = inputs_of(model);
-  const TierPlan all = make_decoding_plan(inputs, probe_machine(), use_of(model, sequences));
-  EXPECT_TRUE(all.decode.weights_stay);
-  if (stays) return all;
-  inputs.device_cap = all.device.total - 1;
-  TierPlan passes = make_decoding_plan(inputs, probe_machine(), use_of(model, sequences));
-  EXPECT_FALSE(passes.decode.weights_stay);
-  EXPECT_EQ(passes.decode.sequences, sequences);
-  return passes;
+  if (stays) return make_decoding_plan(inputs, probe_machine(), use_of(model, sequences));
+  inputs.decode = use_of(model, sequences);
+  inputs.decode.alone = true;
+  inputs.sequences_per_step = 1;
+  inputs.offload_inputs = true;
+  inputs.overlap = UpdateOverlap::kNone;
+  return make_tier_plan(inputs, probe_machine());
 }
 
 // Returns the plan of a run that trains, and decodes between steps.
@@ -252,6 +251,7 @@ TEST(Decoding, HasTheSameBitsHoweverWeightsReachTheDevice) {
   const EmulatedDevice files = {.make_tiers = file_tiers(drive.path())};
   std::vector<at::Tensor> expected;
   const auto check = [&](const TierPlan& plan, const EmulatedDevice& device) {
+    EXPECT_EQ(plan.step.moved_by_forward() == 0, plan.decode.weights_stay);
     const auto engine = engine_of(model, plan, device);
     GrowingTexts growing(engine.get(), kPrompts);
     growing.grow(6);
