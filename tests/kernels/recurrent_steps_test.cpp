@@ -62,7 +62,7 @@ void check_column(const Head& before, const Head& after, int64_t column, bool de
 TEST(RecurrentSteps, ComputeTheirFormulas) {
   for (const bool delta : {false, true}) {
     for (const int64_t keys : {1, 16, 37}) {
-      for (const int64_t values : {1, 15, 16, 33, 64}) {
+      for (const int64_t values : {1, 15, 16, 33, 64, 85}) {
         const Head before{keys, values};
         Head after = before;
         after.step(delta);
