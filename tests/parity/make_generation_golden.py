@@ -180,7 +180,8 @@ def answer(case, model, exact, routing, prompt):
     if routing:
         routing.margin = float("inf")
     tokens, chosen, gaps = decode(model, prompt)
-    tokens, chosen, gap = tokens[0].tolist(), chosen[0].tolist(), gaps[0].item()
+    tokens, gap = tokens[0].tolist(), gaps[0].item()
+    chosen = [float(f"{value:.7g}") for value in chosen[0].tolist()]
     if not is_fit(case, tokens, gap) or (routing and routing.margin < TRAINING_MARGIN):
         return None
     alone = next_logits(model, torch.tensor([prompt[0, -1:].tolist() + tokens[:-1]]).T).argmax(-1)
@@ -193,7 +194,7 @@ def answer(case, model, exact, routing, prompt):
                                pad_token_id=0, return_dict_in_generate=True).sequences
     assert generated[0, prompt.shape[1]:].tolist() == tokens, "generate() has other tokens"
     return {"prompt": prompt[0].tolist(), "tokens": tokens,
-            "log_probabilities": [float(f"{value:.7g}") for value in chosen]}, gap
+            "log_probabilities": chosen}, gap
 
 
 def answers(case, model, seed):
