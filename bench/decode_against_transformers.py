@@ -5,12 +5,12 @@ bench/decode_against_transformers.py LONGSHORE FOLDER
 Models of about 100 million random weights, a llama and a qwen3_5_text, answer the same prompts
 greedily, transformers with its cache, both with the same threads: one prompt alone and 16 at a
 time, in bf16 and in fp32 (--models, --batches, --dtypes). Each round measures one, then the other.
-Longshore is timed from its start to its end, so a figure is the difference of two runs of which one
-makes more tokens; transformers' figure is the difference of the same two lengths. Prints the
-medians of the rounds (--rounds), their ratio and the median of the ratios of the pairs.
+A figure is the new tokens over the time from the first prompt to the last token: Longshore prints
+it; start and loading of weights do not count. Prints the medians of the rounds (--rounds), their
+ratio and the median of the ratios of the pairs.
 
 --long measures instead how the cost of a token grows with a text: the time of one answer of 1,000
-tokens over that of ten of 100, one at a time.
+tokens over that of ten of 100, one at a time, by Longshore.
 
 Needs torch and transformers (scripts/dev/venv).
 """
@@ -18,8 +18,11 @@ import argparse
 import json
 import pathlib
 import random
+import re
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 
 import torch
@@ -87,23 +90,25 @@ class Longshore:
         self.binary, self.folder = binary, folder
         (folder / "run.toml").write_text(RUN.format(
             folder=folder, dtype=dtype, threads=options.threads,
-            longest=options.prompt + max(options.tokens)))
+            longest=options.prompt + options.tokens))
 
-    def seconds(self, prompts, tokens):
-        """The time of a whole run, which makes so many tokens for each prompt."""
+    def speed(self, prompts, tokens):
+        """Tokens per second of a run that makes so many tokens for each prompt."""
         asked, answered = self.folder / "prompts.jsonl", self.folder / "answers.jsonl"
         asked.write_text("".join(
             json.dumps({"prompt": " ".join(f"w{token}" for token in prompt)}) + "\n"
             for prompt in prompts))
         for file in self.folder.glob("answers.jsonl*"):
             file.unlink()
-        begin = time.perf_counter()
-        runs.run([self.binary, "generate", str(self.folder / "run.toml"), "--from", "model",
-                  "--in", str(asked), "--out", str(answered), "--max-new-tokens", str(tokens)])
-        seconds = time.perf_counter() - begin
-        lines = answered.read_text(encoding="utf-8").splitlines()
-        assert len(lines) == len(prompts), f"{len(lines)} answers to {len(prompts)} prompts"
-        return seconds
+        done = subprocess.run(
+            [self.binary, "generate", str(self.folder / "run.toml"), "--from", "model",
+             "--in", str(asked), "--out", str(answered), "--max-new-tokens", str(tokens)],
+            text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        found = re.search(r"([\d,]+) tokens, ([\d.]+) tokens/s; prompts", done.stderr)
+        if done.returncode != 0 or found is None:
+            sys.exit(done.stderr)
+        assert int(found[1].replace(",", "")) == len(prompts) * tokens, found[0]
+        return float(found[2])
 
 
 class Transformers:
@@ -112,7 +117,7 @@ class Transformers:
         self.model = AutoModelForCausalLM.from_pretrained(
             folder / "model", dtype=DTYPES[dtype]).eval()
 
-    def seconds(self, prompts, tokens):
+    def speed(self, prompts, tokens):
         ids = torch.tensor(prompts)
         begin = time.perf_counter()
         with torch.inference_mode():
@@ -121,25 +126,17 @@ class Transformers:
                                       pad_token_id=0)
         seconds = time.perf_counter() - begin
         assert out.shape[1] == ids.shape[1] + tokens
-        return seconds
-
-
-def added_seconds(program, prompts, few, many):
-    """The time of the tokens from the `few`-th to the `many`-th of each answer."""
-    first = program.seconds(prompts, few)
-    return program.seconds(prompts, many) - first
+        return len(prompts) * tokens / seconds
 
 
 def compare(folder, dtype, batch, options):
-    few, many = options.tokens
     programs = {"longshore": Longshore(options.longshore, folder, dtype, options),
                 "transformers": Transformers(folder, dtype, options)}
     prompts = prompts_of(batch, options.prompt)
     speeds = {name: [] for name in programs}
     for _ in range(options.rounds):
         for name, program in programs.items():
-            seconds = added_seconds(program, prompts, few, many)
-            speeds[name].append(batch * (many - few) / seconds)
+            speeds[name].append(program.speed(prompts, options.tokens))
     ours, theirs = (statistics.median(speeds[name]) for name in programs)
     pairs = [one / other for one, other in zip(speeds["longshore"], speeds["transformers"])]
     print(f"  {dtype}, {batch} at a time: longshore {ours:.1f} tokens/s, "
@@ -149,14 +146,13 @@ def compare(folder, dtype, batch, options):
 
 
 def measure_long(folder, dtype, options):
-    options.tokens = [1, 1000]
+    options.tokens = 1000
     program = Longshore(options.longshore, folder, dtype, options)
     prompt = prompts_of(1, options.prompt)
     ratios = []
     for _ in range(options.rounds):
-        of_short = added_seconds(program, prompt, 1, 101)
-        of_long = added_seconds(program, prompt, 1, 1000) * 1000 / 999
-        ratios.append(of_long / (10 * of_short))
+        of_short = program.speed(prompt, 100)
+        ratios.append(of_short / program.speed(prompt, 1000))
     print(f"  {dtype}: 1,000 tokens take {statistics.median(ratios):.2f} times ten texts of 100 "
           f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
 
@@ -170,7 +166,7 @@ def main():
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
-    parser.add_argument("--tokens", nargs=2, type=int, default=[8, 136], metavar=("FEW", "MANY"))
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens of an answer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()

@@ -13,11 +13,12 @@ golden_adapter or in NF4 (golden_nf4). Its file has
 
 Every answer has 64 tokens, at least 16 different ones, none that ends a text or stands for an
 image; best and second logit are at least 1e-4 apart (2e-4 here); at least 16 tokens are others than
-those that follow their last token alone, so that an answer without its state is wrong; and no
-router's choice is near. Random models that are this small tend to repeat a token. So the tables of
-a case are drawn anew, with other keys and deviations, until prompts with such answers are found
-among random ones. The longest prompt is longer than every window, and longrope's original length
-(phi3) is passed while decoding.
+those that follow their last token alone, so that an answer without its state is wrong; no router's
+choice is near; and log-probabilities are within 5e-6 of those in fp64, so that another order of
+sums moves them by less than 1e-5. Random models that are this small tend to repeat a token. So the
+tables of a case are drawn anew, with other keys and deviations, until prompts with such answers are
+found among random ones. The longest prompt is longer than every window, and longrope's original
+length (phi3) is passed while decoding.
 
 The answers are those of generate(use_cache=False), in fp32 with eager attention on one thread. A
 loop over model(input_ids, use_cache=False) finds them and gives the logits; that generate() has the
@@ -40,11 +41,12 @@ from safetensors.torch import load_file, save_file
 import make_golden
 import weights
 from expert_cases import TRAINING_MARGIN, Routing
+from trajectory_spread import all_in_fp64
 
 ROOT = make_golden.ROOT.parent / "golden_generation"
 ADAPTERS = make_golden.ROOT.parent / "golden_adapter"
 NF4 = make_golden.ROOT.parent / "golden_nf4"
-TOKENS, DIFFERENT, LEAST_GAP, FROM_STATE = 64, 16, 2e-4, 16
+TOKENS, DIFFERENT, LEAST_GAP, FROM_STATE, ROUNDING = 64, 16, 2e-4, 16, 5e-6
 LENGTHS = [1, 4, 9, 14, 23]
 PLACES = 96
 CANDIDATES = 32
@@ -165,34 +167,46 @@ def is_fit(case, tokens, gap):
             and not case.not_answers & set(tokens))
 
 
-def answer(case, model, routing, prompt):
+def moved_by_rounding(exact, prompt, tokens, chosen):
+    """How far log-probabilities are from those of the model in fp64."""
+    with all_in_fp64():
+        same_tokens, exactly, _ = decode(exact, prompt)
+    assert same_tokens[0].tolist() == tokens
+    return (exactly[0] - torch.tensor(chosen, dtype=torch.float64)).abs().max().item()
+
+
+def answer(case, model, exact, routing, prompt):
     """The answer to one prompt, with its gap; None where it is not fit."""
     if routing:
         routing.margin = float("inf")
     tokens, chosen, gaps = decode(model, prompt)
-    tokens, chosen, gap = tokens[0].tolist(), chosen[0].tolist(), gaps[0].item()
+    tokens, gap = tokens[0].tolist(), gaps[0].item()
+    chosen = [float(f"{value:.7g}") for value in chosen[0].tolist()]
     if not is_fit(case, tokens, gap) or (routing and routing.margin < TRAINING_MARGIN):
         return None
     alone = next_logits(model, torch.tensor([prompt[0, -1:].tolist() + tokens[:-1]]).T).argmax(-1)
     if sum(token != other for token, other in zip(tokens, alone.tolist())) < FROM_STATE:
+        return None
+    if moved_by_rounding(exact, prompt, tokens, chosen) > ROUNDING:
         return None
     generated = model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt),
                                do_sample=False, use_cache=False, max_new_tokens=TOKENS,
                                pad_token_id=0, return_dict_in_generate=True).sequences
     assert generated[0, prompt.shape[1]:].tolist() == tokens, "generate() has other tokens"
     return {"prompt": prompt[0].tolist(), "tokens": tokens,
-            "log_probabilities": [float(f"{value:.7g}") for value in chosen]}, gap
+            "log_probabilities": chosen}, gap
 
 
 def answers(case, model, seed):
     """A fit answer for each length and the least gap; None where there is none for a length."""
+    exact = copy.deepcopy(model).double()
     routing = Routing(model) if "idle" in case.golden else None
     generator = torch.Generator().manual_seed(seed)
     found = []
     for length in LENGTHS:
         prompts = torch.randint(3, 250, (CANDIDATES, length), generator=generator)
         tokens, _, gaps = decode(model, prompts)
-        fit = (answer(case, model, routing, prompts[i:i + 1]) for i in range(CANDIDATES)
+        fit = (answer(case, model, exact, routing, prompts[i:i + 1]) for i in range(CANDIDATES)
                if is_fit(case, tokens[i].tolist(), gaps[i].item()))
         first = next((one for one in fit if one is not None), None)
         if first is None:
