@@ -40,7 +40,7 @@ from longshore._run import Run, RunResult
 __all__ = ["CheckpointError", "ConfigError", "DataError", "DistributedError", "DoesNotFitError",
            "GpuError", "LibTorchError", "LongshoreError", "NonFiniteError", "OutOfMemoryError",
            "Run", "RunResult", "StoppedError", "__version__", "check", "eval", "export",
-           "generate", "init", "plan", "presets", "read_metrics", "recipes", "start", "train"]
+           "generate", "generate_file", "init", "plan", "presets", "read_metrics", "recipes", "start", "train"]
 
 
 def presets() -> pathlib.Path:
@@ -143,15 +143,20 @@ def eval(*run_files: Path, weights: Path = "auto",
 def generate(*run_files: Path, prompts: str | Sequence[str], chat: bool = False,
              system: str | None = None, weights: Path = "auto", max_new_tokens: int | None = None,
              temperature: float | None = None, top_k: int | None = None,
-             top_p: float | None = None,
+             top_p: float | None = None, min_p: float | None = None,
+             stop: str | Sequence[str] = (), samples: int | None = None, logprobs: bool = False,
+             sequences: int | None = None,
              overrides: Mapping[str, Value] | None = None) -> list[dict[str, Any]]:
     """Continues each prompt, or answers it by the chat template: what `longshore generate --json`
-    prints for each, with "prompt", "text", "new_tokens", "ended" (False: it was cut after
-    max_new_tokens), "model" and "step".
+    prints for each answer, with "prompt", "sample", "text", "new_tokens", "finish" ("stop",
+    "length": it was cut after max_new_tokens, "stop_string"), "ended", "model" and "step".
 
     chat: each prompt begins a conversation; system: its system message.
     weights: as of `eval`. Sampling is the program's where it is None: 64 new tokens, greedy. The
         seed is run.seed.
+    stop: texts before which an answer ends. samples: answers to each prompt, one after another.
+    logprobs: also "logprobs", with the ids of the answer's "tokens" and their "values".
+    sequences: most answers that grow at the same time; they are the same with any number.
 
     LongshoreError, such as ConfigError for a prompt that is longer than data.max_tokens.
     """
@@ -160,11 +165,48 @@ def generate(*run_files: Path, prompts: str | Sequence[str], chat: bool = False,
         raise ValueError("give a prompt")
     words = [b"generate", *run_file_words(run_files, overrides), *flag("--chat", chat),
              *option("--system", system), *option("--from", weights),
-             *option("--max-new-tokens", max_new_tokens), *option("--temperature", temperature),
-             *option("--top-k", top_k), *option("--top-p", top_p), b"--json"]
+             *_sampling(max_new_tokens, temperature, top_k, top_p, min_p, stop, samples, logprobs,
+                        sequences), b"--json"]
     for text in texts:
         words += option("--prompt", text)
     return [_object(line) for line in output_of(words).split("\n") if line]
+
+
+def generate_file(*run_files: Path, prompts: Path, answers: Path, chat: bool = False,
+                  system: str | None = None, weights: Path = "auto",
+                  max_new_tokens: int | None = None, temperature: float | None = None,
+                  top_k: int | None = None, top_p: float | None = None,
+                  min_p: float | None = None, stop: str | Sequence[str] = (),
+                  samples: int | None = None, logprobs: bool = False,
+                  sequences: int | None = None,
+                  overrides: Mapping[str, Value] | None = None) -> None:
+    """Answers the rows of the file `prompts`, {"prompt": TEXT} or with chat {"messages": [...]},
+    and writes a line for each answer to the file `answers`, in order, as `longshore generate --in
+    --out` does. The same call goes on where an interrupted one stopped.
+
+    The other arguments are those of `generate`.
+
+    LongshoreError: DataError for rows that cannot be answered, ConfigError where `answers` has
+    answers of other settings.
+    """
+    words = [b"generate", *run_file_words(run_files, overrides), *option("--in", prompts),
+             *option("--out", answers), *flag("--chat", chat), *option("--system", system),
+             *option("--from", weights),
+             *_sampling(max_new_tokens, temperature, top_k, top_p, min_p, stop, samples, logprobs,
+                        sequences)]
+    output_of(words, may_be_empty=True)
+
+
+def _sampling(max_new_tokens: int | None, temperature: float | None, top_k: int | None,
+              top_p: float | None, min_p: float | None, stop: str | Sequence[str],
+              samples: int | None, logprobs: bool, sequences: int | None) -> list[bytes]:
+    words = [*option("--max-new-tokens", max_new_tokens), *option("--temperature", temperature),
+             *option("--top-k", top_k), *option("--top-p", top_p), *option("--min-p", min_p),
+             *option("--samples", samples), *flag("--logprobs", logprobs),
+             *option("--sequences", sequences)]
+    for text in [stop] if isinstance(stop, str) else stop:
+        words += option("--stop", text)
+    return words
 
 
 def export(*run_files: Path, to: Path | None = None, weights: Path = "auto", merged: bool = False,

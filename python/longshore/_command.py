@@ -60,16 +60,18 @@ def listed(values: Path | Sequence[Path]) -> list[Path]:
     return [values] if isinstance(values, (str, os.PathLike)) else list(values)
 
 
-def output_of(words: Sequence[str | bytes], accepted: Collection[int] = (0,)) -> str:
+def output_of(words: Sequence[str | bytes], accepted: Collection[int] = (0,),
+              may_be_empty: bool = False) -> str:
     """Runs a command to its end and returns its standard output. Its warnings go to sys.stderr.
 
-    LongshoreError for an exit code that is not accepted, or if there is no output.
+    LongshoreError for an exit code that is not accepted, or if there is no output and one was
+    expected.
     """
     done = subprocess.run(command_line([*words, "--quiet"]), env=_program.environment(),
                           stdin=subprocess.DEVNULL, capture_output=True, check=False)
     output, said = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
     exit_code = exit_code_of(done.returncode)
-    if exit_code not in accepted or not output.strip():
+    if exit_code not in accepted or not (may_be_empty or output.strip()):
         raise error_of(exit_code, said)
     if exit_code == 0:
         say(said)

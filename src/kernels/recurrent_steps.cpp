@@ -11,44 +11,81 @@
 HWY_BEFORE_NAMESPACE();
 namespace longshore::kernels::HWY_NAMESPACE {
 
-// The columns of a state do not depend on each other, so each group of them passes over the rows.
+// The columns of a state do not depend on each other. So a step passes over the rows with a few
+// groups of columns at a time, which gives the processor several sums to add to.
+constexpr int64_t kTogether = 4;
+
+// Some columns of a head: kCount complete groups, or one that may be incomplete.
+template <int64_t kCount>
+struct Columns {
+  const RecurrentStep& step;
+  int64_t first;
+
+  HWY_INLINE Group read(const float* row, int64_t g) const {
+    if constexpr (kCount > 1) return load(row + first + g * kGroup);
+    return load(row + first, step.values - first);
+  }
+  HWY_INLINE void write(const Group& group, float* row, int64_t g) const {
+    if constexpr (kCount > 1) {
+      store(group, row + first + g * kGroup);
+    } else {
+      store(group, row + first, step.values - first);
+    }
+  }
+
+  // S = decay * S + key value^T; out = S^T query, where `value` are the values of these columns.
+  HWY_INLINE void advance(const Group (&value)[kCount]) const {
+    const Group decay = all(step.decay);
+    Group sums[kCount];
+    for (Group& sum : sums) sum = all(0.0f);
+    float* row = step.state;
+    for (int64_t i = 0; i < step.keys; ++i, row += step.values) {
+      const Group key = all(step.key[i]), query = all(step.query[i]);
+      for (int64_t g = 0; g < kCount; ++g) {
+        const Group state = decay * read(row, g) + key * value[g];
+        write(state, row, g);
+        sums[g] = sums[g] + query * state;
+      }
+    }
+    for (int64_t g = 0; g < kCount; ++g) write(sums[g], step.out, g);
+  }
+
+  HWY_INLINE void recur() const {
+    Group value[kCount];
+    for (int64_t g = 0; g < kCount; ++g) value[g] = read(step.value, g);
+    advance(value);
+  }
+
+  HWY_INLINE void correct_and_recur(float beta) const {
+    const Group decay = all(step.decay);
+    Group known[kCount];
+    for (Group& sum : known) sum = all(0.0f);
+    const float* row = step.state;
+    for (int64_t i = 0; i < step.keys; ++i, row += step.values) {
+      const Group key = all(step.key[i]);
+      for (int64_t g = 0; g < kCount; ++g) known[g] = known[g] + key * (decay * read(row, g));
+    }
+    Group value[kCount];
+    for (int64_t g = 0; g < kCount; ++g) value[g] = all(beta) * (read(step.value, g) - known[g]);
+    advance(value);
+  }
+};
 
 void recurrent_step(const RecurrentStep& step) {
-  const Group decay = all(step.decay);
-  for (int64_t column = 0; column < step.values; column += kGroup) {
-    const int64_t left = step.values - column;
-    const Group value = load(step.value + column, left);
-    Group sum = all(0.0f);
-    float* row = step.state + column;
-    for (int64_t i = 0; i < step.keys; ++i, row += step.values) {
-      const Group state = decay * load(row, left) + all(step.key[i]) * value;
-      store(state, row, left);
-      sum = sum + all(step.query[i]) * state;
-    }
-    store(sum, step.out + column, left);
+  int64_t column = 0;
+  for (; column + kTogether * kGroup <= step.values; column += kTogether * kGroup) {
+    Columns<kTogether>{step, column}.recur();
   }
+  for (; column < step.values; column += kGroup) Columns<1>{step, column}.recur();
 }
 
 void delta_step(const RecurrentStep& step, float beta) {
-  const Group decay = all(step.decay);
-  for (int64_t column = 0; column < step.values; column += kGroup) {
-    const int64_t left = step.values - column;
-    Group known = all(0.0f);
-    float* row = step.state + column;
-    for (int64_t i = 0; i < step.keys; ++i, row += step.values) {
-      const Group state = decay * load(row, left);
-      store(state, row, left);
-      known = known + all(step.key[i]) * state;
-    }
-    const Group corrected = all(beta) * (load(step.value + column, left) - known);
-    Group sum = all(0.0f);
-    row = step.state + column;
-    for (int64_t i = 0; i < step.keys; ++i, row += step.values) {
-      const Group state = load(row, left) + all(step.key[i]) * corrected;
-      store(state, row, left);
-      sum = sum + all(step.query[i]) * state;
-    }
-    store(sum, step.out + column, left);
+  int64_t column = 0;
+  for (; column + kTogether * kGroup <= step.values; column += kTogether * kGroup) {
+    Columns<kTogether>{step, column}.correct_and_recur(beta);
+  }
+  for (; column < step.values; column += kGroup) {
+    Columns<1>{step, column}.correct_and_recur(beta);
   }
 }
 

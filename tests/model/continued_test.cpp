@@ -195,8 +195,7 @@ TEST_P(Continued, SixtyFourSequencesChangeNoBit) {
     PlainStates states(loaded.model, 64, loaded.use(dtype));
     std::vector<int32_t> slots(64);
     std::iota(slots.begin(), slots.end(), 0);
-    Decoder decoder(runner, states, slots,
-                    std::vector<std::vector<int64_t>>(64, loaded.tokens(4)));
+    Decoder decoder(runner, states, slots, std::vector<std::vector<int64_t>>(64, loaded.tokens(4)));
     decoder.finish(4);
     for (size_t i = 0; i < slots.size(); ++i) {
       EXPECT_TRUE(at::equal(decoder.logits(i), expected)) << dtype << ", slot " << i;

@@ -178,7 +178,7 @@ def answer(case, model, routing, prompt):
         return None
     generated = model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt),
                                do_sample=False, use_cache=False, max_new_tokens=TOKENS,
-                               pad_token_id=0)
+                               pad_token_id=0, return_dict_in_generate=True).sequences
     assert generated[0, prompt.shape[1]:].tolist() == tokens, "generate() has other tokens"
     return {"prompt": prompt[0].tolist(), "tokens": tokens,
             "log_probabilities": [float(f"{value:.7g}") for value in chosen]}, gap

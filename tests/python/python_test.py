@@ -139,6 +139,24 @@ class Arguments(StandInTest):
         with self.assertRaisesRegex(ValueError, "give a prompt"):
             longshore.generate("r", prompts=[])
 
+    def test_sampling_is_asked_for_alike_for_prompts_and_for_files(self):
+        sampling = {"min_p": 0.1, "stop": ["\n\n", "--end"], "samples": 2, "logprobs": True,
+                    "sequences": 8}
+        words = ["--min-p=0.1", "--samples=2", "--logprobs", "--sequences=8", "--stop=\n\n",
+                 "--stop=--end"]
+        longshore.generate("r", prompts="abc", **sampling)
+        self.assertEqual(self.calls()[-1], ["generate", "r", "--from=auto", *words, "--json",
+                                            "--prompt=abc", "--quiet"])
+        pathlib.Path("answer.json").write_text("")
+        self.assertIsNone(longshore.generate_file("r", prompts="a.jsonl", chat=True, system="s",
+                                                  answers=pathlib.Path("b.jsonl"), **sampling))
+        self.assertEqual(self.calls()[-1], ["generate", "r", "--in=a.jsonl", "--out=b.jsonl",
+                                            "--chat", "--system=s", "--from=auto", *words,
+                                            "--quiet"])
+        longshore.generate_file("r", prompts="a", answers="b", stop="x")
+        self.assertEqual(self.calls()[-1], ["generate", "r", "--in=a", "--out=b", "--from=auto",
+                                            "--stop=x", "--quiet"])
+
     def test_several_ranks_are_launched(self):
         with contextlib.redirect_stderr(io.StringIO()):
             longshore.train("r", ranks=2, quiet=True, overrides={"train.steps": 1})

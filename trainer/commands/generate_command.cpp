@@ -33,10 +33,11 @@ struct GenerateOptions {
   bool chat = false;
   int64_t max_new_tokens = 64;
   int64_t samples = 1;
-  double temperature = 0.0;  // 0: the most likely token
-  int64_t top_k = 0;         // 0: all tokens
-  double top_p = 1.0;        // 1: all tokens
-  double min_p = 0.0;        // 0: all tokens
+  int64_t sequences = kMostSequences;  // at the same time, at most
+  double temperature = 0.0;            // 0: the most likely token
+  int64_t top_k = 0;                   // 0: all tokens
+  double top_p = 1.0;                  // 1: all tokens
+  double min_p = 0.0;                  // 0: all tokens
   bool logprobs = false;
   bool json = false;
 
@@ -106,7 +107,7 @@ class Request {
     int64_t longest = survey_.longest;
     for (const Prompt& prompt : prompts_) longest = std::max(longest, std::ssize(prompt.tokens));
     const int64_t rows = options_->of_file() ? survey_.rows : std::ssize(prompts_);
-    const int64_t most = kMostSequences;
+    const int64_t most = options_->sequences;
     return {.sequences = rows < most ? std::min(most, rows * options_->samples) : most,
             .longest = longest + options_->max_new_tokens};
   }
@@ -343,6 +344,9 @@ void add_sampling(CommandArguments command, GenerateOptions& options) {
                      "maximum number of tokens to generate per prompt");
   command.add_number("--samples", options.samples, 1, kMostSamples,
                      "answers to each prompt, each with its own random numbers");
+  command.add_number("--sequences", options.sequences, 1, kMostSequences,
+                     "most answers that grow at the same time; fewer where their states do not "
+                     "fit. The answers are the same with any number");
   command.add_number("--temperature", options.temperature, 0.0, 1000.0,
                      "sampling temperature; 0: greedy");
   command.add_number("--top-k", options.top_k, 0, kMostTokens,

@@ -312,7 +312,7 @@ std::vector<Drawn> draw_tokens(const at::Tensor& scores, std::span<const DrawKey
                                const Sampling& sampling, bool with_logps) {
   LONGSHORE_CHECK(scores.dim() == 2 && scores.size(0) == std::ssize(keys) &&
                   scores.scalar_type() == at::kFloat);
-  if (on_gpu(scores) && !with_logps) {
+  if (takes_gpu_form(scores) && !with_logps) {
     if (sampling.temperature <= 0.0) return likeliest_on_device(scores);
     const int64_t k = sampling.top_k;
     if (k > 0 && k < std::min(scores.size(1), kMostSelectedOnDevice + 1)) {

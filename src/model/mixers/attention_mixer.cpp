@@ -174,7 +174,7 @@ class AttentionMixer final : public Mixer {
                                        static_cast<double>(arch_.query_growth_positions));
     const auto log = [](const at::Tensor& x) { return at::log(x); };
     const at::Tensor growth = by_element(turns.add(1.0).unsqueeze(1), log, batch);
-    return growth.mul(arch_.query_growth_beta).add_(1.0).to(like.scalar_type());
+    return growth.mul_(arch_.query_growth_beta).add_(1.0).to(like.scalar_type());
   }
 
   std::optional<RopeTable> rope_;  // only in layers that rotate

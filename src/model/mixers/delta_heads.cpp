@@ -10,6 +10,7 @@
 #include "device/compute_threads.h"
 #include "kernels/chunk_rows.h"
 #include "model/mixers/delta_scan.h"
+#include "model/mixers/gate_values.h"
 #include "model/ops/document_chunks.h"
 #include "model/ops/fused_ops.h"
 
@@ -24,10 +25,6 @@ using kernels::row_products;
 using kernels::scale_rows;
 using kernels::solve_triangular;
 using kernels::write_rows;
-
-float decay_of(float sum) {
-  return sum < kLeastExponent ? 0.0f : std::exp(sum);
-}
 
 // Cuts a thread's scratch into fp32 tensors.
 class Scratch {

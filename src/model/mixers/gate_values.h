@@ -13,7 +13,7 @@ inline float sigmoid_of(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 
-// Where the result is x itself to fp32's last place it is x, as in LibTorch.
+// Above 20 the result is x to the last place of fp32, as in LibTorch.
 inline float softplus_of(float x) {
   return x > 20.0f ? x : std::log1p(std::exp(x));
 }
