@@ -15,7 +15,7 @@ namespace longshore {
 std::vector<std::string> packing_lines(const ExportResult& result);
 
 // Returns a warning, with what to do instead, if less than half of the trained change survived in
-// all matrices together; else empty. `adapter` says that the run trains adapters, and `run` names
+// all matrices together, or packing changed more than training did; else empty. `adapter` says that the run trains adapters, and `run` names
 // it in a command line.
 std::string packing_warning(const ExportResult& result, bool adapter, const std::string& run);
 
