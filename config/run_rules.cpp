@@ -321,11 +321,11 @@ class Rules {
     check_repeated_drives();
   }
 
-  // Packed matrices are made from the model's files and stay in host memory.
+  // Packed matrices are made at the start and stay in host memory.
   void check_packed() {
     const char* const base = "adapter.base";
-    if (!usable({base, "adapter.kind", "offload.parameters", "offload.optimizer", "model.init",
-                 "fsdp.gather", "preference.reference"}) ||
+    if (!usable({base, "adapter.kind", "offload.parameters", "offload.optimizer", "fsdp.gather",
+                 "preference.reference"}) ||
         !config_.adapter.packs()) {
       return;
     }
@@ -333,7 +333,6 @@ class Rules {
               "offload.parameters", "keeps the packed model in host memory, but",
               ": set offload.parameters = \"host\", or adapter.base = \"published\"");
     check_trained_in_host(base);
-    check_has_weights(base);
     report_if(config_.preference.is_adapter_off(), base, "preference.reference",
               "packs the model that is trained over, and",
               " compares with the published one; set it to \"start\" or to a directory");

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kBlock = Fp8Layout::kBlock;
 constexpr float kMost = 448.0F;  // the largest number of e4m3
-// Below this a block counts as zeros, because 448 / largest would be infinite.
+// Below this a block counts as zeros, because 448 * (1 / largest) would be infinite.
 constexpr float kLeastLargest = 1e-35F;
 
 std::array<float, 256> make_numbers() {
@@ -59,7 +59,8 @@ struct ScalePair {
 };
 
 ScalePair scale_of(float largest, Fp8Scale kind) {
-  const float inverse = largest > kLeastLargest ? kMost / largest : 1.0F;
+  // torch divides a number by a tensor in two roundings, and so transformers does.
+  const float inverse = largest > kLeastLargest ? kMost * (1.0F / largest) : 1.0F;
   const float scale = 1.0F / inverse;
   if (kind == Fp8Scale::kF32) return {scale, inverse};
   const float stored =

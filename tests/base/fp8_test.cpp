@@ -53,6 +53,22 @@ TEST(Fp8, HasTheBitsOfTransformers) {
   EXPECT_EQ(digest(std::as_bytes(std::span(values))), 0x09c86cc2e1f84d9au);
 }
 
+// Goal: scales have the roundings of torch's division of a number by a tensor, for the largest
+// values of many blocks.
+TEST(Fp8, HasTheScalesOfTransformersInManyBlocks) {
+  constexpr int64_t kColumns = 8192;
+  std::vector<float> values = example(128 * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto block = static_cast<double>(i % kColumns / 128);
+    values[i] = static_cast<float>(double{values[i]} * (1.0 + block / 37.0));
+  }
+  std::vector<float> scales(kColumns / 128);
+  std::vector<uint8_t> codes(values.size());
+  encode_fp8_rows(values, kColumns, Fp8Scale::kF32, scales, codes);
+  EXPECT_EQ(digest(std::as_bytes(std::span(scales))), 0x50140f469c18b1f5u);
+  EXPECT_EQ(digest(std::as_bytes(std::span(codes))), 0x96acf8bc16b14edfu);
+}
+
 // Goal: scales that are powers of two (scale_fmt "ue8m0") are those of transformers, with its
 // codes.
 TEST(Fp8, HasTheBitsOfTransformersForPowersOfTwo) {

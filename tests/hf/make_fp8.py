@@ -60,22 +60,28 @@ def digest(tensor):
     return f"{value:#018x}"
 
 
-def print_digests():
-    """Packs the matrix of tests/base/fp8_test.cpp as transformers' quantiser does."""
-    count = 256 * 128
+def example(count):
     index = torch.arange(count, dtype=torch.int64)
     draws = ((index * 7919 + 13) % 65536 - 32768).to(torch.float64)
-    values = (draws * (64 + (index // 64 * 37) % 101).to(torch.float64) / 67108864.0).float()
-    values = values.reshape(128, 256)
+    return (draws * (64 + (index // 64 * 37) % 101).to(torch.float64) / 67108864.0).float()
 
-    for scale_fmt in ("float", "ue8m0"):
+
+def print_digests():
+    """Packs the matrices of tests/base/fp8_test.cpp as transformers' quantiser does."""
+    factors = 1.0 + torch.arange(64, dtype=torch.float64).repeat_interleave(128) / 37.0
+    many = (example(128 * 8192).reshape(128, 8192).double() * factors).float()
+    for name, scale_fmt, values in (("float", "float", example(256 * 128).reshape(128, 256)),
+                                    ("ue8m0", "ue8m0", example(256 * 128).reshape(128, 256)),
+                                    ("many", "float", many)):
         class Quantiser:
             quantization_config = FineGrainedFP8Config(scale_fmt=scale_fmt)
 
         packed = Fp8Quantize(Quantiser())._quantize_one("w.weight", values)
         scales, codes = packed["w.weight_scale_inv"].float(), packed["w.weight"]
-        print(scale_fmt, "scales", digest(scales), "codes", digest(codes), "values",
-              digest(Fp8Dequantize(None)._dequantize_one(codes, scales, torch.bfloat16).float()))
+        print(name, "scales", digest(scales), "codes", digest(codes))
+        if name == "float":
+            unpacked = Fp8Dequantize(None)._dequantize_one(codes, scales, torch.bfloat16)
+            print(name, "values", digest(unpacked.float()))
 
 
 def main():

@@ -167,14 +167,35 @@ TEST(PackedBase, IsSmallAndResumesAndIsExported) {
   EXPECT_EQ(eval_loss(joined(evaluated, {"--from", exported(run, "adapter", {})})), loss);
 }
 
+// Goal: a base of random weights that is made in memory is packed as the same weights from files.
+TEST(PackedBase, OfRandomWeightsIsThatOfTheSameWeightsInFiles) {
+  for (const std::string preset : {"tiny-qwen3", "tiny-qwen3-moe"}) {
+    SCOPED_TRACE(preset);
+    const std::string directory = scratch_directory("random-base");
+    ASSERT_EQ(
+        run_command({"init-model", "--preset", preset, "--vocabulary", "257", directory}).exit_code,
+        0);
+    RunDriver files("of-files"), memory("in-memory");
+    for (const std::string format : {"nf4", "fp8"}) {
+      const Arguments packed = joined(adapters_over(directory, "llama", "bf16", "lora"),
+                                      {"--adapter.base=" + format, "--checkpoint.resume=never"});
+      ASSERT_EQ(files.train(packed), 0);
+      ASSERT_EQ(memory.train(joined(packed, {"--model.init=random"})), 0);
+      EXPECT_EQ(memory.steps("loss"), files.steps("loss"));
+      EXPECT_TRUE(memory.state() == files.state());
+    }
+    std::filesystem::remove_all(directory);
+  }
+}
+
 // A model or a run that cannot be packed is refused before anything is written.
 TEST(PackedBase, IsRefusedWhereItHasNoEffect) {
   EditedModel model("llama");
   model.write();
   const Arguments packed =
       joined(adapters_over(model.directory(), "llama", "fp32", "lora"), {"--adapter.base=nf4"});
-  for (const std::string key : {"--offload.parameters=files", "--model.init=random",
-                                "--fsdp.gather=host", "--adapter.kind=none"}) {
+  for (const std::string key :
+       {"--offload.parameters=files", "--fsdp.gather=host", "--adapter.kind=none"}) {
     RunDriver run("packed-refused");
     testing::internal::CaptureStderr();
     EXPECT_EQ(run.train(joined(packed, {key})), 2) << key;

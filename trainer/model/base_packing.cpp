@@ -69,6 +69,10 @@ BasePacking::BasePacking(const RunConfig& config, const ArchSpec& arch, const Ba
     : packing_(chosen_packing(config, arch, base)) {}
 
 void BasePacking::open(const RunConfig& config, const ModelSpec& whole, const BaseFiles& base) {
+  if (base.random() && packing_) {
+    random_.emplace(whole, static_cast<uint64_t>(config.run.seed));
+    packed_.emplace(pack_model_spec(whole, *packing_), packing_->compute, &*random_);
+  }
   if (base.weights() == nullptr) return;
   const bool in_files = config.offload.parameters == OffloadSection::Parameters::kFiles;
   if (in_files || packing_) files_.emplace(base.directory(), base.weights());

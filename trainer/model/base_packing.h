@@ -16,6 +16,7 @@
 #include "trainer/model/base_files.h"
 #include "trainer/model/model_files.h"
 #include "trainer/model/packed_files.h"
+#include "trainer/model/random_base.h"
 
 namespace longshore {
 
@@ -27,7 +28,8 @@ class BasePacking {
   BasePacking(const BasePacking&) = delete;
   BasePacking& operator=(const BasePacking&) = delete;
 
-  // Opens the readers of these parameters, if the base has weights. `base` must outlive this.
+  // Opens the readers of these parameters, if the base has weights or they are random. `base` must
+  // outlive this.
   void open(const RunConfig& config, const ModelSpec& whole, const BaseFiles& base);
 
   // Returns nullopt if no matrix is packed.
@@ -50,7 +52,8 @@ class BasePacking {
  private:
   std::optional<Packing> packing_;
   std::optional<ModelFiles> files_;    // empty: no tier reads from it
-  std::optional<PackedFiles> packed_;  // over files_; empty: no matrix is packed
+  std::optional<RandomBase> random_;   // empty: the base is not random, or nothing is packed
+  std::optional<PackedFiles> packed_;  // over files_ or random_; empty: no matrix is packed
 };
 
 }  // namespace longshore

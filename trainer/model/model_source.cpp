@@ -222,11 +222,11 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
     read_norms(weight, begin, out);
     return;
   }
+  if (packing_.has(name)) return packing_.read_values(name, begin, out);
   if (base_.random() || (has_adapter() && parameter(name).adapter)) {
     fill_random(name, parameter(name).init, seed_, begin, out);
     return;
   }
-  if (packing_.has(name)) return packing_.read_values(name, begin, out);
   LONGSHORE_CHECK(base_.weights() != nullptr) << directory().path() << " has no weights to read";
   base_.weights()->read_parameter(name, begin, out);
 }

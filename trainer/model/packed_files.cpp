@@ -27,10 +27,20 @@ void for_matrices(int64_t begin, int64_t length, std::span<T> out, const Read& r
 PackedFiles::PackedFiles(const ModelSpec& model, DType compute, const ModelFiles* files,
                          const WeightLoader* weights)
     : files_(files), weights_(weights) {
+  take_parameters(model, compute);
+}
+
+PackedFiles::PackedFiles(const ModelSpec& model, DType compute, const RandomBase* random)
+    : random_(random) {
+  take_parameters(model, compute);
+}
+
+void PackedFiles::take_parameters(const ModelSpec& model, DType compute) {
   for (const UnitSpec& unit : model.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       if (!parameter.packed) continue;
-      const PackedTensor* const tensor = weights_->at(parameter.name).packed;
+      const PackedTensor* const tensor =
+          weights_ == nullptr ? nullptr : weights_->at(parameter.name).packed;
       parameters_.emplace(
           parameter.name,
           Parameter{
@@ -74,6 +84,15 @@ void PackedFiles::release(const std::string& name) const {
   forget([&](const MatrixId& id) { return id.first == name; });
 }
 
+void PackedFiles::read_unpacked(const std::string& name, int64_t begin,
+                                std::span<float> out) const {
+  if (random_ != nullptr) {
+    random_->read_values(name, begin, out);
+  } else {
+    weights_->read_parameter(name, begin, out);
+  }
+}
+
 std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& packed) const {
   if (!packed.bytes.empty()) return packed.bytes;
   const auto& [name, matrix] = id;
@@ -81,13 +100,13 @@ std::span<const std::byte> PackedFiles::bytes_of(const MatrixId& id, Packed& pac
   std::vector<std::byte> bytes(static_cast<size_t>(parameter.stored.bytes));
   // Files in another packed format may hold the transpose, of which each piece would read all.
   std::vector<float> whole;
-  if (weights_->at(name).packed != nullptr) {
+  if (weights_ != nullptr && weights_->at(name).packed != nullptr) {
     whole.resize(static_cast<size_t>(parameter.values()));
     weights_->read_parameter(name, matrix * parameter.values(), whole);
   }
   const auto read_finite = [&](int64_t begin, std::span<float> out) {
     if (whole.empty()) {
-      weights_->read_parameter(name, matrix * parameter.values() + begin, out);
+      read_unpacked(name, matrix * parameter.values() + begin, out);
     } else {
       std::ranges::copy(std::span(whole).subspan(static_cast<size_t>(begin), out.size()),
                         out.begin());
@@ -125,7 +144,7 @@ void PackedFiles::read_matrix(const MatrixId& id, Bytes begin, std::span<std::by
 
 Bytes PackedFiles::read(const std::string& name, StorageType type, Bytes begin,
                         std::span<std::byte> out) const {
-  if (!has(name)) return files_->read(name, type, begin, out);
+  if (!has(name)) return plain().read(name, type, begin, out);
   LONGSHORE_CHECK(parameters_.at(name).stored.type == type) << name;
   read_packed(name, begin, out);
   return static_cast<Bytes>(out.size());

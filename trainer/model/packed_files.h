@@ -1,11 +1,12 @@
 // PackedFiles: the frozen parameters of a run whose frozen matrices are packed: in adapter.base, or
-// in the format of the model's own files. In another format a matrix is read from the files and
-// packed as a whole, so that neither ranks nor tiers change its scales. Experts of a stacked
-// parameter are matrices of their own. BasePacking owns it. Any thread may read. A matrix that was
-// packed here is held until all of its bytes were read, so that pieces of it that several threads
-// read, and a piece that two experts share, pack it once; the latest kKept are held whatever their
-// size, more of them within kHeldBytes, and one more by each thread that reads. A rank that reads a
-// shard of a matrix does not read all of it, so the tier releases what it has read.
+// in the format of the model's own files. In another format a matrix is read from the files, or
+// made at random, and packed as a whole, so that neither ranks nor tiers change its scales. Experts
+// of a stacked parameter are matrices of their own. BasePacking owns it. Any thread may read. A
+// matrix that was packed here is held until all of its bytes were read, so that pieces of it that
+// several threads read, and a piece that two experts share, pack it once; the latest kKept are held
+// whatever their size, more of them within kHeldBytes, and one more by each thread that reads. A
+// rank that reads a shard of a matrix does not read all of it, so the tier releases what it has
+// read.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@
 #include "shard/frozen_source.h"
 #include "shard/unit_spec.h"
 #include "trainer/model/model_files.h"
+#include "trainer/model/random_base.h"
 
 namespace longshore {
 
@@ -35,11 +37,14 @@ class PackedFiles final : public FrozenSource {
   PackedFiles(const ModelSpec& model, DType compute, const ModelFiles* files,
               const WeightLoader* weights);
 
+  // The same over a base with random weights, which must outlive this.
+  PackedFiles(const ModelSpec& model, DType compute, const RandomBase* random);
+
   Bytes read(const std::string& name, StorageType type, Bytes begin,
              std::span<std::byte> out) const override;
   // Frees what is held of the parameter's matrices.
   void release(const std::string& name) const override;
-  std::string place_of(const std::string& name) const override { return files_->place_of(name); }
+  std::string place_of(const std::string& name) const override { return plain().place_of(name); }
 
   bool has(const std::string& name) const { return parameters_.contains(name); }
   // Reads bytes of a packed parameter.
@@ -66,6 +71,14 @@ class PackedFiles final : public FrozenSource {
     size_t read LONGSHORE_GUARDED_BY(packing) = 0;  // bytes that were read of it
   };
 
+  void take_parameters(const ModelSpec& model, DType compute);
+  // Reads values that are packed here.
+  void read_unpacked(const std::string& name, int64_t begin, std::span<float> out) const;
+  // Returns the source of parameters that are not packed.
+  const FrozenSource& plain() const {
+    if (random_ != nullptr) return *random_;
+    return *files_;
+  }
   std::shared_ptr<Packed> entry(const MatrixId& id) const;
   // Frees what `chosen` says of an id.
   template <typename Chosen>
@@ -75,8 +88,9 @@ class PackedFiles final : public FrozenSource {
   // Reads bytes of a packed matrix; those behind its last are zero.
   void read_matrix(const MatrixId& id, Bytes begin, std::span<std::byte> out) const;
 
-  const ModelFiles* files_;
-  const WeightLoader* weights_;
+  const ModelFiles* files_ = nullptr;      // null: random weights
+  const WeightLoader* weights_ = nullptr;  // the same
+  const RandomBase* random_ = nullptr;     // null: weights from files
   std::map<std::string, Parameter> parameters_;
   mutable Mutex mutex_;
   // The latest first; `held_` is the bytes of all of them.

@@ -51,8 +51,10 @@ Weights find_weights(const std::string& from) {
   return {.folder = inside, .checkpoint = "auto"};
 }
 
-// Sets the keys of [adapter] to their defaults, independent of the run file.
+// Sets the keys of [adapter] to their defaults, and the key that needs adapters, independent of the
+// run file.
 void forget_adapter(std::vector<Override>& overrides) {
+  overrides.push_back({"checkpoint.export", "\"never\""});
   for (const Key& key : find_section("adapter")->keys) {
     overrides.push_back({key.full_name(), toml_text(key, key.default_value())});
   }
