@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "base/packed_format.h"
-#include "model/families/families.h"
-#include "model/families/random_init.h"
 #include "model/models/decoder_model.h"
 #include "model/parameters/model_spec.h"
 #include "model/parameters/unit_cut.h"
 #include "model/units/linear.h"
 #include "tests/fakes/cpu_branches.h"
+#include "tests/model/golden_case.h"
+#include "tests/model/plain_runner.h"
 
 namespace longshore {
 namespace {
@@ -162,35 +162,20 @@ TEST(RowProductsOfLinear, GiveRowsOfATableWithAnAdapter) {
                           "table");
 }
 
-// A model cut in units, each with random parameters, and the values that go through it.
+// A golden model cut in units, and the values that go through it.
 class CutModel {
  public:
-  CutModel(const std::string& preset, UnitPolicy::Kind cut, at::ScalarType type)
-      : model_(made(preset, cut)), type_(type) {
-    at::manual_seed(23);
-    tokens_ = at::randint(97, {kRows}, at::kLong);
-    std::vector<std::vector<at::Tensor>> owned;
-    for (const UnitSpec& unit : model_.spec().units) {
-      std::vector<at::Tensor>& own = owned.emplace_back();
-      for (const ParamSpec& parameter : unit.parameters) {
-        at::Tensor values = at::randn(parameter.shape).mul_(0.2);
-        if (parameter.shape.size() == 1) values.add_(1.0);
-        own.push_back(values.to(type));
-      }
-      std::vector<at::Tensor> all = own;
-      for (const ParamRef& tied : unit.tied) {
-        all.push_back(
-            owned.at(static_cast<size_t>(tied.unit.value)).at(static_cast<size_t>(tied.index)));
-      }
-      parameters_.push_back(all);
-    }
-  }
+  CutModel(const std::string& name, UnitPolicy::Kind cut, at::ScalarType type)
+      : golden_(read_golden_case(name)),
+        model_(made(golden_, cut)),
+        runner_(model_, golden_.weights, type),
+        tokens_(at::arange(kRows, at::kLong).mul_(7).remainder_(golden_.arch.vocabulary)) {}
 
   // Expects that every unit without a mixer computes each row by itself.
   void expect_independent_rows_of_units(const std::string& name) const {
     Carry in;
     for (const UnitSpec& unit : model_.spec().units) {
-      const std::vector<at::Tensor>& parameters = parameters_[static_cast<size_t>(unit.id.value)];
+      const std::vector<at::Tensor>& parameters = runner_.parameters(unit.id);
       const bool last = unit.id == model_.spec().units.back().id;
       const auto run = [&](const at::Tensor& rows) {
         const ContinuedSequences continued;
@@ -218,13 +203,12 @@ class CutModel {
   }
 
  private:
-  static DecoderModel made(const std::string& preset, UnitPolicy::Kind cut) {
-    const std::string text = init_preset_config(preset, {.vocabulary = 97, .eos_token = 3});
-    const ArchSpec arch = read_arch_spec(Json::parse(text), preset);
+  static DecoderModel made(const GoldenCase& golden, UnitPolicy::Kind cut) {
     UnitPolicy policy;
     policy.kind = cut;
     policy.rows = cut == UnitPolicy::Kind::kPiece ? 40 : 0;
-    return {arch, make_model_spec(arch, {}), cut_for(policy, arch)};
+    return {golden.arch, make_model_spec(golden.arch, golden.file_tensors()),
+            cut_for(policy, golden.arch)};
   }
   static bool has_mixer(const UnitSpec& unit) {
     for (const char* const part : {"mlp", "experts", "embedding", "input", "head"}) {
@@ -243,21 +227,23 @@ class CutModel {
     return batch;
   }
 
+  GoldenCase golden_;
   DecoderModel model_;
-  at::ScalarType type_;
+  PlainRunner runner_;
   at::Tensor tokens_;
-  std::vector<std::vector<at::Tensor>> parameters_;
 };
 
-// Goal: embeddings, MLPs, routers, experts, shared experts and heads of every family compute each
-// row by itself, whole and in pieces, in fp32 and in bf16.
+// Goal: embeddings, MLPs, routers, experts, shared experts and heads compute each row by itself,
+// whole and in pieces, in fp32 and in bf16: of families with each activation, kind of router, cap
+// and form of matrices.
 TEST(ContinuedUnits, ComputeEachRowByItself) {
   const fakes::CpuBranches cpu;
-  for (const InitPreset& preset : init_presets()) {
-    CutModel(preset.name, UnitPolicy::Kind::kHalf, at::kFloat)
-        .expect_independent_rows_of_units(preset.name);
-    CutModel(preset.name, UnitPolicy::Kind::kPiece, at::kBFloat16)
-        .expect_independent_rows_of_units(preset.name + " in pieces");
+  for (const char* const name :
+       {"llama", "gpt2", "gemma2", "gemma4-e2b", "cohere", "starcoder2", "deepseek_v3", "gpt_oss",
+        "qwen2_moe", "nemotron_h-latent", "gemma4_text-moe", "qwen3_next"}) {
+    CutModel(name, UnitPolicy::Kind::kHalf, at::kFloat).expect_independent_rows_of_units(name);
+    CutModel(name, UnitPolicy::Kind::kPiece, at::kBFloat16)
+        .expect_independent_rows_of_units(std::string(name) + " in pieces");
   }
 }
 
