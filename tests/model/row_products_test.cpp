@@ -1,22 +1,16 @@
-// What a unit computes for a row that continues a sequence has the same bits beside any other rows,
-// and is what training computes.
+// What a Linear computes for a row that continues a sequence has the same bits beside any other
+// rows, and is what training computes.
 #include "model/ops/row_products.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "base/packed_format.h"
-#include "model/models/decoder_model.h"
-#include "model/parameters/model_spec.h"
-#include "model/parameters/unit_cut.h"
 #include "model/units/linear.h"
 #include "tests/fakes/cpu_branches.h"
-#include "tests/model/golden_case.h"
-#include "tests/model/plain_runner.h"
 
 namespace longshore {
 namespace {
@@ -160,91 +154,6 @@ TEST(RowProductsOfLinear, GiveRowsOfATableWithAnAdapter) {
   EXPECT_LE(error(table.rows(ids), expected), 1e-6);
   expect_independent_rows([&](const at::Tensor& rows) { return std::vector{table.rows(rows)}; },
                           "table");
-}
-
-// A golden model cut in units, and the values that go through it.
-class CutModel {
- public:
-  CutModel(const std::string& name, UnitPolicy::Kind cut, at::ScalarType type)
-      : golden_(read_golden_case(name)),
-        model_(made(golden_, cut)),
-        runner_(model_, golden_.weights, type),
-        tokens_(at::arange(kRows, at::kLong).mul_(7).remainder_(golden_.arch.vocabulary)) {}
-
-  // Expects that every unit without a mixer computes each row by itself.
-  void expect_independent_rows_of_units(const std::string& name) const {
-    Carry in;
-    for (const UnitSpec& unit : model_.spec().units) {
-      const std::vector<at::Tensor>& parameters = runner_.parameters(unit.id);
-      const bool last = unit.id == model_.spec().units.back().id;
-      const auto run = [&](const at::Tensor& rows) {
-        const ContinuedSequences continued;
-        const MicroBatch batch = batch_of(rows, &continued);
-        Carry own;
-        for (const at::Tensor& tensor : in) own.push_back(tensor.index_select(0, rows));
-        const at::Tensor all = at::arange(rows.size(0), at::kLong);
-        std::vector<at::Tensor> out;
-        if (last) {
-          out.push_back(model_.loss_unit().logits(parameters, own, batch, all));
-          return out;
-        }
-        out = model_.unit(unit.id).forward(parameters, own, batch);
-        const at::Tensor part = model_.unit(unit.id).logits(parameters, own, batch, all);
-        if (part.defined()) out.push_back(part);
-        return out;
-      };
-      if (!has_mixer(unit)) expect_independent_rows(run, name + " " + unit.name);
-      if (!last) {
-        const at::NoGradGuard no_grad;
-        in = model_.unit(unit.id).forward(parameters, in,
-                                          batch_of(at::arange(kRows, at::kLong), nullptr));
-      }
-    }
-  }
-
- private:
-  static DecoderModel made(const GoldenCase& golden, UnitPolicy::Kind cut) {
-    UnitPolicy policy;
-    policy.kind = cut;
-    policy.rows = cut == UnitPolicy::Kind::kPiece ? 40 : 0;
-    return {golden.arch, make_model_spec(golden.arch, golden.file_tensors()),
-            cut_for(policy, golden.arch)};
-  }
-  static bool has_mixer(const UnitSpec& unit) {
-    for (const char* const part : {"mlp", "experts", "embedding", "input", "head"}) {
-      if (unit.name.find(part) != std::string::npos) return false;
-    }
-    return true;
-  }
-  // Each row is a document of one position.
-  MicroBatch batch_of(const at::Tensor& rows, const ContinuedSequences* continued) const {
-    MicroBatch batch;
-    batch.tokens = tokens_.index_select(0, rows);
-    batch.positions = at::zeros_like(rows);
-    batch.targets = at::full_like(rows, -100);
-    for (int64_t i = 0; i <= rows.size(0); ++i) batch.document_starts.push_back(i);
-    batch.continued = continued;
-    return batch;
-  }
-
-  GoldenCase golden_;
-  DecoderModel model_;
-  PlainRunner runner_;
-  at::Tensor tokens_;
-};
-
-// Goal: embeddings, MLPs, routers, experts, shared experts and heads compute each row by itself,
-// whole and in pieces, in fp32 and in bf16: of families with each activation, kind of router, cap
-// and form of matrices.
-TEST(ContinuedUnits, ComputeEachRowByItself) {
-  const fakes::CpuBranches cpu;
-  for (const char* const name :
-       {"llama", "gpt2", "gemma2", "gemma4-e2b", "cohere", "starcoder2", "deepseek_v3", "gpt_oss",
-        "qwen2_moe", "nemotron_h-latent", "gemma4_text-moe", "qwen3_next"}) {
-    CutModel(name, UnitPolicy::Kind::kHalf, at::kFloat).expect_independent_rows_of_units(name);
-    CutModel(name, UnitPolicy::Kind::kPiece, at::kBFloat16)
-        .expect_independent_rows_of_units(std::string(name) + " in pieces");
-  }
 }
 
 }  // namespace
