@@ -1,20 +1,14 @@
-// What a unit computes for a row that continues a sequence has the same bits beside any other rows,
-// and is what training computes.
+// What a Linear computes for a row that continues a sequence has the same bits beside any other
+// rows, and is what training computes.
 #include "model/ops/row_products.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "base/packed_format.h"
-#include "model/families/families.h"
-#include "model/families/random_init.h"
-#include "model/models/decoder_model.h"
-#include "model/parameters/model_spec.h"
-#include "model/parameters/unit_cut.h"
 #include "model/units/linear.h"
 #include "tests/fakes/cpu_branches.h"
 
@@ -160,105 +154,6 @@ TEST(RowProductsOfLinear, GiveRowsOfATableWithAnAdapter) {
   EXPECT_LE(error(table.rows(ids), expected), 1e-6);
   expect_independent_rows([&](const at::Tensor& rows) { return std::vector{table.rows(rows)}; },
                           "table");
-}
-
-// A model cut in units, each with random parameters, and the values that go through it.
-class CutModel {
- public:
-  CutModel(const std::string& preset, UnitPolicy::Kind cut, at::ScalarType type)
-      : model_(made(preset, cut)), type_(type) {
-    at::manual_seed(23);
-    tokens_ = at::randint(97, {kRows}, at::kLong);
-    std::vector<std::vector<at::Tensor>> owned;
-    for (const UnitSpec& unit : model_.spec().units) {
-      std::vector<at::Tensor>& own = owned.emplace_back();
-      for (const ParamSpec& parameter : unit.parameters) {
-        at::Tensor values = at::randn(parameter.shape).mul_(0.2);
-        if (parameter.shape.size() == 1) values.add_(1.0);
-        own.push_back(values.to(type));
-      }
-      std::vector<at::Tensor> all = own;
-      for (const ParamRef& tied : unit.tied) {
-        all.push_back(
-            owned.at(static_cast<size_t>(tied.unit.value)).at(static_cast<size_t>(tied.index)));
-      }
-      parameters_.push_back(all);
-    }
-  }
-
-  // Expects that every unit without a mixer computes each row by itself.
-  void expect_independent_rows_of_units(const std::string& name) const {
-    Carry in;
-    for (const UnitSpec& unit : model_.spec().units) {
-      const std::vector<at::Tensor>& parameters = parameters_[static_cast<size_t>(unit.id.value)];
-      const bool last = unit.id == model_.spec().units.back().id;
-      const auto run = [&](const at::Tensor& rows) {
-        const ContinuedSequences continued;
-        const MicroBatch batch = batch_of(rows, &continued);
-        Carry own;
-        for (const at::Tensor& tensor : in) own.push_back(tensor.index_select(0, rows));
-        const at::Tensor all = at::arange(rows.size(0), at::kLong);
-        std::vector<at::Tensor> out;
-        if (last) {
-          out.push_back(model_.loss_unit().logits(parameters, own, batch, all));
-          return out;
-        }
-        out = model_.unit(unit.id).forward(parameters, own, batch);
-        const at::Tensor part = model_.unit(unit.id).logits(parameters, own, batch, all);
-        if (part.defined()) out.push_back(part);
-        return out;
-      };
-      if (!has_mixer(unit)) expect_independent_rows(run, name + " " + unit.name);
-      if (!last) {
-        const at::NoGradGuard no_grad;
-        in = model_.unit(unit.id).forward(parameters, in,
-                                          batch_of(at::arange(kRows, at::kLong), nullptr));
-      }
-    }
-  }
-
- private:
-  static DecoderModel made(const std::string& preset, UnitPolicy::Kind cut) {
-    const std::string text = init_preset_config(preset, {.vocabulary = 97, .eos_token = 3});
-    const ArchSpec arch = read_arch_spec(Json::parse(text), preset);
-    UnitPolicy policy;
-    policy.kind = cut;
-    policy.rows = cut == UnitPolicy::Kind::kPiece ? 40 : 0;
-    return {arch, make_model_spec(arch, {}), cut_for(policy, arch)};
-  }
-  static bool has_mixer(const UnitSpec& unit) {
-    for (const char* const part : {"mlp", "experts", "embedding", "input", "head"}) {
-      if (unit.name.find(part) != std::string::npos) return false;
-    }
-    return true;
-  }
-  // Each row is a document of one position.
-  MicroBatch batch_of(const at::Tensor& rows, const ContinuedSequences* continued) const {
-    MicroBatch batch;
-    batch.tokens = tokens_.index_select(0, rows);
-    batch.positions = at::zeros_like(rows);
-    batch.targets = at::full_like(rows, -100);
-    for (int64_t i = 0; i <= rows.size(0); ++i) batch.document_starts.push_back(i);
-    batch.continued = continued;
-    return batch;
-  }
-
-  DecoderModel model_;
-  at::ScalarType type_;
-  at::Tensor tokens_;
-  std::vector<std::vector<at::Tensor>> parameters_;
-};
-
-// Goal: embeddings, MLPs, routers, experts, shared experts and heads of every family compute each
-// row by itself, whole and in pieces, in fp32 and in bf16.
-TEST(ContinuedUnits, ComputeEachRowByItself) {
-  const fakes::CpuBranches cpu;
-  for (const InitPreset& preset : init_presets()) {
-    CutModel(preset.name, UnitPolicy::Kind::kHalf, at::kFloat)
-        .expect_independent_rows_of_units(preset.name);
-    CutModel(preset.name, UnitPolicy::Kind::kPiece, at::kBFloat16)
-        .expect_independent_rows_of_units(preset.name + " in pieces");
-  }
 }
 
 }  // namespace
