@@ -280,7 +280,7 @@ TEST(LayerStates, AWindowKeepsWhatItSees) {
 // Goal: layers that read the keys of another keep none. Those that are read are kept once, with all
 // their positions although they have a window.
 TEST(LayerStates, SharedKeysAreKeptOnce) {
-  const Loaded loaded("gemma4-e2b");
+  const Loaded loaded("gemma4_text-shared");
   const ArchSpec& arch = loaded.golden.arch;
   const auto states = loaded.model.layer_states({.longest = 100}).value();
   ASSERT_EQ(states.size(), arch.layers.size());
