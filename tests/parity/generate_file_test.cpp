@@ -203,6 +203,8 @@ TEST_F(GenerateFile, RefusesAFileOfOtherAnswers) {
   refused("in", {"--temperature", "1", "--run.seed=9"}, "seed was 42 and is 9");
   write_prompts("in", 7);
   refused("in", {"--temperature", "1"}, "rows was 6 and is 7");
+  write_text(path("first.settings.json"), "{");
+  refused("in", {"--temperature", "1"}, "first.settings.json:1: not JSON");
   fs::remove(path("first.settings.json"));
   refused("in", {"--temperature", "1"}, "first.settings.json");
   const Ended same = generate("in", "in", {});
@@ -223,7 +225,7 @@ TEST_F(GenerateFile, NamesRowsThatCannotBeAnswered) {
       {"{\"prompt\": \"a\", \"finish\": 1}", "rename it"},
       {"{\"prompt\": \"" + std::string(90, 'a') + "\"}", "raise data.max_tokens"},
       {"[1]", "expected an object"},
-      {"{\"prompt\": \"a\"", "no JSON object"},
+      {"{\"prompt\": \"a\"", "not JSON"},
   };
   for (const auto& [row, said] : wrong) {
     write_text(path("wrong"), "{\"prompt\": \"abc\"}\n" + row + "\n");

@@ -54,8 +54,13 @@ AnswerFile::AnswerFile(const std::string& path, const Json& settings, int64_t sa
     throw ConfigError("--out " + path + ": the file has lines, but " + beside +
                       ", which says what they follow from, does not exist" + remedy);
   }
-  const std::string text = read_own_file(beside, kMostSettingsBytes);
-  const std::string difference = difference_of(parse_json(text, {}, beside), settings);
+  Json before;
+  try {
+    before = parse_json(read_own_file(beside, kMostSettingsBytes), {}, beside);
+  } catch (const DataError& error) {
+    throw ConfigError("--out " + path + ": " + error.what() + remedy);
+  }
+  const std::string difference = difference_of(before, settings);
   if (!difference.empty()) {
     throw ConfigError("--out " + path + ": its answers have other settings: " + difference +
                       remedy);

@@ -63,7 +63,7 @@ PromptRow PromptFile::parse(const JsonlLine& line) const {
     // The position in an unnamed text starts with ":1: ", its line.
     std::string reason = error.what();
     reason.erase(0, reason.find(": ") + 2);
-    throw RowProblem("no JSON object: " + reason);
+    throw RowProblem(reason);
   }
   require_object(parsed);
   PromptRow row{.prompt = write(parsed)};
