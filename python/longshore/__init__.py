@@ -40,7 +40,8 @@ from longshore._run import Run, RunResult
 __all__ = ["CheckpointError", "ConfigError", "DataError", "DistributedError", "DoesNotFitError",
            "GpuError", "LibTorchError", "LongshoreError", "NonFiniteError", "OutOfMemoryError",
            "Run", "RunResult", "StoppedError", "__version__", "check", "eval", "export",
-           "generate", "generate_file", "init", "plan", "presets", "read_metrics", "recipes", "start", "train"]
+           "generate", "generate_file", "init", "plan", "presets", "read_metrics", "recipes",
+           "start", "train"]
 
 
 def presets() -> pathlib.Path:

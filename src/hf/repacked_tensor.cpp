@@ -69,6 +69,10 @@ double PackedChange::surviving() const {
   return change > 0.0 ? kept / change : 1.0;
 }
 
+double PackedChange::error_per_change() const {
+  return error > 0.0 ? std::sqrt(error / change) : 0.0;
+}
+
 RepackedTensor::RepackedTensor(const PackedTensor& base, ReadValues trained, bool powers)
     : base_(base), trained_(std::move(trained)), powers_(powers) {}
 

@@ -27,9 +27,11 @@ struct PackedChange {
   void add(const PackedChange& other);
   // Returns |p - t| / |t|; 0 for zeros.
   double relative_error() const;
-  // Returns the part of t - b that p - b has in its direction: 0 if packing lost the change, and 1
-  // where nothing was changed.
+  // Returns the part of t - b that p - b has in its direction: 0 if packing lost the change, above
+  // 1 if it went further, and 1 where nothing was changed.
   double surviving() const;
+  // Returns |p - t| / |t - b|: 1 or more if p is no nearer to t than b is; 0 without an error.
+  double error_per_change() const;
 };
 
 class RepackedTensor {

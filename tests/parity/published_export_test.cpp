@@ -98,7 +98,7 @@ TEST(PublishedExport, OfGptOssIsInMxfp4) {
   }
   EXPECT_NE(said.find("packed 2 trained matrices in the published form: error "), std::string::npos)
       << said;
-  EXPECT_EQ(said.find("less than half"), std::string::npos) << said;
+  EXPECT_EQ(said.find("far from the trained"), std::string::npos) << said;
   EXPECT_EQ(next.train(over(to, kGolden, {})), 0);
 }
 
@@ -160,7 +160,7 @@ TEST(PublishedExport, OfFp8HasItsScales) {
   const Json packed = Json::parse(again.out).at("packed");
   EXPECT_GT(packed.at("surviving").get<double>(), 0.5);
   EXPECT_LT(packed.at("error").get<double>(), 1.0 / 16.0);
-  EXPECT_EQ(packed.at("matrices").at(0).at("name"), query);
+  EXPECT_EQ(packed.at("matrices").at(2).at("name"), query) << "in the order of the files";
   for (const char* other : {"--fp32", "--format=bf16"}) {
     const std::string plain = to + other;
     ASSERT_EQ(run_command({"export", run.directory(), other, "--to", plain}).exit_code, 0);
@@ -175,8 +175,7 @@ TEST(PublishedExport, WarnsWhereTheChangeIsLost) {
   testing::internal::CaptureStderr();
   ASSERT_EQ(full.train(gpt_oss(joined(kPublished, {"--optimizer.lr=1e-6"}))), 0);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find(" % of what training changed survives in the published form"),
-            std::string::npos)
+  EXPECT_NE(said.find("because its steps are larger than the changes: the "), std::string::npos)
       << said;
   EXPECT_NE(said.find("longshore export " + full.directory() + " --format bf16 --to DIR"),
             std::string::npos)

@@ -119,7 +119,10 @@ void check_reference(const LoadedRun& run, const std::string& reference) {
 int run_eval(const EvalOptions& options) {
   EvaluatedSets read;
   std::vector<EvaluationSet>& sets = read.sets;
-  ReadRun asked = read_run(options.run, {}, SetupFor::kComputing);
+  RunArguments own = options.run;
+  // Otherwise the flag is about the adapter that --from names, which load_run() takes.
+  own.any_base = own.any_base && options.source == "auto";
+  ReadRun asked = read_run(own, {}, SetupFor::kComputing);
   if (has_other_reference(asked.config)) {
     // The reference leaves the memory before the run's model takes it.
     read = read_sets(MeasuredRun(OpenedRun(std::move(asked))), nullptr);

@@ -63,8 +63,8 @@ void require_finite(const LoadedRun& run, const Answer& answer) {
                        "or infinite values, or overflow");
 }
 
-// What the options ask for, with the prompts as tokens. It is made before the engine, whose plan
-// has states for these prompts.
+// Request holds what the options ask for, with the prompts as tokens. It is made before the engine,
+// whose plan has states for these prompts.
 class Request {
  public:
   Request(const GenerateOptions* options, const MeasuredRun& setup)

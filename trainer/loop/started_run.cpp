@@ -52,11 +52,10 @@ std::vector<EvaluationSet> load_sets_until_stopped(const MeasuredRun& setup,
 // Writes eval.prompts. Throws if one does not fit, instead of at the first evaluation.
 SampleRequest sample_request(const RunConfig& config, const PromptWriter& writer,
                              const PromptLimits& limits) {
-  SampleRequest request{
-      .prompts = {},
-      .settings = {.stops = writer.stops(),
-                   .max_new_tokens = config.eval.max_new_tokens,
-                   .sampling = {.seed = static_cast<uint64_t>(config.run.seed)}}};
+  SampleRequest request{.prompts = {},
+                        .settings = {.stops = writer.stops(),
+                                     .max_new_tokens = config.eval.max_new_tokens,
+                                     .sampling = {.seed = static_cast<uint64_t>(config.run.seed)}}};
   for (const std::string& text : config.eval.prompts) {
     request.prompts.push_back(writer.write(text));
     const std::string problem =

@@ -46,6 +46,11 @@ PackedChange sum_of(const ExportResult& result) {
   return sum;
 }
 
+// Returns whether the packed values are those of the trained model rather than others.
+bool holds_change(const PackedChange& change) {
+  return change.surviving() >= kLeastSurviving && change.error_per_change() <= 1.0;
+}
+
 std::string text_of(const PackedChange& change) {
   if (change.change == 0.0) return "unchanged, keeps its published bytes";
   return formatted("error %.2f %% of the values, %.1f %% of the trained change survives",
@@ -63,23 +68,31 @@ std::vector<std::string> packing_lines(const ExportResult& result) {
     lines.push_back("packed " + printable(matrix.name) + ": " + text_of(matrix.change));
   }
   const auto lossy = std::ranges::count_if(
-      matrices, [](const Matrix& matrix) { return matrix.change.surviving() < kLeastSurviving; });
+      matrices, [](const Matrix& matrix) { return !holds_change(matrix.change); });
   std::string sum = "packed " + std::to_string(matrices.size()) +
                     " trained matrices in the published form: " + text_of(sum_of(result));
-  if (lossy > 0) sum += "; in " + std::to_string(lossy) + " of them less than half";
+  if (lossy > 0) sum += "; " + std::to_string(lossy) + " of them are far from the trained ones";
   lines.push_back(std::move(sum));
   return lines;
 }
 
 std::string packing_warning(const ExportResult& result, bool adapter, const std::string& run) {
-  const double surviving = sum_of(result).surviving();
-  if (surviving >= kLeastSurviving) return "";
+  const PackedChange sum = sum_of(result);
+  if (holds_change(sum)) return "";
+  const std::string why = ", because its steps are larger than the changes";
+  const std::string lost =
+      sum.surviving() < kLeastSurviving
+          ? formatted("only %.1f %% of what training changed survives in the published form",
+                      100.0 * sum.surviving()) +
+                why + ": the export is nearer to the base than to the trained model"
+          : formatted(
+                "packing in the published form changes values by %.1f times what training "
+                "changed",
+                sum.error_per_change()) +
+                why + ": the base is nearer to the trained model than the export";
   const std::string command = "longshore export " + run;
   const std::string bf16 = command + (adapter ? " --merged" : "") + " --format bf16 --to DIR";
-  return formatted("only %.1f %% of what training changed survives in the published form, ",
-                   100.0 * surviving) +
-         "because its steps are larger than the changes: the export is nearer to the base than to "
-         "the trained model; instead export " +
+  return lost + "; instead export " +
          (adapter ? "the adapter alone (" + command + " --to DIR) or bf16 (" : "bf16 (") + bf16 +
          ")";
 }

@@ -15,8 +15,8 @@ namespace longshore {
 std::vector<std::string> packing_lines(const ExportResult& result);
 
 // Returns a warning, with what to do instead, if less than half of the trained change survived in
-// all matrices together; else empty. `adapter` says that the run trains adapters, and `run` names
-// it in a command line.
+// all matrices together, or packing changed more than training did; else empty. `adapter` says that
+// the run trains adapters, and `run` names it in a command line.
 std::string packing_warning(const ExportResult& result, bool adapter, const std::string& run);
 
 // Returns {"error", "surviving", "matrices": [{"name", "error", "surviving"}]}; null if nothing was

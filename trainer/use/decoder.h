@@ -84,7 +84,7 @@ class Decoder {
            const std::function<std::optional<DecodeRequest>()>& next,
            const std::function<void(Decoded)>& done);
 
-  // What was done since the decoder was made.
+  // Work counts what was done since the decoder was made.
   struct Work {
     int64_t prompt_rows = 0;  // computed tokens of prompts; not those that a state had already
     int64_t tokens = 0;       // drawn

@@ -42,7 +42,7 @@ class PromptFile {
   int64_t rows_ = 0;
 };
 
-// What a first pass over the file finds, before anything is generated.
+// PromptSurvey holds what a first pass over the file finds, before anything is generated.
 struct PromptSurvey {
   int64_t rows = 0;
   int64_t longest = 0;  // tokens of the longest prompt

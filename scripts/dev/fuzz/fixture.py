@@ -50,7 +50,7 @@ WORDS = ("the quick brown fox jumps over a lazy dog while seven wizards boil qua
 MODEL = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
 DATA = ["text.jsonl", "chat.jsonl", "tokens.jsonl", "pairs.jsonl", "book.txt", "zipped.jsonl.gz",
         "zipped.jsonl.zst"]
-MAY_CHANGE = ("runs", "cache", "drives", "out")
+MAY_CHANGE = ("runs", "cache", "drives", "out", "answers")
 
 
 @dataclasses.dataclass
@@ -68,6 +68,7 @@ TRAIN = "train {toml} --train.steps=3"
 FRESH = "train {toml} --train.steps=1 --run.dir=runs/fresh --checkpoint.export=never"
 STATE = [TRAIN, TRAIN, "ckpt verify {toml}", "export {toml} --to out/model",
          "generate {toml} --prompt the --max-new-tokens 4", "eval {toml}"]
+GENERATE = "generate {toml} --from model --chat --max-new-tokens 2 --in data/prompts.jsonl --out "
 TARGETS = [
     Target("run file", "host.toml", "toml", ["check run {toml}", "plan {toml}",
                                              "config dump --diff {toml}", "plan --json {toml}"],
@@ -103,6 +104,10 @@ TARGETS = [
              toml={"chat.jsonl": "chat.toml", "tokens.jsonl": "tokens.toml"}.get(name, "host.toml"),
              weight=3)
       for name in DATA],
+    Target("prompts", "data/prompts.jsonl", "lines", [GENERATE + "out/answers.jsonl"],
+           toml="chat.toml", weight=3),
+    Target("answers", "answers/*", "lines", [GENERATE + "answers/answers.jsonl"],
+           toml="chat.toml"),
     Target("prepared data", "cache/**/*", "bytes",
            [FRESH, TRAIN, "prepare {toml}", "check data {toml}"], weight=5),
     Target("checkpoint manifest", "runs/host/checkpoints/*/*.json", "json", STATE, weight=6),
@@ -133,6 +138,10 @@ def make_data(folder):
                [{"messages": [{"role": "user", "content": sentence(i)},
                               {"role": "assistant", "content": sentence(i + 1)}]}
                 for i in range(20)])
+    write_rows(folder / "prompts.jsonl",
+               [{"id": i, "prompt": WORDS[i % len(WORDS)]} for i in range(6)] +
+               [{"messages": [{"role": "user", "content": WORDS[i % len(WORDS)]}]}
+                for i in range(6)])
     write_rows(folder / "pairs.jsonl",
                [{"prompt": sentence(i), "completion": sentence(i + 1)} for i in range(20)])
     write_rows(folder / "tokens.jsonl",
@@ -182,6 +191,9 @@ def make(binary, root, repository, environment):
         (root / "drives" / drive).mkdir(parents=True)
     longshore("train", "host.toml")
     longshore("prepare", "chat.toml")
+    (root / "answers").mkdir()
+    longshore("generate", "chat.toml", "--from", "model", "--chat", "--max-new-tokens", "2",
+              "--in", "data/prompts.jsonl", "--out", "answers/answers.jsonl")
     longshore("train", "drives.toml", "--checkpoint.every_steps=0", "--checkpoint.export=never",
               "--train.steps=4")
     # Steps that only the drives have.
