@@ -104,10 +104,10 @@ class Longshore:
             [self.binary, "generate", str(self.folder / "run.toml"), "--from", "model",
              "--in", str(asked), "--out", str(answered), "--max-new-tokens", str(tokens)],
             text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-        found = re.search(r"([\d,]+) tokens, ([\d.]+) tokens/s; prompts", done.stderr)
+        found = re.search(r"answers, ([\d\s]+) tokens, ([\d.]+) tokens/s; prompts", done.stderr)
         if done.returncode != 0 or found is None:
             sys.exit(done.stderr)
-        assert int(found[1].replace(",", "")) == len(prompts) * tokens, found[0]
+        assert int("".join(found[1].split())) == len(prompts) * tokens, found[0]
         return float(found[2])
 
 
