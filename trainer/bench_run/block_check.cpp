@@ -76,7 +76,9 @@ std::vector<Batch> batches_of(const MeasuredRun& run, int step) {
 
 // Returns the hash of the losses and norms of the steps and of the state after them.
 uint64_t digest_of_steps(const MeasuredRun& run, const TierPlan& plan) {
-  Engine engine(&run.source->model(), plan, update_rule(run.config));
+  RankGroups alone;
+  alone.topology = run.topology;  // its strategy says whether units stay in their slots
+  Engine engine(&run.source->model(), plan, update_rule(run.config), alone);
   load_initial_weights(engine, *run.source, nullptr);
   Hasher hasher;
   const auto add = [&hasher](double value) { hasher.update(std::as_bytes(std::span(&value, 1))); };
