@@ -1,6 +1,7 @@
 #include "trainer/bench_run/block_check.h"
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
@@ -11,6 +12,7 @@
 #include "offload/engine/train_step.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/bench_run/bench_recipe.h"
+#include "trainer/run/frozen_sums.h"
 #include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
@@ -76,7 +78,13 @@ std::vector<Batch> batches_of(const MeasuredRun& run, int step) {
 
 // Returns the hash of the losses and norms of the steps and of the state after them.
 uint64_t digest_of_steps(const MeasuredRun& run, const TierPlan& plan) {
-  Engine engine(&run.source->model(), plan, update_rule(run.config));
+  RankGroups alone;
+  alone.topology = run.topology;  // its strategy says whether units stay in their slots
+  // Packed matrices are read through it, and must outlive the engine.
+  std::optional<FrozenSums> frozen;
+  if (run.source->packing().frozen() != nullptr) frozen.emplace(run.source->packing().frozen());
+  Engine engine(&run.source->model(), plan, update_rule(run.config), alone, RunKey{},
+                {.make_tiers = make_tiers_over(frozen ? &*frozen : nullptr)});
   load_initial_weights(engine, *run.source, nullptr);
   Hasher hasher;
   const auto add = [&hasher](double value) { hasher.update(std::as_bytes(std::span(&value, 1))); };
