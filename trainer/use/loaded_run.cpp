@@ -92,7 +92,7 @@ void take_adapter(std::vector<Override>& overrides, const std::string& path) {
   std::erase_if(overrides, [&](const Override& said) {
     return said.key.starts_with("adapter.") && said.key != "adapter.base" && !is_any_base(said);
   });
-  // What the run file says is about its own adapter.
+  // The key in the run file is about the adapter that the run file names.
   if (std::ranges::none_of(overrides, is_any_base))
     overrides.push_back({"adapter.any_base", "false"});
   const bool dora = AdapterDirectory::open(path).settings().dora;
