@@ -89,8 +89,8 @@ struct OtherUnits {
 // counts as bf16. Of packed ones the files' bytes are those that tiers hold.
 using FrozenFiles = std::map<std::string, DType>;
 
-// What a plan keeps for decoding with states (model/units/sequence_states.h). The states of all
-// sequences are on the device.
+// DecodeUse says what a plan keeps for decoding with states (model/units/sequence_states.h). The
+// states of all sequences are on the device.
 struct DecodeUse {
   int64_t sequences = 0;  // decoded at the same time; 0: the run decodes nothing
   int64_t longest = 0;    // positions of a sequence, prompt and answer together

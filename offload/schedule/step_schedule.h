@@ -130,7 +130,7 @@ struct PassSchedules {
   StepSchedule train;
   StepSchedule first;    // with kForward: a train pass without a pending update
   StepSchedule forward;  // evaluation, generation
-  // The same without fetches: every unit is in its slot since the last forward pass, and no pass
+  // `forward` without fetches: every unit is in its slot since the last forward pass, and no pass
   // but forward passes of this version ran since then. Empty where the slots do not hold all units.
   StepSchedule forward_again;
   StepSchedule flush;          // all pending updates, outside of a train pass

@@ -62,7 +62,7 @@ struct Pairs {
   Group odd, even;
 };
 
-// What a step along the inputs reads of a row: sixteen values in fp32, or pairs in bf16.
+// Returns what a step along the inputs reads of a row: sixteen values in fp32, or pairs in bf16.
 HWY_INLINE Group step_at(const float* from) {
   return load(from);
 }

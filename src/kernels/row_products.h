@@ -30,7 +30,7 @@ struct ProductMatrix {
   int64_t outputs, inputs;
   int64_t stride;  // elements between its rows; not read if it is packed
   bool transposed;
-  // Of the values. Those of a packed matrix are rounded to it, as unpack.h does.
+  // The values have this type. Those of a packed matrix are rounded to it, as unpack.h does.
   DType dtype;
   // One in MXFP4 must be transposed, and its inputs a multiple of 32.
   std::optional<PackedFormat> packed;

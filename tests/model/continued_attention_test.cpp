@@ -54,7 +54,7 @@ Sequence make_sequence(const AttentionShape& shape, at::ScalarType type, uint64_
   at::manual_seed(seed);
   const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
   const int64_t capacity = shape.window == 0 ? kPositions : shape.window + spare;
-  // What a slot's last sequence left must not matter.
+  // A slot has what its last sequence left, which must not matter.
   const auto cache = [&] { return at::full({capacity, kv}, NAN, type); };
   return {.q = at::randn({kPositions, q}).mul_(2.0).to(type),
           .k = at::randn({kPositions, kv}).mul_(2.0).to(type),

@@ -1,6 +1,6 @@
-// What a Linear computes for a row that continues a sequence has the same bits beside any other
+// A row that continues a sequence: what a Linear computes for it has the same bits beside any other
 // rows, and is what training computes.
-#include "model/ops/row_products.h"
+#include "model/units/row_products.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

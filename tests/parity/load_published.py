@@ -163,7 +163,8 @@ def check(program, name, model, rows, keys, unpacked, compare, folder):
                                   unpacked)
     ours = loss_of_longshore(program, run_file, str(export))
     before = loss_of_longshore(program, run_file, "model")
-    good = not wrong and packed > 0 and alike and kept and abs(sizes[0] - sizes[1]) <= sizes[0] / 100
+    same_size = abs(sizes[0] - sizes[1]) <= sizes[0] / 100
+    good = not wrong and packed > 0 and alike and kept and same_size
     good = good and abs(theirs - ours) <= TOLERANCE * ours and abs(before - theirs) > 1e-3 * before
     print(f"{name:12} transformers {theirs:.6f}, eval of the export {ours:.6f}, before training "
           f"{before:.6f}; {packed} blocks packed again, {len(wrong)} of them otherwise; "

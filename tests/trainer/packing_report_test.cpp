@@ -1,4 +1,4 @@
-// What an export in the published form says of the trained change.
+// Exports in the published form: what they say of the trained change.
 #include "trainer/report/packing_report.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// BenchRow: the result of `longshore bench run`: one JSON object on one line, which people paste
-// into an issue and scripts/dev/machines reads. Bytes are bytes, times are seconds, and what is
-// unknown is null. Main thread.
+// bench_row makes the result of `longshore bench run`: one JSON object on one line, which people
+// paste into an issue and scripts/dev/machines reads. Bytes are bytes, times are seconds, and what
+// is unknown is null. Main thread.
 #pragma once
 
 #include <string>

@@ -37,7 +37,7 @@ class PackedFiles final : public FrozenSource {
   PackedFiles(const ModelSpec& model, DType compute, const ModelFiles* files,
               const WeightLoader* weights);
 
-  // The same over a base with random weights, which must outlive this.
+  // Packs a base with random weights, which must outlive this.
   PackedFiles(const ModelSpec& model, DType compute, const RandomBase* random);
 
   Bytes read(const std::string& name, StorageType type, Bytes begin,

@@ -1,6 +1,6 @@
-// What an export in the published form (checkpoint.export_format) did to the trained values, for
-// the terminal and for programs. Experts that the files hold one by one count as one matrix. Plain
-// functions; any thread.
+// packing_report says what an export in the published form (checkpoint.export_format) did to the
+// trained values, for the terminal and for programs. Experts that the files hold one by one count
+// as one matrix. Plain functions; any thread.
 #pragma once
 
 #include <string>

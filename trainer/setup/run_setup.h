@@ -59,7 +59,7 @@ struct OpenedRun : ReadRun {
   PlanInputs inputs;  // MeasuredRun adds costs, units and geometry of drives
 };
 
-// What a caller wants to decode at the same time.
+// DecodeNeeds says what a caller wants to decode at the same time.
 struct DecodeNeeds {
   int64_t sequences = 1;  // a plan takes at most kMostSequences (offload/plan/decode_plan.h)
   int64_t longest = 0;    // tokens of the longest prompt and its answer; 0: data.max_tokens

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "model/ops/row_products.h"
 #include "model/units/differentiable_ops.h"
+#include "model/units/row_products.h"
 
 namespace longshore {
 namespace {

@@ -5,7 +5,7 @@
 #include "device/gpu_tensors.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/row_ops.h"
-#include "model/ops/row_products.h"
+#include "model/units/row_products.h"
 
 namespace longshore {
 namespace {

@@ -8,7 +8,7 @@
 #include "model/attention/gpu_attention.h"
 #include "model/mixers/sequence_rows.h"
 #include "model/ops/rope_table.h"
-#include "model/ops/row_products.h"
+#include "model/units/row_products.h"
 
 namespace longshore {
 namespace {

@@ -8,7 +8,7 @@ StateTensor convolution_state(int64_t taps, int64_t channels, const StateUse& us
   return {.name = "convolution inputs", .shape = {taps - 1, channels}, .type = use.compute};
 }
 
-// The kept inputs stand before the new ones like earlier rows of one document, so each row is
+// The earlier inputs stand before the new ones like earlier rows of one document, so each row is
 // computed as in training. The kernel's sum for a row does not depend on other rows.
 at::Tensor continued_convolution(const at::Tensor& x, const ConvolutionWeights& weights,
                                  std::span<const SequenceRows> sequences, size_t place) {

@@ -1,5 +1,5 @@
 // gate_values: the functions of gates of recurrences for single values. The last place of
-// LibTorch's depends on the place of a value in its tensor (model/ops/row_products.h). Pure
+// LibTorch's depends on the place of a value in its tensor (model/units/row_products.h). Pure
 // functions.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include "model/attention/document_attention.h"
 #include "model/ops/fused_ops.h"
 #include "model/ops/graph_operation.h"
-#include "model/ops/row_products.h"
+#include "model/units/row_products.h"
 
 namespace longshore {
 namespace {

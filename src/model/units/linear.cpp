@@ -7,8 +7,8 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "model/ops/row_products.h"
 #include "model/units/differentiable_ops.h"
+#include "model/units/row_products.h"
 
 namespace longshore {
 namespace {

@@ -34,7 +34,7 @@ struct StateTensor {
 };
 inline constexpr Bytes kStateAlignment = 64;
 
-// What the mixer of one layer keeps of a sequence.
+// LayerState says what the mixer of one layer keeps of a sequence.
 struct LayerState {
   int64_t layer = 0;  // its number in ArchSpec::layers
   std::vector<StateTensor> tensors;

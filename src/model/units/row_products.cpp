@@ -1,4 +1,4 @@
-#include "model/ops/row_products.h"
+#include "model/units/row_products.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
