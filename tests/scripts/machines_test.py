@@ -55,7 +55,8 @@ class Rows(unittest.TestCase):
         self.assertEqual((code, said), (0, ""))
         self.assertIn("## 8b-lora\n", page)
         self.assertIn("| A card | 24GiB | A processor, 64.0 GiB | 1,900 | 2,000 (-5 %) "
-                      "| 20.0 / 19.0 | 40.0 / 39.0 |  | equal | 0.1.0 (0123456789ab) | 2026-01-02 |", page)
+                      "| 20.0 / 19.0 | 40.0 / 39.0 |  "
+                      "| equal | 0.1.0 (0123456789ab) | 2026-01-02 |", page)
 
     # Goal: machines of a recipe are ordered by their measured speed, and an unknown plan is empty.
     def test_the_fastest_machine_comes_first_and_an_unknown_time_is_left_out(self):

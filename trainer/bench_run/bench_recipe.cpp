@@ -75,8 +75,8 @@ const BenchRecipe& find_bench_recipe(const std::string& name) {
   for (const BenchRecipe& recipe : recipes) names.push_back(recipe.name);
   const std::string nearest = nearest_name(name, names);
   throw ConfigError("bench run: " + (name.empty() ? "no recipe is named" : "no recipe " + name) +
-                    (nearest.empty() ? "" : "; did you mean " + nearest + "?") +
-                    " The recipes are " + joined(names, ", ") + "; --list shows what they need");
+                    (nearest.empty() ? "; the" : "; did you mean " + nearest + "? The") +
+                    " recipes are " + joined(names, ", ") + "; --list shows what they need");
 }
 
 std::string bench_model_config(const BenchRecipe& recipe, bool tiny) {
