@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -300,7 +301,11 @@ class Faults(unittest.TestCase):
                 part = os.read(read, 1)
                 self.assertTrue(part, said)
                 said += part
-            deed(disk)
+            try:
+                deed(disk)
+            except BaseException:
+                process.kill()  # it would wait for the pipe, and this for its end
+                raise
             while part := os.read(read, PAGE):
                 said += part
             process.wait(timeout=600)
@@ -379,7 +384,13 @@ class Faults(unittest.TestCase):
             folder = disk.run / "checkpoints"
             folder.mkdir(exist_ok=True)
             call("mount", "--bind", folder, folder)
-            call("mount", "-o", "remount,bind,ro", folder)
+            # A file that the run has just opened below refuses this until it is closed.
+            for _ in range(1000):
+                if subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=False,
+                                  stderr=subprocess.DEVNULL).returncode == 0:
+                    return
+                time.sleep(0.01)
+            self.fail("the folder of checkpoints does not become read-only")
 
         with Disk(self.disk_path) as disk:
             result = self.interrupted(disk, protect, *LONG)
