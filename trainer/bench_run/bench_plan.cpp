@@ -5,23 +5,11 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/quiet_log.h"
 #include "config/toml_document.h"
 
 namespace longshore {
 namespace {
-
-// Drops the messages of drafts, of which the run itself repeats one.
-class QuietLog {
- public:
-  QuietLog() : before_(set_log_level(LogLevel::kError)) {}
-  QuietLog(const QuietLog&) = delete;
-  QuietLog& operator=(const QuietLog&) = delete;
-  ~QuietLog() { set_log_level(before_); }
-
- private:
-  LogLevel before_;
-};
 
 using Way = std::vector<Override>;
 
@@ -78,18 +66,19 @@ std::string list_line(const BenchRecipe& recipe, const BenchPlan& plan) {
   const std::string drives = plan.drives > 0 ? format_bytes(plan.drives) : "-";
   return formatted("%-18s %10s %10s %10s  %-5s %s\n", recipe.name.c_str(),
                    format_bytes(plan.device).c_str(), format_bytes(plan.host).c_str(),
-                   drives.c_str(), plan.refusal.empty() ? "fits" : "no", recipe.summary.c_str());
+                   drives.c_str(), plan.fits ? "fits" : "no", recipe.summary.c_str());
 }
 
-}  // namespace
-
-BenchPlan plan_bench_run(const BenchRecipe& recipe, const BenchTarget& target) {
-  const QuietLog quiet;
+// Returns the first way that fits, or the last one. The reason of a refusal, whose remedies take
+// more drafts, is written only if it is wanted.
+BenchPlan first_fitting(const BenchRecipe& recipe, const BenchTarget& target, bool with_refusal) {
+  const QuietLog quiet;  // the run itself repeats what one of the drafts says
+  const std::vector<Way> ways = ways_of(recipe, target.drives);
   BenchPlan plan;
-  for (const Way& way : ways_of(recipe, target.drives)) {
+  for (size_t i = 0; i < ways.size() && !plan.fits; ++i) {
     plan.arguments = arguments_of(recipe, target);
-    plan.arguments.overrides.insert(plan.arguments.overrides.end(), way.begin(), way.end());
-    plan.way = way;
+    plan.arguments.overrides.insert(plan.arguments.overrides.end(), ways[i].begin(), ways[i].end());
+    plan.way = ways[i];
     const MeasuredRun draft = draft_of(plan.arguments);
     const TierPlan drafted = draft_tier_plan(draft.inputs, draft.machine);
     plan.parameters = drafted.parameters;
@@ -97,10 +86,17 @@ BenchPlan plan_bench_run(const BenchRecipe& recipe, const BenchTarget& target) {
     plan.host = drafted.host.total;
     const std::vector<Bytes>& files = drafted.drives.files;
     plan.drives = std::accumulate(files.begin(), files.end(), Bytes{0});
-    plan.refusal = drafted.fits() ? "" : explain_misfit(draft.inputs, draft.machine);
-    if (drafted.fits()) break;
+    plan.fits = drafted.fits();
+    if (plan.fits || !with_refusal || i + 1 < ways.size()) continue;
+    plan.refusal = explain_misfit(draft.inputs, draft.machine);
   }
   return plan;
+}
+
+}  // namespace
+
+BenchPlan plan_bench_run(const BenchRecipe& recipe, const BenchTarget& target) {
+  return first_fitting(recipe, target, true);
 }
 
 std::string bench_list(const std::string& directory, const BenchTarget& common) {
@@ -115,7 +111,7 @@ std::string bench_list(const std::string& directory, const BenchTarget& common) 
     target.random = !recipe.reads_files();
     target.directory = directory + "/run";
     target.rows = directory + "/rows.jsonl";
-    text += list_line(recipe, plan_bench_run(recipe, target));
+    text += list_line(recipe, first_fitting(recipe, target, false));
   }
   return text;
 }

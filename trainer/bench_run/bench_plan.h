@@ -31,16 +31,18 @@ struct BenchTarget {
 struct BenchPlan {
   RunArguments arguments;
   std::vector<Override> way;  // the keys that were needed to make it fit; may be empty
-  std::string refusal;        // why it does not fit, with the arithmetic; empty: it fits
+  bool fits = false;
+  std::string refusal;  // why the last way does not fit, with the arithmetic; empty if one fits
   int64_t parameters = 0;
   Bytes device = 0, host = 0, drives = 0;
 };
 
-// Plans by estimated costs of units, without running any. Throws ConfigError or DataError.
+// Plans without running a unit: temporaries are estimated, and on a usable GPU its own limits
+// count. Throws ConfigError or DataError.
 BenchPlan plan_bench_run(const BenchRecipe& recipe, const BenchTarget& target);
 
 // Returns a table of all recipes with what they need on this machine under the caps, and which fit.
-// Of `common` drives, caps and whether shapes are tiny count; a drive may have no folder yet.
+// `common` gives drives, caps and whether shapes are tiny; a drive may have no folder yet.
 // Configurations are written to `directory`.
 std::string bench_list(const std::string& directory, const BenchTarget& common);
 

@@ -145,10 +145,7 @@ int train_steps(const MeasuredRun& run, const TierPlan& plan, const BenchDirecto
 }
 
 void append_row(const std::string& path, const std::string& row) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) throw IoError("opening", path, errno);
-  const UniqueFd file(fd, path);
-  write_all(file, row);
+  write_all(open_own_file(path, O_WRONLY | O_CREAT | O_APPEND), row);
 }
 
 void require_one_rank(const RunRanks& ranks) {
@@ -160,7 +157,7 @@ int measure_recipe(const BenchRecipe& recipe, const BenchRunOptions& options,
                    const BenchDirectory& directory) {
   const BenchTarget target = prepare_target(recipe, options, directory);
   const BenchPlan bench = plan_bench_run(recipe, target);
-  if (!bench.refusal.empty()) {
+  if (!bench.fits) {
     throw DoesNotFitError(bench.refusal + "\nThe recipes here:\n" +
                           other_recipes(options, directory));
   }
