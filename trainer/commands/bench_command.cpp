@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "base/texts.h"
 #include "trainer/bench/bench_nvme.h"
 #include "trainer/bench/bench_optimizer.h"
 #include "trainer/bench_run/bench_recipe.h"
@@ -72,9 +73,7 @@ void add_bench_run(CommandArguments bench, CommandLine& line) {
   CommandArguments run = bench.add_subcommand(
       "run", "train a fixed recipe for a few steps: plan beside measurement, as one JSON row");
   BenchRunOptions& options = call_with_options(run, line, run_bench_run, CommandRanks::kAll);
-  std::string names = "the recipe:";
-  for (const BenchRecipe& recipe : bench_recipes()) names += " " + recipe.name;
-  run.add_option("recipe", options.recipe, names);
+  run.add_option("recipe", options.recipe, "the recipe:" + names_of(bench_run_files()));
   run.add_flag("--list", options.list,
                "show what every recipe needs on this machine, and which fit");
   run.add_option("--model", options.model,
