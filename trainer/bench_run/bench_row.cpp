@@ -3,8 +3,6 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <numeric>
 
 #include "base/errors.h"
@@ -20,14 +18,6 @@ namespace longshore {
 namespace {
 
 constexpr size_t kWarmUpSteps = 2;
-
-std::string today() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm day{};
-  ::gmtime_r(&now, &day);
-  char text[16];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &day)};
-}
 
 // Returns the version of NVIDIA's kernel driver, such as "580.95.05"; null without one.
 Json driver_version() {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <optional>
 
@@ -84,6 +85,14 @@ std::string build_id() {
     text += kDigits[static_cast<unsigned char>(byte) & 15];
   }
   return text;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  ::gmtime_r(&now, &day);
+  char text[16];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &day)};
 }
 
 Bytes resident_bytes() {

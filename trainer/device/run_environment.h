@@ -15,6 +15,9 @@ Json run_environment();
 // Returns the linker's build id of this binary in hexadecimal; empty if it has none.
 std::string build_id();
 
+// Returns the date of now in UTC, such as "2026-12-01".
+std::string today();
+
 // Returns the resident memory of this process; 0 if it cannot be read.
 Bytes resident_bytes();
 

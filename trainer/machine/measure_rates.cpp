@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <ctime>
 #include <exception>
 #include <filesystem>
 #include <optional>
@@ -66,15 +65,6 @@ double median_seconds(double seconds, const Work& work) {
     taken.push_back(seconds_since(start));
   }
   return median_of(taken);
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
-  return text;
 }
 
 double measure_copy(double seconds) {
