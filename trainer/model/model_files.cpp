@@ -7,12 +7,10 @@
 #include "base/errors.h"
 #include "base/number_formats.h"
 #include "base/texts.h"
+#include "trainer/model/values_in_parts.h"
 
 namespace longshore {
 namespace {
-
-// A conversion holds this many values as stored and as fp32, on each thread.
-constexpr int64_t kConvertElements = int64_t{1} << 17;
 
 void to_floats(DType stored, std::span<const std::byte> bytes, std::span<float> values) {
   if (stored == DType::kF32) {
@@ -26,35 +24,19 @@ void to_floats(DType stored, std::span<const std::byte> bytes, std::span<float> 
 void read_converted(const ModelDirectory::TensorRef& ref, const DirectReader& reader, DType stored,
                     int64_t begin, StorageType type, std::span<std::byte> out) {
   const Bytes width = width_of(stored);
-  const auto out_width = static_cast<size_t>(width_of(number_of(type)));
-  const auto elements = static_cast<int64_t>(out.size() / out_width);
-  const auto most = static_cast<size_t>(std::min(elements, kConvertElements));
-  std::vector<std::byte> bytes(most * static_cast<size_t>(width));
-  std::vector<float> values(most);
-  for (int64_t done = 0; done < elements; done += kConvertElements) {
-    const auto count = static_cast<size_t>(std::min(kConvertElements, elements - done));
-    const std::span<std::byte> part = std::span(bytes).first(count * static_cast<size_t>(width));
-    const std::span<float> floats = std::span(values).first(count);
-    ref.file->file.read(*ref.tensor, (begin + done) * width, part, reader);
-    to_floats(stored, part, floats);
-    store_numbers(type, floats,
-                  out.subspan(static_cast<size_t>(done) * out_width, count * out_width));
-  }
+  std::vector<std::byte> bytes;
+  store_in_parts(type, begin, out, [&](int64_t first, std::span<float> values) {
+    bytes.resize(values.size() * static_cast<size_t>(width));
+    ref.file->file.read(*ref.tensor, first * width, bytes, reader);
+    to_floats(stored, bytes, values);
+  });
 }
 
 // Reads values that the files hold in fewer bits; these reads leave their pages in the cache.
 void read_values_of(const PackedTensor& tensor, int64_t begin, StorageType type,
                     std::span<std::byte> out) {
-  const auto width = static_cast<size_t>(width_of(number_of(type)));
-  std::vector<float> values(std::min(out.size() / width, static_cast<size_t>(kConvertElements)));
-  while (!out.empty()) {
-    const std::span<float> floats =
-        std::span(values).first(std::min(out.size() / width, values.size()));
-    tensor.read(begin, floats);
-    store_numbers(type, floats, out.first(floats.size() * width));
-    out = out.subspan(floats.size() * width);
-    begin += static_cast<int64_t>(floats.size());
-  }
+  store_in_parts(type, begin, out,
+                 [&](int64_t first, std::span<float> values) { tensor.read(first, values); });
 }
 
 }  // namespace

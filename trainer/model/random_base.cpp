@@ -1,19 +1,10 @@
 #include "trainer/model/random_base.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "base/number_formats.h"
 #include "base/texts.h"
 #include "model/families/random_init.h"
+#include "trainer/model/values_in_parts.h"
 
 namespace longshore {
-namespace {
-
-// A conversion holds this many values as fp32, on each thread.
-constexpr size_t kConvertElements = size_t{1} << 17;
-
-}  // namespace
 
 RandomBase::RandomBase(const ModelSpec& whole, uint64_t seed) : seed_(seed) {
   for (const UnitSpec& unit : whole.units) {
@@ -25,17 +16,8 @@ RandomBase::RandomBase(const ModelSpec& whole, uint64_t seed) : seed_(seed) {
 
 Bytes RandomBase::read(const std::string& name, StorageType type, Bytes begin,
                        std::span<std::byte> out) const {
-  const auto width = static_cast<size_t>(width_of(number_of(type)));
-  auto first = begin / static_cast<int64_t>(width);
-  std::vector<float> values(std::min(out.size() / width, kConvertElements));
-  while (!out.empty()) {
-    const std::span<float> part =
-        std::span(values).first(std::min(out.size() / width, values.size()));
-    read_values(name, first, part);
-    store_numbers(type, part, out.first(part.size() * width));
-    out = out.subspan(part.size() * width);
-    first += static_cast<int64_t>(part.size());
-  }
+  store_in_parts(type, begin / width_of(number_of(type)), out,
+                 [&](int64_t first, std::span<float> values) { read_values(name, first, values); });
   return 0;
 }
 
