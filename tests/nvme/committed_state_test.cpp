@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "base/quiet_log.h"
 #include "nvme/store/nvme_store.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/store_fixture.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tests/fakes/quiet_log.h"
+#include "base/quiet_log.h"
 
 namespace longshore {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/quiet_log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_file.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/store_fixture.h"
 

@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/quiet_log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_file.h"
 #include "nvme/store/unit_parts.h"
 #include "pinned/pinned_store.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/nvme/store_fixture.h"

@@ -6,12 +6,12 @@
 #include <cstring>
 
 #include "base/number_formats.h"
+#include "base/quiet_log.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/sweep_in_order.h"
 #include "tests/nvme/store_fixture.h"
 

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <thread>
 
+#include "base/quiet_log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_file.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"
 #include "tests/nvme/scratch_file.h"

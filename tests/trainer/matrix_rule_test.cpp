@@ -10,12 +10,12 @@
 #include <mutex>
 
 #include "base/json.h"
+#include "base/quiet_log.h"
 #include "model/families/families.h"
 #include "model/families/random_init.h"
 #include "model/models/decoder_model.h"
 #include "model/parameters/model_spec.h"
 #include "offload/engine/probe/measured_workspace.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/trainer/engine_run.h"
 #include "tests/trainer/muon_rule.h"

@@ -10,10 +10,10 @@
 #include <mutex>
 
 #include "base/number_formats.h"
+#include "base/quiet_log.h"
 #include "model/models/module_model.h"
 #include "offload/engine/probe/measured_workspace.h"
 #include "offload/optimizer/adamw.h"
-#include "tests/fakes/quiet_log.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/trainer/engine_run.h"
 
