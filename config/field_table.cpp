@@ -346,14 +346,19 @@ Section fsdp_section() {
       "recompute", &Fsdp::recompute,
       {{"unit", Fsdp::Recompute::kUnit},
        {"except-attention", Fsdp::Recompute::kExceptAttention},
+       {"except-heads", Fsdp::Recompute::kExceptHeads},
+       {"except-middle", Fsdp::Recompute::kExceptMiddle},
+       {"except-mlp", Fsdp::Recompute::kExceptMlp},
        {"none", Fsdp::Recompute::kNone},
        {"auto", Fsdp::Recompute::kAuto}},
       {.description =
            "activation checkpointing: unit: keep only the input of each unit and recompute the "
            "unit in backward; except-attention: as unit, but attention's result and its "
-           "log-sum-exp "
-           "are kept beside the input, wherever offload.activations keeps that; none: keep all "
-           "activations, except those of blocks with experts, which are always recomputed; auto: "
+           "log-sum-exp are kept beside the input, wherever offload.activations keeps that; "
+           "except-heads: also queries, keys and values; except-middle: also the sum between the "
+           "halves of a block; except-mlp: also what the MLP's activation reads (gate and up); "
+           "none: keep all activations, except those of blocks with experts, which are always "
+           "recomputed; auto: "
            "keep the activations of the last units, as many as fit under the memory limits. The "
            "numbers are the same"});
   rows.choice<Gather>(

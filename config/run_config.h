@@ -237,7 +237,15 @@ constexpr std::string_view name_of(UnitsChoice::Kind kind) {
 }
 
 struct FsdpSection {
-  enum class Recompute : uint8_t { kUnit, kExceptAttention, kNone, kAuto };
+  enum class Recompute : uint8_t {
+    kUnit,
+    kExceptAttention,
+    kNone,
+    kAuto,
+    kExceptHeads,
+    kExceptMiddle,
+    kExceptMlp,
+  };
   ShardStrategy strategy = ShardStrategy::kFullShard;
   std::optional<int64_t> shard_ranks;  // hybrid_shard only; nullopt = auto: the ranks of a node
   UnitsChoice units;

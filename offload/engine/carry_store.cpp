@@ -12,6 +12,7 @@ namespace longshore {
 namespace {
 
 constexpr int32_t kNobody = -1;
+constexpr Bytes kNotKept = -1;
 
 const std::byte* begin_of(const at::Tensor& tensor) {
   return static_cast<const std::byte*>(tensor.const_data_ptr());
@@ -110,10 +111,14 @@ Bytes CarryStore::lay_out_inputs(UnitId first, UnitId last, bool resident) {
 
 void CarryStore::lay_out(const SharedInputGroup& run) {
   Bytes end = lay_out_inputs(run.first, run.last, /*resident=*/false);
-  for (int32_t unit = run.first.value; run.results && unit <= run.last.value; ++unit) {
+  for (int32_t unit = run.first.value; run.keeps_results() && unit <= run.last.value; ++unit) {
+    std::vector<Bytes>& offsets = result_offsets_[static_cast<size_t>(unit)];
     for (const CarryTensorSpec& tensor : spec_->unit(UnitId(unit)).results) {
-      end = align_up(end, kResultAlignment);
-      result_offsets_[static_cast<size_t>(unit)].push_back(end);
+      if (!run.keeps(tensor)) {
+        offsets.push_back(kNotKept);
+        continue;
+      }
+      offsets.push_back(end = align_up(end, kResultAlignment));
       end += tensor.bytes_per_position(dtype_, CarryUse::kValue);
     }
   }
@@ -180,10 +185,11 @@ std::vector<at::Tensor> CarryStore::results(UnitId unit, int32_t micro_batch,
   const std::vector<Bytes>& offsets = result_offsets_[static_cast<size_t>(unit.value)];
   if (offsets.empty()) return {};
   check_tag(unit);
-  std::vector<at::Tensor> places;
+  std::vector<at::Tensor> places(offsets.size());
   for (size_t i = 0; i < offsets.size(); ++i) {
-    places.push_back(view(spec_->unit(unit).results[i], CarryUse::kValue, place(unit, micro_batch),
-                          offsets[i], positions));
+    if (offsets[i] == kNotKept) continue;
+    places[i] = view(spec_->unit(unit).results[i], CarryUse::kValue, place(unit, micro_batch),
+                     offsets[i], positions);
   }
   return places;
 }

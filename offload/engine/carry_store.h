@@ -34,7 +34,7 @@ class CarryStore {
     std::vector<std::vector<std::span<std::byte>>> inputs;
     std::vector<std::span<std::byte>> residents;  // [micro-batch]
     std::vector<std::span<std::byte>> gradients;  // [micro-batch]
-    bool results = false;  // runs hold their units' results too (SharedInputGroup::results)
+    KeptResults results = KeptResults::kNone;     // runs hold these of their units' results too
   };
   // `device` is the device of `memory`.
   CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device = at::kCPU);
@@ -46,7 +46,8 @@ class CarryStore {
   // Returns the input in forward as views of the buffer, valid until the next keep_input of that
   // buffer. Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
-  // Returns the places of the unit's results, beside its input; empty if none are kept.
+  // Returns the places of the unit's results, beside its input, undefined for those that are not
+  // kept; empty if none are.
   std::vector<at::Tensor> results(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // Returns the input in backward, with zeros for running tensors.
   Carry activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const;
@@ -86,8 +87,9 @@ class CarryStore {
   DType dtype_;
   at::Device device_;
   Memory memory_;
-  std::vector<std::vector<Offsets>> offsets_;       // by unit: offsets of its input's tensors
-  std::vector<std::vector<Bytes>> result_offsets_;  // by unit; in bytes per position
+  std::vector<std::vector<Offsets>> offsets_;  // by unit: offsets of its input's tensors
+  // By unit and result, in bytes per position; kNotKept. Empty: the unit keeps none.
+  std::vector<std::vector<Bytes>> result_offsets_;
   // By buffer: the first unit of the run that it holds.
   mutable std::map<const std::byte*, std::atomic<int32_t>> tags_;
 };

@@ -76,7 +76,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers& 
   for (int32_t i = 0; i < plan.device.input_slots; ++i) {
     input_slots.push_back(buffers.take_parts(InputSlot(i)));
   }
-  const SharedInputGroups runs(parts.spec(), plan.step.keeps_results);
+  const SharedInputGroups runs(parts.spec(), plan.step.kept_results);
   for (const UnitSpec& unit : parts.spec().units) {
     memory.waiting_gradients.push_back(buffers.take({BufferKind::kWaitingGradient, unit.id}));
     if (unit.id.value == 0) continue;
@@ -87,7 +87,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers& 
   }
   memory.carry.residents = buffers.take_parts(BufferKind::kResidentInputs);
   memory.carry.gradients = buffers.take_parts(BufferKind::kOutputGradient);
-  memory.carry.results = plan.step.keeps_results;
+  memory.carry.results = plan.step.kept_results;
   return memory;
 }
 

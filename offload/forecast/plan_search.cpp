@@ -26,7 +26,7 @@ void add_unless_own(SearchAxis& axis, bool is_own, KeyChange change) {
 
 SearchAxis recompute_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
-  const auto add = [&](const char* value, bool recompute, bool fits, bool results) {
+  const auto add = [&](const std::string& value, bool recompute, bool fits, KeptResults results) {
     const bool is_own =
         inputs.recompute == recompute &&
         (!recompute || (inputs.keep_what_fits == fits && inputs.keep_results == results));
@@ -36,10 +36,9 @@ SearchAxis recompute_axis(const PlanInputs& inputs) {
                                     to.keep_results = results;
                                   }});
   };
-  add("\"none\"", false, false, false);
-  add("\"auto\"", true, true, false);
-  add("\"unit\"", true, false, false);
-  add("\"except-attention\"", true, false, true);
+  add("\"none\"", false, false, KeptResults::kNone);
+  add("\"auto\"", true, true, KeptResults::kNone);
+  for (const KeptResults kept : kAllKeptResults) add(recompute_value(kept), true, false, kept);
   return axis;
 }
 

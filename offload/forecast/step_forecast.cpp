@@ -31,6 +31,7 @@ double seconds_at(const Point& low, const Point& high, double positions) {
 // attention's backward has five products where forward has two.
 constexpr double kInputGradients = 1.0, kWeightGradients = 1.0;
 constexpr double kAttentionBackward = 2.5;
+constexpr double kFlopsOfElement = 2.0;  // of a matrix, for one position
 // On the CPU device copies, drives and collectives use one thread each.
 constexpr double kMovingThreads = 1.0;
 
@@ -60,7 +61,7 @@ class OperationTimes {
                  const MachineRates& rates, std::vector<std::string>& unknown)
       : plan_(plan),
         model_(model),
-        runs_(model, plan.step.keeps_results),
+        runs_(model, plan.step.kept_results),
         inputs_(inputs),
         rates_(rates),
         unknown_(unknown) {
@@ -218,12 +219,16 @@ class OperationTimes {
       const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
       if (!backward) return positions_ * seconds.forward;
       double spared = repeats ? 0.0 : seconds.forward;
-      if (repeats && !attends) spared = std::min(attention_seconds(unit), seconds.forward);
+      if (repeats && !attends) {
+        spared = std::min(attention_seconds(unit), seconds.forward);
+        spared += spared_products(op.unit, unit) * (seconds.forward - spared);
+      }
       return positions_ * (seconds.backward - spared + more * seconds.forward);
     }
     double products = 1.0, attention = 1.0, adapters = adapter_elements(unit, backward);
     if (backward) {
-      products = kInputGradients + kWeightGradients * unit.trained + (repeats ? 1.0 : 0.0) + more;
+      const double again = repeats ? 1.0 - (attends ? 0.0 : spared_products(op.unit, unit)) : 0.0;
+      products = kInputGradients + kWeightGradients * unit.trained + again + more;
       attention = kAttentionBackward + (attends ? 1.0 : 0.0) + more;
       adapters += repeats ? adapter_elements(unit, false) : 0.0;
     }
@@ -233,10 +238,29 @@ class OperationTimes {
             over(adapters * static_cast<double>(width_of(inputs_.compute)), adapter_rate()));
   }
 
-  // Returns whether backward of the unit finds attention's results.
+  // Returns whether backward of the unit finds results of its forward.
   bool keeps_results(UnitId unit) const {
     const SharedInputGroup* const run = runs_.of(unit);
-    return run != nullptr && run->results && !model_.unit(unit).results.empty();
+    return run != nullptr && run->keeps_results() && !model_.unit(unit).results.empty();
+  }
+
+  // Returns the share of the unit's products in forward whose results backward finds.
+  double spared_products(UnitId id, const UnitFlops& work) const {
+    const UnitSpec& unit = model_.unit(id);
+    if (work.products == 0.0) return 0.0;
+    const int64_t hidden = unit.carry_out.front().elements_per_position;
+    int64_t mixed = hidden;  // the width of the mixer's last product
+    double elements = 0.0;   // of the matrices
+    for (const CarryTensorSpec& result : unit.results) {
+      if (!runs_.of(id)->keeps(result)) continue;
+      if (result.kept_from == KeptResults::kAttention) {
+        if (!result.wide) mixed = result.elements_per_position;
+        continue;
+      }
+      const bool middle = result.kept_from == KeptResults::kMiddle;
+      elements += static_cast<double>(result.elements_per_position * (middle ? mixed : hidden));
+    }
+    return std::min(1.0, kFlopsOfElement * elements / work.products);
   }
 
   // Returns the time of a position's attention in forward by the machine's rates, 0 without them.

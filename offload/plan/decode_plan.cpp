@@ -27,7 +27,7 @@ PlanInputs alone(const PlanInputs& run, const DecodeUse& asked) {
   inputs.recompute = true;
   inputs.keep_what_fits = false;
   inputs.kept_graphs = 0;
-  inputs.keep_results = false;
+  inputs.keep_results = KeptResults::kNone;
   inputs.offload_inputs = true;
   inputs.nvme = {};
   inputs.overlap = UpdateOverlap::kNone;

@@ -158,7 +158,7 @@ class Draft {
              results);
     if (results > 0) {
       plan_.lines.push_back(
-          {"attention results", "beside activation checkpoints (fsdp.recompute)", results, true});
+          {"kept results", "beside activation checkpoints (fsdp.recompute)", results, true});
     }
     const size_t gradient = plan_.buffers.size();
     add_buffer(BufferKind::kOutputGradient, plan_product({micro_batches, largest_gradient}));

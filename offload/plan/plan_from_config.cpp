@@ -32,6 +32,24 @@ int optimizer_threads(const RunConfig& config, const Machine& machine) {
   return threads_or(config.offload.threads, threads - std::min(kLaunchingThreads, threads / 2));
 }
 
+KeptResults kept_results(FsdpSection::Recompute recompute) {
+  switch (recompute) {
+    case FsdpSection::Recompute::kExceptAttention:
+      return KeptResults::kAttention;
+    case FsdpSection::Recompute::kExceptHeads:
+      return KeptResults::kHeads;
+    case FsdpSection::Recompute::kExceptMiddle:
+      return KeptResults::kMiddle;
+    case FsdpSection::Recompute::kExceptMlp:
+      return KeptResults::kMlp;
+    case FsdpSection::Recompute::kUnit:
+    case FsdpSection::Recompute::kNone:
+    case FsdpSection::Recompute::kAuto:
+      break;
+  }
+  return KeptResults::kNone;
+}
+
 StateOptions options_of_state(const RunConfig& config, const UpdateRule& rule) {
   return {.format = config.offload.state_format,
           .compute = config.precision.compute,
@@ -90,7 +108,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;
-  inputs.keep_results = config.fsdp.recompute == FsdpSection::Recompute::kExceptAttention;
+  inputs.keep_results = kept_results(config.fsdp.recompute);
   inputs.offload_inputs = config.offload.activations != OffloadSection::Activations::kDevice;
   inputs.overlap = config.optimizer.overlap;
   inputs.device = device_kind(config);

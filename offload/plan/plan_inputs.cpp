@@ -31,6 +31,22 @@ std::string_view name_of(CostSource source) {
   return "";
 }
 
+std::string recompute_value(KeptResults kept) {
+  switch (kept) {
+    case KeptResults::kNone:
+      return "\"unit\"";
+    case KeptResults::kAttention:
+      return "\"except-attention\"";
+    case KeptResults::kHeads:
+      return "\"except-heads\"";
+    case KeptResults::kMiddle:
+      return "\"except-middle\"";
+    case KeptResults::kMlp:
+      return "\"except-mlp\"";
+  }
+  return "";
+}
+
 Bytes DecodeUse::state_bytes() const {
   return sequences == 0 ? 0 : plan_product({sequences, sequence_bytes(longest)});
 }

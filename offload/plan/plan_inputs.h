@@ -2,6 +2,7 @@
 // run file; free space and geometry of drives and units' costs are measured and filled in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -122,7 +123,7 @@ struct PlanInputs {
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit
   int32_t kept_graphs = 0;      // with recompute: graphs kept before the loss; else all
-  bool keep_results = false;    // with recompute: attention's results are kept (UnitSpec::results)
+  KeptResults keep_results = KeptResults::kNone;  // with recompute: of each unit
   bool offload_inputs = false;  // activation checkpoints go to the host or to nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
@@ -150,6 +151,13 @@ struct PlanInputs {
 
   int64_t sequence_tokens() const { return loss.answers * max_tokens; }
 };
+
+// The values of fsdp.recompute that keep no graphs, from the one that keeps least.
+inline constexpr std::array kAllKeptResults = {KeptResults::kNone, KeptResults::kAttention,
+                                               KeptResults::kHeads, KeptResults::kMiddle,
+                                               KeptResults::kMlp};
+// Returns the value in run file syntax: "unit" or "except-...", with its quotation marks.
+std::string recompute_value(KeptResults kept);
 
 // Returns why units cannot be gathered on the host (the key and the problem); empty if they can.
 std::string why_not_on_host(const PlanInputs& inputs);

@@ -122,9 +122,10 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
   if (!inputs.recompute) {
     levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
                       [](PlanInputs& other) { other.recompute = true; }});
-  } else if (inputs.keep_results) {
-    levers.push_back({"fsdp.recompute", "\"except-attention\"", "\"unit\"",
-                      [](PlanInputs& other) { other.keep_results = false; }});
+  } else if (inputs.keep_results != KeptResults::kNone) {
+    levers.push_back({"fsdp.recompute", recompute_value(inputs.keep_results),
+                      recompute_value(KeptResults::kNone),
+                      [](PlanInputs& other) { other.keep_results = KeptResults::kNone; }});
   }
   if (!inputs.offload_inputs) {
     levers.push_back({"offload.activations", "\"device\"", "\"host\"",

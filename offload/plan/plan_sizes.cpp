@@ -39,7 +39,7 @@ Bytes buffer_bytes(Bytes bytes) {
 PlanSizes::PlanSizes(const PlanInputs& inputs)
     : inputs_(inputs),
       model_(*inputs.model),
-      runs_(model_, inputs.recompute && inputs.keep_results),
+      runs_(model_, inputs.recompute ? inputs.keep_results : KeptResults::kNone),
       layouts_(make_layouts(model_, inputs.topology.shard_ranks, inputs.state.compute)),
       positions_(plan_product({inputs.micro_batch, inputs.loss.answers, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
@@ -70,7 +70,7 @@ int32_t PlanSizes::gradient_buffers() const {
 int32_t PlanSizes::input_slots() const {
   if (!inputs_.offload_inputs) return 0;
   // A unit that keeps its results is saved while the next one computes, which writes a third slot.
-  return inputs_.prefetch > (keeps_results() ? 0 : 1) ? 3 : 2;
+  return inputs_.prefetch > (kept_results() == KeptResults::kNone ? 1 : 0) ? 3 : 2;
 }
 
 // For few or unequal units a ring may need more memory than one slot per unit; then it is not used.

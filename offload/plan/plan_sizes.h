@@ -30,8 +30,10 @@ class PlanSizes {
   int64_t micro_batches() const { return micro_batches_; }  // of a step, on one rank at most
   // Returns how many units keep their autograd graphs, so that backward need not recompute them.
   int32_t kept_graphs() const;
-  // Returns whether the others keep their results beside their activation checkpoints.
-  bool keeps_results() const { return inputs_.recompute && inputs_.keep_results; }
+  // Returns which results the others keep beside their activation checkpoints.
+  KeptResults kept_results() const {
+    return inputs_.recompute ? inputs_.keep_results : KeptResults::kNone;
+  }
 
   bool gathers() const;  // parameters are gathered by a collective (all-gather)
   bool reduces() const;  // gradients are summed over ranks

@@ -38,7 +38,7 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes, const std::vector<bool>& 
   schedule.ordered_collectives = inputs.device == DeviceKind::kCuda;
   if (sizes.trains()) schedule.gradient_buffers = sizes.gradient_buffers();
   schedule.input_slots = sizes.input_slots();
-  schedule.keep_results = sizes.keeps_results();
+  schedule.keep_results = sizes.kept_results();
   if (inputs.nvme.inputs && schedule.input_slots > 0) schedule.input_staging = kInputStagingSlots;
   schedule.overlap = inputs.overlap;
   schedule.gradient_ring = sizes.gradient_ring();
@@ -183,7 +183,7 @@ StepPlan plan_step(const PlanSizes& sizes, const std::vector<bool>& resident) {
   plan.micro_batches = sizes.micro_batches();
   plan.positions = sizes.positions();
   plan.kept_graphs = sizes.kept_graphs();
-  plan.keeps_results = sizes.keeps_results();
+  plan.kept_results = sizes.kept_results();
   plan.resident = resident;
   plan.schedules = make_schedules(sizes, resident);
   plan.offloaded_inputs.assign(sizes.model().units.size(), 0);

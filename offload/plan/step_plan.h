@@ -28,10 +28,10 @@ struct StepPlan {
   PassSchedules schedules;
   UpdateOverlap overlap = UpdateOverlap::kForward;
   LossTraits loss;
-  int64_t micro_batches = 0;   // of a step, on one rank at most
-  int64_t positions = 0;       // of a micro-batch, at most
-  int32_t kept_graphs = 0;     // graphs kept before the loss; other units are recomputed
-  bool keeps_results = false;  // those keep attention's results beside their activation checkpoints
+  int64_t micro_batches = 0;  // of a step, on one rank at most
+  int64_t positions = 0;      // of a micro-batch, at most
+  int32_t kept_graphs = 0;    // graphs kept before the loss; other units are recomputed
+  KeptResults kept_results = KeptResults::kNone;  // of those, beside activation checkpoints
   // By unit: bytes of the run of activation checkpoints that starts at it, over all micro-batches,
   // if it is offloaded; else 0.
   std::vector<Bytes> offloaded_inputs;

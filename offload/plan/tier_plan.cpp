@@ -101,7 +101,8 @@ TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
                   inputs.ranks_per_node >= 1);
   LONGSHORE_CHECK(inputs.gather == GatherMode::kCollective || why_not_on_host(inputs).empty());
   LONGSHORE_CHECK(!inputs.frozen_files || !inputs.nvme.state) << "frozen parameters in files";
-  LONGSHORE_CHECK(!inputs.keep_results || (!inputs.keep_what_fits && inputs.kept_graphs == 0))
+  LONGSHORE_CHECK(inputs.keep_results == KeptResults::kNone ||
+                  (!inputs.keep_what_fits && inputs.kept_graphs == 0))
       << "graphs and results";
   if (inputs.recompute && inputs.keep_what_fits) return plan_with_most_graphs(inputs, machine);
   return draft(inputs, machine);

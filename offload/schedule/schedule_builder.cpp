@@ -188,7 +188,7 @@ class Builder {
     const SharedInputGroup* const from = run_of(execution.unit);
     const SharedInputGroup* const to =
         next.value < std::ssize(in_.model->units) ? run_of(next) : nullptr;
-    const bool adds_results = trains() && from != nullptr && from->results;
+    const bool adds_results = trains() && from != nullptr && from->keeps_results();
     if (from != nullptr) forward.push_back({slot_of(*from), execution.unit, adds_results});
     if (to != nullptr) {
       forward.push_back(writes(slot_of(*to), next));
@@ -197,7 +197,7 @@ class Builder {
     add(kForward, execution.unit, std::move(forward));
     if (adds_results && execution.unit == from->last) add_save(*from);
     // The save follows the last unit that writes a part of the run's input.
-    if (trains() && to != nullptr && next == to->last && !to->results) add_save(*to);
+    if (trains() && to != nullptr && next == to->last && !to->keeps_results()) add_save(*to);
   }
 
   void add_backward(const UnitExecution& execution) {

@@ -344,7 +344,8 @@ class Validator {
            "leases other units than the unit and the owners of its tied parameters");
     const SharedInputGroup* const run = run_of(op.unit);
     if (run == nullptr) return;
-    const bool adds_results = run->results && op.kind == kForward && in_.pass == Pass::kTrain;
+    const bool adds_results =
+        run->keeps_results() && op.kind == kForward && in_.pass == Pass::kTrain;
     use(kInputSlot, op.unit, adds_results, run->first);
   }
 

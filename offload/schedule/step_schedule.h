@@ -156,9 +156,9 @@ struct ScheduleInputs {
   bool ordered_collectives = false;
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through N slots; at least 2
-  // Units keep their results together with their inputs (SharedInputGroup::results): kForward of a
+  // Units keep these results together with their inputs (SharedInputGroup::results): kForward of a
   // train pass writes into its input slot, and the save follows the last unit of the run.
-  bool keep_results = false;
+  KeptResults keep_results = KeptResults::kNone;
   // > 0: offloaded inputs are written to drives through N slots on the host.
   int32_t input_staging = 0;
   // > 0: state and parameters are on drives and pass through N slots each on the host. Parameter

@@ -111,7 +111,7 @@ inline SharedInputGroups runs_of(const ScheduleInputs& plan) {
 
 // Returns the unit whose forward is the last to write a part of the run.
 inline UnitId last_writer(const SharedInputGroup& run) {
-  return UnitId(run.last.value - (run.results ? 0 : 1));
+  return UnitId(run.last.value - (run.keeps_results() ? 0 : 1));
 }
 
 inline std::string unit_text(UnitId unit) {

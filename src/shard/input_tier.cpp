@@ -23,7 +23,7 @@ void InputTier::read(UnitId unit, StagingSlot slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are read to slots (" << slot << ")";
 }
 
-SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) {
+SharedInputGroups::SharedInputGroups(const ModelSpec& model, KeptResults keep) {
   of_unit_.push_back(-1);  // the first unit has no input
   bool trains = model.units.front().has_trainable();
   for (size_t i = 1; i < model.units.size(); ++i) {
@@ -42,7 +42,10 @@ SharedInputGroups::SharedInputGroups(const ModelSpec& model, bool keep_results) 
       continue;
     }
     of_unit_.push_back(static_cast<int32_t>(runs_.size()) - 1);
-    if (keep_results && trains && !model.units[i].results.empty()) runs_.back().results = true;
+    const bool keeps = std::ranges::any_of(
+        model.units[i].results,
+        [keep](const CarryTensorSpec& result) { return result.kept_from <= keep; });
+    if (keeps && trains) runs_.back().results = keep;
   }
 }
 
@@ -64,8 +67,9 @@ Bytes resident_bytes_per_position(const ModelSpec& model, DType compute) {
 
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {
   Bytes end = input_bytes_per_position(model, run, compute);
-  for (int32_t unit = run.first.value; run.results && unit <= run.last.value; ++unit) {
+  for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
     for (const CarryTensorSpec& tensor : model.unit(UnitId(unit)).results) {
+      if (!run.keeps(tensor)) continue;
       end = align_up(end, kResultAlignment) + tensor.bytes_per_position(compute, CarryUse::kValue);
     }
   }

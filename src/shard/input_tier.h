@@ -50,9 +50,12 @@ class InputTier {
 struct SharedInputGroup {
   int32_t number = 0;  // counts from 1 in unit order: equals the unit's id if nothing passes
   UnitId first, last;
-  // The units keep their results (UnitSpec::results) behind the inputs, so the group is complete
-  // only after forward of its last unit.
-  bool results = false;
+  // The units keep these of their results (UnitSpec::results) behind the inputs, so a group with
+  // any is complete only after forward of its last unit.
+  KeptResults results = KeptResults::kNone;
+  bool keeps_results() const { return results != KeptResults::kNone; }
+  // Returns whether the group keeps a result of its units.
+  bool keeps(const CarryTensorSpec& result) const { return result.kept_from <= results; }
   // Returns its input slot: groups use `slots` slots in rotation, in forward and in backward.
   InputSlot slot(int32_t slots) const { return InputSlot(number % slots); }
   bool operator==(const SharedInputGroup&) const = default;
@@ -60,8 +63,8 @@ struct SharedInputGroup {
 
 class SharedInputGroups {
  public:
-  // With `keep_results` the groups that backward reads keep the results of their units too.
-  explicit SharedInputGroups(const ModelSpec& model, bool keep_results = false);
+  // The groups that backward reads keep these results of their units too.
+  explicit SharedInputGroups(const ModelSpec& model, KeptResults keep = KeptResults::kNone);
 
   const std::vector<SharedInputGroup>& all() const& { return runs_; }
   // Returns the group of the unit's input; null if nothing of it is kept.

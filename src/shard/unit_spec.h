@@ -109,6 +109,17 @@ struct ParamRef {
 
 enum class CarryUse : uint8_t { kValue, kGradient };
 
+// KeptResults: which results of a unit's forward a plan keeps beside its activation checkpoint, so
+// that backward need not compute them again. Each value keeps those of the values before it, too;
+// they are in the order of the time that a byte saves.
+enum class KeptResults : uint8_t {
+  kNone,
+  kAttention,  // attention's result and the log-sum-exp of its rows
+  kHeads,      // queries, keys and values
+  kMiddle,     // the sum between the halves of a block
+  kMlp,        // the products that the MLP's activation reads
+};
+
 // One tensor of the carry at a unit's output: [rows of the axis, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
@@ -124,6 +135,8 @@ struct CarryTensorSpec {
   // its own, wherever the units' other inputs are kept.
   bool resident = false;
   RowAxis axis = RowAxis::kTokens;  // of its rows; plans and stores size those of tokens alone
+  // The first value that keeps it, if this is a unit's result.
+  KeptResults kept_from = KeptResults::kAttention;
   DType dtype(DType compute, CarryUse use) const {
     return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
   }
@@ -142,8 +155,7 @@ struct UnitSpec {
   // in the unit's parameter list.
   std::vector<ParamRef> tied;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
-  // A plan may keep these results of the unit's forward beside its activation checkpoint, so that
-  // backward need not compute them again: those of attention. Empty for the last unit.
+  // A plan may keep these results of the unit's forward (KeptResults). Empty for the last unit.
   std::vector<CarryTensorSpec> results = {};
   // If false, only forward reads parameter values (a row lookup), and backward does not fetch them.
   // Such a unit has its own backward and uses no tied parameters.

@@ -238,7 +238,8 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "\"prompt-completion\", \"messages\", \"preference\", \"unpaired-preference\", "
        "\"policy\" or \"distill\", found the string \"token\", did you mean \"tokens\"?"},
       {"[fsdp]\nrecompute = \"full\"",
-       "run.toml:2:13: fsdp.recompute: expected \"unit\", \"except-attention\", \"none\" or "
+       "run.toml:2:13: fsdp.recompute: expected \"unit\", \"except-attention\", \"except-heads\", "
+       "\"except-middle\", \"except-mlp\", \"none\" or "
        "\"auto\", found the string \"full\""},
       {"[fsdp]\nunits = { min_parameters = 0 }",
        "run.toml:2:9: fsdp.units.min_parameters = 0: must be at least 1"},

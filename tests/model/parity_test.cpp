@@ -2,8 +2,12 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "base/processor.h"
 #include "device/gpu_tensors.h"
@@ -141,6 +145,108 @@ TEST_P(Parity, ARecomputedGraphLeavesItsOutputUncomputed) {
   }
   if (loaded.golden.arch.moe.experts == 0) {
     EXPECT_GT(looked_at, 0);
+  }
+}
+
+// KeptUnit: one unit's forward and its backward from what a plan keeps, with a gradient of the
+// output that depends only on its shape.
+struct KeptUnit {
+  const Loaded& loaded;
+  const PlainRunner& runner;
+  UnitId id;
+  Carry in;
+
+  MicroBatch batch(KeptResults kept, bool filled) const {
+    MicroBatch batch = loaded.batch({0, 1});
+    batch.results = {.places = {}, .filled = filled};
+    for (const CarryTensorSpec& result : loaded.model.spec().unit(id).results) {
+      const auto type = result.wide ? at::kFloat : in.front().scalar_type();
+      const bool keeps = result.kept_from <= kept;
+      batch.results.places.push_back(
+          keeps ? at::zeros({batch.position_count(), result.elements_per_position}, type)
+                : at::Tensor());
+    }
+    return batch;
+  }
+  Carry output_gradients(const Carry& out) const {
+    Carry gradients;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const bool wide = loaded.model.spec().unit(id).carry_out[i].wide_gradient;
+      at::Tensor values = at::arange(out[i].numel(), at::kFloat).sin_().view(out[i].sizes());
+      gradients.push_back(wide ? values : values.to(out[i].scalar_type()));
+    }
+    return gradients;
+  }
+  // Runs forward, writes zeros over the result `damaged`, if there is one, and returns the
+  // gradients of backward.
+  std::map<std::string, at::Tensor> gradients(KeptResults kept, std::optional<size_t> damaged) {
+    const Unit& unit = loaded.model.unit(id);
+    MicroBatch micro_batch = batch(kept, false);
+    Carry out;
+    {
+      const at::NoGradGuard no_grad;
+      out = unit.forward(runner.parameters(id), in, micro_batch);
+    }
+    if (damaged) micro_batch.results.places[*damaged].zero_();
+    micro_batch.results.filled = true;
+    std::map<std::string, at::Tensor> sums;
+    NamedSink sink(loaded.model.spec(), id, sums);
+    Carry leaves, grads;
+    for (const at::Tensor& tensor : in) {
+      leaves.push_back(tensor.detach().requires_grad_(!unit.has_own_backward()));
+    }
+    if (unit.has_own_backward()) {
+      const at::NoGradGuard no_grad;
+      grads =
+          unit.backward(runner.parameters(id), leaves, micro_batch, output_gradients(out), sink);
+    } else {
+      micro_batch.graph_only = true;
+      const Carry graph = unit.forward(runner.parameters(id), leaves, micro_batch);
+      grads = autograd_backward(runner.parameters(id), leaves, graph, output_gradients(out),
+                                /*want_grad_in=*/true, sink);
+    }
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].defined()) sums["input " + std::to_string(i)] = grads[i].clone();
+    }
+    return sums;
+  }
+};
+
+bool all_equal(const std::map<std::string, at::Tensor>& a,
+               const std::map<std::string, at::Tensor>& b) {
+  return a.size() == b.size() && std::ranges::all_of(a, [&](const auto& entry) {
+           return b.contains(entry.first) && at::equal(entry.second, b.at(entry.first));
+         });
+}
+
+// Goal: whatever a plan keeps of a block's forward, its gradients have the same bits, and backward
+// reads each kept result instead of computing it: a damaged one changes them.
+TEST_P(Parity, KeptResultsAreReadAndChangeNoBit) {
+  const Loaded loaded(GetParam());
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const PlainRunner runner(loaded.model, loaded.golden.weights, dtype);
+    const MicroBatch batch = loaded.batch({0, 1});
+    Carry carry;
+    for (const UnitSpec& spec :
+         std::span(loaded.model.spec().units).first(loaded.model.spec().units.size() - 1)) {
+      KeptUnit unit{loaded, runner, spec.id, carry};
+      {
+        const at::NoGradGuard no_grad;
+        carry = loaded.model.unit(spec.id).forward(runner.parameters(spec.id), carry, batch);
+      }
+      if (spec.results.empty()) continue;
+      const auto expected = unit.gradients(KeptResults::kNone, {});
+      for (const KeptResults kept : {KeptResults::kAttention, KeptResults::kHeads,
+                                     KeptResults::kMiddle, KeptResults::kMlp}) {
+        EXPECT_TRUE(all_equal(unit.gradients(kept, {}), expected))
+            << spec.name << " " << dtype << " " << static_cast<int>(kept);
+      }
+      for (size_t i = 0; i < spec.results.size(); ++i) {
+        if (loaded.golden.arch.score_cap != 0.0 && spec.results[i].wide) continue;
+        EXPECT_FALSE(all_equal(unit.gradients(spec.results[i].kept_from, i), expected))
+            << spec.name << " " << dtype << " reads result " << i;
+      }
+    }
   }
 }
 

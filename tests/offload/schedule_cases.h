@@ -92,7 +92,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.ordered_collectives = options.ordered;
   inputs.gradient_buffers = options.gradient_buffers;
   inputs.input_slots = options.input_slots;
-  inputs.keep_results = options.results;
+  inputs.keep_results = options.results ? KeptResults::kMlp : KeptResults::kNone;
   inputs.overlap = options.overlap;
   inputs.gradient_ring = options.gradient_ring;
   inputs.input_staging = options.input_staging;

@@ -146,15 +146,40 @@ TEST(StepForecast, ComputationIsCountedByPasses) {
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), forwards + units * (3 * products + 3.5 * attention),
               1e-12);
   for (size_t u = 1; u <= 3; ++u) one.model.units[u].results = {{.elements_per_position = 64}};
-  one.inputs.keep_results = true;
+  one.inputs.keep_results = KeptResults::kAttention;
   EXPECT_NEAR(lane(one.step(), Lane::kCompute),
               forwards + units * (3 * products + 3.5 * attention) - 3 * attention, 1e-12);
-  one.inputs.keep_results = false;
+  one.inputs.keep_results = KeptResults::kNone;
   one.inputs.recompute = false;
   EXPECT_NEAR(
       lane(one.step(), Lane::kCompute),
       forwards + (units - 1) * (2 * products + 2.5 * attention) + (3 * products + 3.5 * attention),
       1e-12);
+}
+
+// Products whose results are kept are not counted again: outputs times the hidden size, and the
+// mixer's last product, whose inputs are as wide as attention's result.
+TEST(StepForecast, KeptProductsAreNotCountedAgain) {
+  Case one;
+  const int64_t hidden = one.model.units[1].carry_out.front().elements_per_position;
+  for (UnitFlops& unit : one.forecast.units) unit.products = 100.0 * static_cast<double>(hidden);
+  const auto with = [&](KeptResults kept) {
+    one.inputs.keep_results = kept;
+    return lane(one.step(), Lane::kCompute);
+  };
+  for (size_t u = 1; u <= 3; ++u) {
+    one.model.units[u].results = {
+        {.elements_per_position = 6},
+        {.elements_per_position = 3, .kept_from = KeptResults::kHeads},
+        {.elements_per_position = hidden, .kept_from = KeptResults::kMiddle},
+        {.elements_per_position = 20, .kept_from = KeptResults::kMlp}};
+  }
+  // 350 tokens, three blocks, two operations for each element, a million operations a second.
+  const double of_element = 350 * 3 * 2.0 * static_cast<double>(hidden) / 1e6;
+  const double attention = with(KeptResults::kAttention);
+  EXPECT_NEAR(with(KeptResults::kHeads), attention - 3 * of_element, 1e-12);
+  EXPECT_NEAR(with(KeptResults::kMiddle), attention - 9 * of_element, 1e-12);
+  EXPECT_NEAR(with(KeptResults::kMlp), attention - 29 * of_element, 1e-12);
 }
 
 // Measured units take their measured seconds.
@@ -167,7 +192,7 @@ TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9);
   // Attention that backward need not compute again takes the machine's rate.
   for (size_t u = 1; u <= 3; ++u) one.model.units[u].results = {{.elements_per_position = 64}};
-  one.inputs.keep_results = true;
+  one.inputs.keep_results = KeptResults::kAttention;
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured, 1e-9) << "a machine without this rate";
   one.rates.compute = {{DeviceKind::kCpu, DType::kF32, {}, 1e4}};
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), measured - 3 * 350 * 1.0 / 1e4, 1e-9);

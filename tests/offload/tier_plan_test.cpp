@@ -553,7 +553,9 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   config.fsdp.recompute = FsdpSection::Recompute::kAuto;
   EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).keep_what_fits);
   config.fsdp.recompute = FsdpSection::Recompute::kExceptAttention;
-  EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).keep_results);
+  EXPECT_EQ(plan_inputs(config, model, made_up_machine()).keep_results, KeptResults::kAttention);
+  config.fsdp.recompute = FsdpSection::Recompute::kExceptMlp;
+  EXPECT_EQ(plan_inputs(config, model, made_up_machine()).keep_results, KeptResults::kMlp);
   EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).recompute);
   EXPECT_EQ(inputs.state.format, StateFormat::kFp32);
   EXPECT_EQ(inputs.state.drain, DType::kF32) << "auto follows compute";

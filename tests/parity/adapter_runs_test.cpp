@@ -46,7 +46,7 @@ std::vector<Arguments> variants_of(Runs runs, const std::string& drive) {
   if (runs == Runs::kOptionsTogether) {
     return {{"--fsdp.recompute=none", "--fsdp.prefetch=3", "--offload.state_format=fp32"},
             {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.activations=host",
-             "--offload.threads=2", "--fsdp.recompute=except-attention"},
+             "--offload.threads=2", "--fsdp.recompute=except-mlp"},
             {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward",
              "--offload.optimizer=nvme", "--offload.parameters=nvme", drive},
             {"--offload.parameters=files", "--fsdp.units=half", "--optimizer.overlap=backward"},
@@ -54,7 +54,7 @@ std::vector<Arguments> variants_of(Runs runs, const std::string& drive) {
   }
   return {{"--fsdp.recompute=none", "--fsdp.prefetch=3"},
           {"--fsdp.units=half", "--offload.activations=host", "--offload.threads=2",
-           "--fsdp.recompute=except-attention"},
+           "--fsdp.recompute=except-mlp"},
           {"--fsdp.units=half", "--fsdp.prefetch=0", "--offload.state_format=fp32"},
           {"--fsdp.units={ min_parameters = 3000 }", "--optimizer.overlap=backward"},
           {"--offload.optimizer=nvme", "--offload.parameters=nvme", drive},

@@ -175,7 +175,7 @@ TEST(Ranks, PrefetchAndRecomputeKeepTheBits) {
   ASSERT_EQ(reference.train_ranks(2, base), 0) << reference.output();
   for (const Arguments& variant :
        {Arguments{"--fsdp.prefetch=0"}, Arguments{"--fsdp.prefetch=3", "--fsdp.recompute=none"},
-        Arguments{"--fsdp.recompute=except-attention", "--offload.activations=host"},
+        Arguments{"--fsdp.recompute=except-mlp", "--offload.activations=host"},
         Arguments{"--fsdp.strategy=shard_grad_op"},
         Arguments{"--optimizer.overlap=none", "--offload.activations=host"}}) {
     RunDriver run("variant");

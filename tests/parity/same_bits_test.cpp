@@ -50,6 +50,9 @@ void expect_formats_agree(const std::string& golden, Runs runs) {
                     {"--fsdp.recompute=none"},
                     {"--fsdp.recompute=auto"},
                     {"--fsdp.recompute=except-attention"},
+                    {"--fsdp.recompute=except-heads"},
+                    {"--fsdp.recompute=except-middle"},
+                    {"--fsdp.recompute=except-mlp"},
                     {"--fsdp.prefetch=0"},
                     {"--fsdp.prefetch=3"},
                     {"--optimizer.overlap=none"},
@@ -57,7 +60,7 @@ void expect_formats_agree(const std::string& golden, Runs runs) {
   } else {
     expect_bits_of(reference, golden, common,
                    {{"--offload.activations=host", "--fsdp.prefetch=3", "--offload.threads=2",
-                     "--fsdp.recompute=except-attention"},
+                     "--fsdp.recompute=except-mlp"},
                     {"--fsdp.recompute=auto", "--fsdp.prefetch=0", "--optimizer.overlap=none"}});
   }
   expect_bits_of(reference, golden, common,
@@ -75,10 +78,10 @@ void expect_bf16_agrees(const std::string& golden, Runs runs) {
   expect_bits_of(reference, golden, common,
                  each ? std::vector<Arguments>{{"--offload.state_format=fp32"},
                                                {"--fsdp.recompute=none"},
-                                               {"--fsdp.recompute=except-attention"},
+                                               {"--fsdp.recompute=except-mlp"},
                                                {"--offload.threads=4"}}
                       : std::vector<Arguments>{
-                            {"--offload.state_format=fp32", "--fsdp.recompute=except-attention"},
+                            {"--offload.state_format=fp32", "--fsdp.recompute=except-middle"},
                             {"--fsdp.recompute=none", "--offload.threads=4"}});
 }
 
@@ -137,21 +140,22 @@ TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
                   {"--optimizer.overlap=backward", "--offload.optimizer=nvme", drive}});
 }
 
-// Attention's result is kept for packed documents, several in a micro-batch and several
+// Results of blocks are kept for packed documents, several in a micro-batch and several
 // micro-batches in a step, on every tier of activation checkpoints. Norms are summed by unit, so
 // nothing is clipped.
-TEST_P(SameBits, KeptAttentionAgreesWithPackedDocuments) {
+TEST_P(SameBits, KeptResultsAgreeWithPackedDocuments) {
   const std::vector<std::string> packed = {"--train.steps=10", "--train.micro_batch=2",
                                            "--train.max_grad_norm=0", "--data.packing=true"};
   const Outcome reference = train("reference", GetParam(), packed);
   const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
   for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
-           {"--offload.activations=device"},
-           {"--offload.activations=host", "--fsdp.prefetch=0"},
-           {"--offload.activations=nvme", "--fsdp.units=half", drive}}) {
-    const Outcome kept =
-        train("variant", GetParam(),
-              joined(joined(packed, {"--fsdp.recompute=except-attention"}), variant));
+           {"--fsdp.recompute=except-attention"},
+           {"--fsdp.recompute=except-heads", "--offload.activations=host"},
+           {"--fsdp.recompute=except-middle", "--offload.activations=host", "--fsdp.prefetch=0"},
+           {"--fsdp.recompute=except-mlp"},
+           {"--fsdp.recompute=except-mlp", "--offload.activations=nvme", "--fsdp.units=half",
+            drive}}) {
+    const Outcome kept = train("variant", GetParam(), joined(packed, variant));
     EXPECT_EQ(kept.losses, reference.losses) << GetParam() << " " << variant.front();
     EXPECT_TRUE(kept.state == reference.state) << GetParam() << " " << variant.front();
   }
@@ -205,7 +209,7 @@ TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
               "--offload.activations=host"},
              {"--fsdp.units={ min_parameters = 3000 }", "--offload.state_format=fp32",
               "--fsdp.recompute=except-attention"},
-             {"--fsdp.recompute=except-attention"},
+             {"--fsdp.recompute=except-mlp"},
              {groups, "--offload.optimizer=nvme", "--offload.parameters=nvme",
               "--offload.activations=nvme", "--fsdp.recompute=except-attention", drive}}) {
       const Outcome outcome = train("variant", GetParam(), joined(run, variant));
@@ -248,8 +252,7 @@ TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
         each ? std::vector<Arguments>{{"--offload.state_format=fp32", "--offload.threads=4"},
                                       {"--fsdp.recompute=none"},
                                       {"--fsdp.recompute=except-attention"},
-                                      {"--fsdp.recompute=except-attention",
-                                       "--offload.activations=host"},
+                                      {"--fsdp.recompute=except-mlp", "--offload.activations=host"},
                                       {"--fsdp.prefetch=0"},
                                       {"--fsdp.prefetch=3", "--offload.threads=2"},
                                       {"--offload.optimizer=nvme", drive}}

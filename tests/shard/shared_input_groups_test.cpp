@@ -66,19 +66,25 @@ TEST(SharedInputGroups, KeepResultsOfUnitsThatRunBackward) {
   }
   for (const size_t u : {1, 2}) {
     model.units[u].carry_out.front().elements_per_position = 5;
-    model.units[u].results = {{.elements_per_position = 5},
-                              {.elements_per_position = 3, .wide = true}};
+    model.units[u].results = {
+        {.elements_per_position = 5},
+        {.elements_per_position = 3, .wide = true, .kept_from = KeptResults::kHeads},
+        {.elements_per_position = 7, .kept_from = KeptResults::kMlp}};
   }
   validate_model_spec(model);
-  const SharedInputGroups runs(model, /*keep_results=*/true);
-  EXPECT_FALSE(runs.of(UnitId(1))->results) << "nothing below it is trained";
-  EXPECT_FALSE(runs.of(UnitId(3))->results) << "it has none";
+  const SharedInputGroups runs(model, KeptResults::kHeads);
+  EXPECT_FALSE(runs.of(UnitId(1))->keeps_results()) << "nothing below it is trained";
+  EXPECT_FALSE(runs.of(UnitId(3))->keeps_results()) << "it has none";
   const SharedInputGroup run = *runs.of(UnitId(2));
-  EXPECT_TRUE(run.results);
+  EXPECT_EQ(run.results, KeptResults::kHeads);
   EXPECT_EQ(input_bytes_per_position(model, run, DType::kBF16), 5 * 2);
   EXPECT_EQ(kept_bytes_per_position(model, run, DType::kBF16), 16 + 16 + 3 * 4);
   EXPECT_EQ(kept_bytes_per_position(model, run, DType::kF32), 32 + 32 + 3 * 4);
-  EXPECT_FALSE(SharedInputGroups(model).of(UnitId(2))->results) << "unless the plan keeps them";
+  EXPECT_FALSE(SharedInputGroups(model).of(UnitId(2))->keeps_results())
+      << "unless the plan keeps them";
+  const SharedInputGroups less(model, KeptResults::kAttention), all(model, KeptResults::kMlp);
+  EXPECT_EQ(kept_bytes_per_position(model, *less.of(UnitId(2)), DType::kBF16), 16 + 5 * 2);
+  EXPECT_EQ(kept_bytes_per_position(model, *all.of(UnitId(2)), DType::kBF16), 16 + 16 + 16 + 7 * 2);
 }
 
 std::string problem(size_t unit, const std::vector<CarryTensorSpec>& carry) {

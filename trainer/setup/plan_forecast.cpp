@@ -64,7 +64,8 @@ bool fits_somehow(PlanInputs inputs, const Machine& machine, const SearchScope& 
   inputs.micro_batch = 1;
   inputs.prefetch = 0;
   inputs.recompute = true;
-  inputs.keep_what_fits = inputs.keep_results = false;
+  inputs.keep_what_fits = false;
+  inputs.keep_results = KeptResults::kNone;
   std::vector<SearchAxis> axes = search_axes(inputs, scope);
   // Micro-batch and speed keys cannot make a plan fit, so only tiers and units vary.
   std::erase_if(axes, [](const SearchAxis& axis) {

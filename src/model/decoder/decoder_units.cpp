@@ -97,6 +97,9 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
       carry_out_(block_carry(arch, layer, part)),
       index_(block_parameters(arch, {}, layer, part), arch) {
   if (part_ == BlockPart::kMlp) return;
+  const bool parallel = arch_.norm_placement == NormPlacement::kShared;
+  middle_result_ = block_results(arch, layer, BlockPart::kAttention).size();
+  mlp_result_ = middle_result_ + (parallel ? 0 : 1);
   mixer_ = make_mixer(arch_, layer, index_);
   const bool reads = layer_.keys_of >= 0;
   if (reads) keys_place_ = place_of_keys(arch, layer, layer_.keys_of);
@@ -141,16 +144,11 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
     shared = part_ == BlockPart::kMlp ? in.at(1) : norm(parameters, Module::kAttentionNorm, x);
   }
   if (part_ != BlockPart::kMlp) {
-    const Values sum = part_ == BlockPart::kAttention ? output : Values::kComputed;
-    const Values product = branch_values(Module::kAttentionPostNorm, sum);
-    const NormWeights norm =
-        shares ? NormWeights{} : norm_weights(parameters, Module::kAttentionNorm);
     if (layer_.keys_of >= 0) keys = {in.at(keys_place_), in.at(keys_place_ + 1)};
-    const at::Tensor& input = shares ? shared : x;
-    x = add_to(
-        x, parameters, Module::kAttentionPostNorm,
-        mixer_->forward(parameters, input, norm, batch, product, shares_keys_ ? &keys : nullptr),
-        sum);
+    // The MLP of parallel branches does not read the sum.
+    const bool unread = part_ == BlockPart::kAttention || (shares && arch_.layer_input == 0);
+    x = add_mixed(x, shares ? shared : x, parameters, batch, unread ? output : Values::kComputed,
+                  keys);
   }
   if (part_ == BlockPart::kAttention) {
     return shares ? Carry{x, shared} : handed_on(x, in, keys);
@@ -180,6 +178,30 @@ Carry DecoderBlock::handed_on(at::Tensor x, const Carry& in, const KeysValues& o
     }
   }
   return carry;
+}
+
+at::Tensor DecoderBlock::add_mixed(const at::Tensor& x, const at::Tensor& input,
+                                   UnitParameters parameters, const MicroBatch& batch,
+                                   Values values, KeysValues& keys) const {
+  const bool shares = arch_.norm_placement == NormPlacement::kShared;
+  const NormWeights norm =
+      shares ? NormWeights{} : norm_weights(parameters, Module::kAttentionNorm);
+  KeysValues* const own = shares_keys_ ? &keys : nullptr;
+  const UnitResults& results = batch.results;
+  const at::Tensor place = shares ? at::Tensor() : place_of(results, middle_result_);
+  if (!place.defined()) {
+    const Values product = branch_values(Module::kAttentionPostNorm, values);
+    return add_to(x, parameters, Module::kAttentionPostNorm,
+                  mixer_->forward(parameters, input, norm, batch, product, own), values);
+  }
+  const Values product = values_beside(results, middle_result_);
+  at::Tensor branch = mixer_->forward(parameters, input, norm, batch, product, own);
+  if (index_.weight_index(Module::kAttentionPostNorm) >= 0) {
+    branch = kept_result(branch, place, results.filled);
+    return add_to(x, parameters, Module::kAttentionPostNorm, branch, values);
+  }
+  return kept_result(add_to(x, parameters, Module::kAttentionPostNorm, branch, product), place,
+                     results.filled);
 }
 
 Values DecoderBlock::branch_values(Module post_norm, Values sum) const {
@@ -216,8 +238,12 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
     if (arch_.gated) linears.push_back(index_.linear(parameters, Module::kGate, batch));
     linears.push_back(index_.linear(parameters, Module::kUp, batch));
   }
-  std::vector<at::Tensor> inner =
-      linear_group(x, norm_weights(parameters, Module::kMlpNorm), linears);
+  std::vector<at::Tensor> inner = linear_group(x, norm_weights(parameters, Module::kMlpNorm),
+                                               linears, values_beside(batch.results, mlp_result_));
+  for (size_t i = 0; i < inner.size(); ++i) {
+    inner[i] =
+        kept_result(inner[i], place_of(batch.results, mlp_result_ + i), batch.results.filled);
+  }
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,

@@ -90,6 +90,9 @@ class DecoderBlock : public Unit {
                     at::Tensor branch, Values values, at::Tensor factor = {}) const;
   // Returns whether the branch's values are read: always if a post norm's backward reads them.
   Values branch_values(Module post_norm, Values sum) const;
+  // Returns x + mixer(norm(x)); `values` says whether it is read.
+  at::Tensor add_mixed(const at::Tensor& x, const at::Tensor& input, UnitParameters parameters,
+                       const MicroBatch& batch, Values values, KeysValues& keys) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                  Values values) const;
   // Returns the product that the layer's own input adds to x; `inputs` are those of all layers.
@@ -103,6 +106,8 @@ class DecoderBlock : public Unit {
   std::vector<CarryTensorSpec> carry_out_;
   bool shares_keys_ = false;  // reads another layer's keys and values, or others read its own
   size_t keys_place_ = 0;     // of the keys in the carry in, if it reads another layer's
+  // The first results of the sum between the halves and of the MLP (block_results).
+  size_t middle_result_ = 0, mlp_result_ = 0;
   ModuleIndex index_;
   std::unique_ptr<Mixer> mixer_;  // null in a unit without it
 };

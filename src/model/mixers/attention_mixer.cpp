@@ -8,16 +8,20 @@
 #include "model/attention/gpu_attention.h"
 #include "model/mixers/sequence_rows.h"
 #include "model/ops/rope_table.h"
+#include "model/parameters/block_carry.h"
 #include "model/units/row_products.h"
 
 namespace longshore {
 namespace {
 
+// The place of the first of the heads' results, behind attention's own.
+constexpr size_t kHeadResults = 2;
+
 // The attention of every decoder family.
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index)
-      : Mixer(arch, layer, index) {
+      : Mixer(arch, layer, index), keeps_rotated_(keeps_rotated_heads(arch_)) {
     if (arch_.position == PositionKind::kRope && layer_.rotates) {
       rope_.emplace(rope_spec(), arch_.head_dim);
     }
@@ -58,6 +62,9 @@ class AttentionMixer final : public Mixer {
       if (arch_.value_norm) qkv[2] = plain_normed(qkv[2], NormKind::kRmsWide);
       qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
       qkv[2] = clipped(qkv[2]);
+    }
+    if (keeps_rotated_) keep_heads(qkv, batch, layer_.keys_of >= 0 ? 1 : 3);
+    if (layer_.keys_of < 0) {
       if (shared != nullptr) *shared = {qkv[1], qkv[2]};
     }
     if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch, qkv[0]);
@@ -123,11 +130,11 @@ class AttentionMixer final : public Mixer {
                                           const NormWeights& norm, const MicroBatch& batch) const {
     if (!arch_.fused_qkv) {
       std::vector<Module> modules{Module::kQuery};
-      if (layer_.keys_of >= 0) return products(parameters, x, norm, modules, batch);
+      if (layer_.keys_of >= 0) return head_products(parameters, x, norm, modules, batch);
       modules.push_back(Module::kKey);
       if (!layer_.values_are_keys) modules.push_back(Module::kValue);
       if (arch_.own_gate_matrix) modules.push_back(Module::kAttentionGate);
-      std::vector<at::Tensor> qkv = products(parameters, x, norm, modules, batch);
+      std::vector<at::Tensor> qkv = head_products(parameters, x, norm, modules, batch);
       if (layer_.values_are_keys) qkv.insert(qkv.begin() + 2, qkv[1]);
       if (arch_.output_gate && !arch_.own_gate_matrix) {
         const std::vector<at::Tensor> both =
@@ -137,8 +144,25 @@ class AttentionMixer final : public Mixer {
       }
       return qkv;
     }
-    const at::Tensor fused = products(parameters, x, norm, {Module::kQkv}, batch)[0];
+    const at::Tensor fused = head_products(parameters, x, norm, {Module::kQkv}, batch)[0];
     return fused.split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
+  }
+  // Returns the products of queries, keys and values; without their values where those or what
+  // follows from them are kept.
+  std::vector<at::Tensor> head_products(UnitParameters parameters, const at::Tensor& x,
+                                        const NormWeights& norm, const std::vector<Module>& modules,
+                                        const MicroBatch& batch) const {
+    std::vector<at::Tensor> heads =
+        products(parameters, x, norm, modules, batch, values_beside(batch.results, kHeadResults));
+    if (!keeps_rotated_) keep_heads(heads, batch, heads.size());
+    return heads;
+  }
+  // Makes the first `count` tensors the results that the plan keeps.
+  static void keep_heads(std::vector<at::Tensor>& heads, const MicroBatch& batch, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      heads[i] =
+          kept_result(heads[i], place_of(batch.results, kHeadResults + i), batch.results.filled);
+    }
   }
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const {
@@ -147,7 +171,9 @@ class AttentionMixer final : public Mixer {
     if (rope_) {
       const Rotation rotation =
           rope_->rotation(batch.document_starts, text_lengths(batch), x.device());
-      heads = rotate_heads(heads, batch.positions, rotation, arch_.head_dim);
+      const bool read =
+          !keeps_rotated_ || values_beside(batch.results, kHeadResults) == Values::kComputed;
+      heads = rotate_heads(heads, batch.positions, rotation, arch_.head_dim, read);
     }
     return arch_.qk_norm_after_rope ? head_normed(parameters, head_norm, heads) : heads;
   }
@@ -177,6 +203,7 @@ class AttentionMixer final : public Mixer {
     return growth.mul_(arch_.query_growth_beta).add_(1.0).to(like.scalar_type());
   }
 
+  bool keeps_rotated_;
   std::optional<RopeTable> rope_;  // only in layers that rotate
 };
 

@@ -13,8 +13,17 @@ std::vector<at::Tensor> Mixer::products(UnitParameters parameters, const at::Ten
 }
 
 AttentionPlace attention_place(const UnitResults& results) {
-  if (results.places.empty()) return {};
+  if (!place_of(results, 0).defined()) return {};
   return {.out = results.places.front(), .sums = results.places.at(1), .filled = results.filled};
+}
+
+at::Tensor place_of(const UnitResults& results, size_t result) {
+  return result < results.places.size() ? results.places[result] : at::Tensor();
+}
+
+Values values_beside(const UnitResults& results, size_t result) {
+  const bool given = results.filled && place_of(results, result).defined();
+  return given ? Values::kUnread : Values::kComputed;
 }
 
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index) {

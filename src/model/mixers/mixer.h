@@ -58,8 +58,12 @@ class Mixer {
   ModuleIndex index_;
 };
 
-// Returns where attention stores the results that backward reuses.
+// Returns where attention stores the results that backward reuses, the first two of its unit.
 AttentionPlace attention_place(const UnitResults& results);
+// Returns the place of a result; undefined if the plan does not keep it.
+at::Tensor place_of(const UnitResults& results, size_t result);
+// Returns whether a product's values are read that a plan may keep in that place.
+Values values_beside(const UnitResults& results, size_t result);
 
 // Returns the layer's mixer. `index` is that of the unit's parameters.
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index);

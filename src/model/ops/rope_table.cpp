@@ -53,7 +53,8 @@ struct Rotate {
   Rotation rotation;
   int64_t head_dim;
 
-  at::Tensor forward(const at::Tensor& x) const {
+  at::Tensor forward(const at::Tensor& x, bool read) const {
+    if (!read) return x.detach();
     return fused::rotate(x, positions, rotation, head_dim, 1);
   }
   std::vector<at::Tensor*> saved() { return {&positions, &rotation.frequencies}; }
@@ -109,8 +110,8 @@ Rotation RopeTable::rotation(const std::vector<int64_t>& document_starts,
 }
 
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                        int64_t head_dim) {
-  return run_operation(Rotate{positions, rotation, head_dim}, {x}, x);
+                        int64_t head_dim, bool read) {
+  return run_operation(Rotate{positions, rotation, head_dim}, {x}, x, read);
 }
 
 }  // namespace longshore

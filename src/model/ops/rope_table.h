@@ -35,8 +35,9 @@ class RopeTable {
 };
 
 // Rotates the halves, or the pairs, of the first rotary_dim values of every head of x [T, heads *
-// head_dim]; the rest stays. `positions` is int64 [T]. Does not save x.
+// head_dim]; the rest stays. `positions` is int64 [T]. Does not save x. If the values of x are not
+// `read`, the result has those of x, which backward does not need.
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
-                        int64_t head_dim);
+                        int64_t head_dim, bool read = true);
 
 }  // namespace longshore

@@ -33,8 +33,20 @@ std::vector<CarryTensorSpec> block_carry(const ArchSpec& arch, int64_t layer,
 // the values follow.
 size_t place_of_keys(const ArchSpec& arch, int64_t layer, int64_t source);
 
-// Returns what a plan may keep of the forward of a layer's mixer: attention's result and its
-// log-sum-exp. Empty for mixers that are not attention, which backward runs again.
-std::vector<CarryTensorSpec> mixer_results(const ArchSpec& arch, const LayerSpec& layer);
+// Returns what a plan may keep of the forward of a layer's block, or of one of its halves, in this
+// order:
+// - attention's result and its log-sum-exp;
+// - queries, keys and values (keeps_rotated_heads). Latent attention computes those again;
+// - the sum between the halves, or attention's output before the norm that follows it, because that
+//   norm's backward reads it. A half returns the sum, and parallel branches do not read it;
+// - gate and up of the MLP. Experts compute theirs again, rows by rows.
+// Mixers that are not attention keep nothing: backward runs them again, but for their last product.
+std::vector<CarryTensorSpec> block_results(const ArchSpec& arch, int64_t layer,
+                                           BlockPart part = BlockPart::kWhole);
+
+// Returns whether queries and keys are kept as attention reads them. Otherwise they are kept as the
+// products return them, because the operations between, such as norms of heads, read those in
+// their backward. `arch` has the sizes of the layer.
+bool keeps_rotated_heads(const ArchSpec& arch);
 
 }  // namespace longshore

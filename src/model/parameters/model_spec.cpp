@@ -291,7 +291,7 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer),
                                     block_carry(arch, layer)));
-    model.units.back().results = mixer_results(arch, arch.layers[static_cast<size_t>(layer)]);
+    model.units.back().results = block_results(arch, layer);
   }
   model.units.push_back(
       make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), {}));

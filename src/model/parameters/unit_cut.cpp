@@ -216,10 +216,11 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
   if (part.kind == Kind::kAttention) {
     unit.parameters.erase(border, unit.parameters.end());
     unit.name += kAttentionSuffix;
+    unit.results = block_results(arch, part.layer, BlockPart::kAttention);
     unit.carry_out = block_carry(arch, part.layer, BlockPart::kAttention);
   } else {
     unit.parameters.erase(unit.parameters.begin(), border);
-    unit.results.clear();
+    unit.results = block_results(arch, part.layer, BlockPart::kMlp);
     unit.name += part.kind == Kind::kMlp ? kMlpSuffix : kExpertsSuffix;
     unit.carry_out = block_carry(arch, part.layer, BlockPart::kMlp);
   }

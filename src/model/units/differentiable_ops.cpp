@@ -299,6 +299,16 @@ struct ActivateAndProject {
   }
 };
 
+// The input is the graph whose values lie in `place`.
+struct Given {
+  // The place's own tensor gets no graph.
+  at::Tensor forward(const at::Tensor& place) const { return place.detach(); }
+  std::vector<at::Tensor*> saved() { return {}; }
+  void backward(const Gradients& grads, InputGradients& gradients) const {
+    gradients[0] = grads[0];
+  }
+};
+
 // The inputs are x and the branch.
 struct Residual {
   double scale;
@@ -362,6 +372,15 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, co
   ActivateAndProject operation{gate, up, down, activation};
   const std::vector<at::Tensor> inputs = operation.inputs();
   return run_operation(std::move(operation), inputs, values);
+}
+
+at::Tensor kept_result(const at::Tensor& x, const at::Tensor& place, bool filled) {
+  if (!place.defined()) return x;
+  LONGSHORE_CHECK(x.sizes() == place.sizes()) << "a kept result of another shape";
+  if (filled) return run_operation(Given{}, {x}, place);
+  const at::NoGradGuard no_grad;
+  place.copy_(x);
+  return x;
 }
 
 at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale,

@@ -89,6 +89,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up, const Linear& down,
                                 Activation activation, Values values = Values::kComputed);
 
+// Returns x, a result that a plan may keep. Puts it into `place` if that is defined; or, if the
+// place is filled, returns the values that are there with the graph of x, whose own values are not
+// read (Values::kUnread).
+at::Tensor kept_result(const at::Tensor& x, const at::Tensor& place, bool filled);
+
 // Returns the graph of factor * (x + scale * branch), x and branch [T, width], without values
 // (Values::kUnread). `factor` [1] has no gradient; undefined means 1.
 at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale,
