@@ -428,6 +428,11 @@ Section offload_section() {
   rows.add("host_memory", KeyType::kBytes, &Offload::host_memory,
            {.description = "hard limit of host memory; auto: the free memory of the machine",
             .bounds = at_least(1)});
+  rows.add("pinned_memory", KeyType::kBytes, &Offload::pinned_memory,
+           {.description = "hard limit of the host memory that a rank registers with its GPU; the "
+                           "rest is copied through small buffers, more slowly, with the same bits; "
+                           "auto: all, as far as the system allows",
+            .bounds = at_least(0)});
   rows.add(
       "threads", KeyType::kInteger, &Offload::threads,
       {.description = "host threads of the optimizer; auto: all cores, with a GPU all hardware "

@@ -269,6 +269,7 @@ struct OffloadSection {
   std::optional<Bytes> nvme_tbw;       // a drive's rated TBW; nullopt = auto: from the drive
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
+  std::optional<Bytes> pinned_memory;  // nullopt = auto
   std::optional<int64_t> threads;      // optimizer threads; nullopt = auto
   bool operator==(const OffloadSection&) const = default;
 };

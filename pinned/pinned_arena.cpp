@@ -13,6 +13,8 @@ namespace {
 // One task touches this many bytes, enough to outweigh the cost of a task.
 constexpr size_t kTouchBlockBytes = 64 * static_cast<size_t>(kMiB);
 constexpr size_t kSmallPageBytes = 4096;
+// The log says of arenas of at least this size how much of them is in huge pages.
+constexpr Bytes kLargeArenaBytes = kGiB;
 
 void touch(std::span<std::byte> memory, WorkerPool& pool) {
   Progress progress("preparing host memory", static_cast<Bytes>(memory.size()));
@@ -46,7 +48,25 @@ PinnedArena::PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool,
     : mapping_(shared ? HostMapping::shared(bytes, "host tier") : HostMapping(bytes, "host tier")) {
   touch(mapping_.bytes(), pool);
   huge_page_bytes_ = longshore::huge_page_bytes(mapping_.bytes());
+  if (bytes >= kLargeArenaBytes) {
+    log_info("host memory of " + format_bytes(bytes) + ": " + format_bytes(huge_page_bytes_) +
+             " in huge pages");
+  }
   if (register_with_gpus) registration_ = HostRegistration(mapping_.bytes());
+  if (registration_.refusal().empty()) return;
+  log_warning("the GPU refused to register " + format_bytes(bytes) + " of host memory (" +
+              registration_.refusal() +
+              "): copies go through small buffers, at the speed of one thread; "
+              "offload.pinned_memory lets the plan count with that (docs/confined.md)");
+}
+
+Bytes pinnable_bytes(Bytes most) {
+  for (Bytes bytes = most; bytes >= kMiB; bytes /= 2) {
+    const HostMapping mapping(bytes, "a trial of host memory");
+    const HostRegistration registration(mapping.bytes());
+    if (registration.refusal().empty()) return bytes;
+  }
+  return 0;
 }
 
 std::vector<int> parse_id_list(std::string_view text) {

@@ -18,8 +18,9 @@ namespace longshore {
 class PinnedArena {
  public:
   // The memory is zero-filled. The constructor uses `pool` to touch the pages and does not keep it.
-  // Throws OutOfMemoryError if the system refuses the memory, CudaError if `register_with_gpus` is
-  // set and a GPU refuses it. With `shared`, other processes can map the memory too.
+  // Throws OutOfMemoryError if the system refuses the memory. If `register_with_gpus` is set and a
+  // GPU refuses it, the arena is not registered, and the log says so. With `shared`, other
+  // processes can map the memory too.
   PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool, bool shared = false);
 
   std::span<std::byte> bytes() const { return mapping_.bytes(); }
@@ -35,6 +36,13 @@ class PinnedArena {
   HostRegistration registration_;  // declared after mapping_: unregistered before it is unmapped
   Bytes huge_page_bytes_ = 0;
 };
+
+// Returns how many bytes of host memory the GPUs register, at most `most`: tries that many, then
+// half of them, down to 1 MiB; 0 if they refuse even that. The memory is released again. Makes a
+// CUDA context. Returns `most` without a GPU.
+Bytes pinnable_bytes(Bytes most);
+// What is tried: more than the limits that were seen under WSL2, and quick.
+inline constexpr Bytes kPinTrialBytes = 2 * kGiB;
 
 // The NUMA nodes of the machine that have memory, read from /sys. Pure functions; any thread.
 

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "comm/collectives/nccl_communicator.h"
+#include "device/bounced_copies.h"
 #include "device/compute_threads.h"
 #include "device/cuda_stream.h"
 #include "device/gpu_tensors.h"
@@ -32,7 +33,8 @@ EngineDevice::EngineDevice(const Options& options, std::unique_ptr<CopyEngine> c
     return;
   }
   cuda_budget_.emplace(*memory_, options.gpu);
-  copies_ = make_cuda_copy_engine(options.gpu);
+  copies_ =
+      make_bounced_copies(make_cuda_copy_engine(options.gpu), options.gpu, options.copy_buffers);
 }
 
 EngineDevice::~EngineDevice() {

@@ -35,6 +35,7 @@ class EngineDevice {
     bool collective = false;  // NCCL moves the arena's bytes
     Bytes cap = 0;
     Bytes owned = 0;
+    Bytes copy_buffers = 0;  // at most, of copies of host memory that is not registered
   };
   // `cpu_copies` is for the CPU device. Throws ConfigError if the GPU does not exist,
   // OutOfMemoryError if it lacks the owned bytes.

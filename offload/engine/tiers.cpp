@@ -27,12 +27,12 @@ MakeDrives drive_opener(const TierRequest& request, StateFile file) {
 
 void make_state(const TierRequest& request, Tiers& tiers) {
   const TierPlan& plan = request.plan;
-  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  const bool registers = plan.device.kind == DeviceKind::kCuda && plan.host.pinned.state;
   if (plan.frozen_in_files) {
     LONGSHORE_CHECK(request.frozen != nullptr) << "the plan reads frozen parameters from files";
     auto store = std::make_unique<FrozenFileStore>(request.model, request.layouts,
                                                    plan.step.resident, plan.state, request.shard,
-                                                   cuda, request.frozen, request.pool);
+                                                   registers, request.frozen, request.pool);
     tiers.slots = store.get();
     tiers.state = std::move(store);
     return;
@@ -40,14 +40,14 @@ void make_state(const TierRequest& request, Tiers& tiers) {
   if (!plan.drives.tier.state) {
     const bool shared = plan.gather == GatherMode::kHost;
     auto store =
-        std::make_unique<PinnedStore>(request.layouts, plan.state, cuda, request.pool, shared);
+        std::make_unique<PinnedStore>(request.layouts, plan.state, registers, request.pool, shared);
     if (shared) tiers.shared = store.get();
     tiers.state = std::move(store);
     return;
   }
   NvmeStoreOptions options =
       nvme_options(plan.drives.tier, plan.state, plan.topology, request.rank, request.run);
-  options.register_with_gpus = cuda;
+  options.register_with_gpus = registers;
   auto store = std::make_unique<NvmeStore>(request.layouts, options,
                                            drive_opener(request, StateFile::kState), request.pool);
   tiers.slots = store.get();
@@ -57,15 +57,15 @@ void make_state(const TierRequest& request, Tiers& tiers) {
 
 std::unique_ptr<InputTier> make_inputs(const TierRequest& request) {
   const TierPlan& plan = request.plan;
-  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  const bool registers = plan.device.kind == DeviceKind::kCuda && plan.host.pinned.inputs;
   if (plan.host.inputs == 0) return nullptr;
   if (!plan.drives.tier.inputs) {
-    return std::make_unique<HostInputs>(plan.step.offloaded_inputs, plan.step.micro_batches, cuda,
-                                        *request.pool);
+    return std::make_unique<HostInputs>(plan.step.offloaded_inputs, plan.step.micro_batches,
+                                        registers, *request.pool);
   }
   NvmeInputOptions options = nvme_input_options(plan.drives.tier, plan.step.schedules.train,
                                                 plan.step.micro_batches, request.rank);
-  options.register_with_gpus = cuda;
+  options.register_with_gpus = registers;
   return std::make_unique<NvmeInputs>(options, drive_opener(request, StateFile::kInputs),
                                       request.pool);
 }

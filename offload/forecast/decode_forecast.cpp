@@ -49,7 +49,8 @@ std::optional<double> decoding_tokens_per_second(const TierPlan& plan, const Mod
   if (compute == nullptr || compute->products.empty()) return std::nullopt;
   // Products with adapters are bound by the memory of a GPU, so their rate is that of the memory.
   const double memory = cpu ? rates.dram : compute->adapters;
-  const double link = cpu ? rates.copy : rates.link.to_device;
+  double link = cpu ? rates.copy : rates.link.to_device;
+  if (!cpu && !plan.host.pinned.state) link = unregistered_rate(link, rates.copy, plan.host.pinned);
   const auto moved = static_cast<double>(plan.step.moved_by_forward());
   if (memory <= 0.0 || (moved > 0.0 && link <= 0.0)) return std::nullopt;
   const TokenWork work = work_of(plan, model, inputs, *compute);

@@ -86,10 +86,10 @@ class OperationTimes {
         return only_works(update_seconds(bytes));
       case OpKind::kFetch:
       case OpKind::kLoadInput:
-        return only_works(over(bytes, link(true)));
+        return only_works(over(bytes, link(true, registered(op.kind))));
       case OpKind::kDrain:
       case OpKind::kSaveInput:
-        return only_works(over(bytes, link(false)));
+        return only_works(over(bytes, link(false, registered(op.kind))));
       case OpKind::kGather:
         return gather_seconds(bytes);
       case OpKind::kReduce:
@@ -114,13 +114,22 @@ class OperationTimes {
     return 0.0;
   }
 
-  double link(bool to_device) {
+  // Whether the GPU's link reaches the host memory of the operation without a copy in between.
+  bool registered(OpKind kind) const {
+    const PinnedPlan& pinned = plan_.host.pinned;
+    if (kind == OpKind::kFetch) return pinned.state;
+    return kind == OpKind::kDrain ? pinned.gradients : pinned.inputs;
+  }
+
+  double link(bool to_device, bool registered) {
     if (plan_.device.kind == DeviceKind::kCpu) return known(rates_.copy, "copies in memory");
     const LinkRates& rates = rates_.link;
     const double alone = to_device ? rates.to_device : rates.to_host;
     const double both = to_device ? rates.to_device_both : rates.to_host_both;
-    return known(both > 0.0 ? both : alone,
-                 to_device ? "copies to the device" : "copies to the host");
+    const double rate =
+        known(both > 0.0 ? both : alone, to_device ? "copies to the device" : "copies to the host");
+    if (registered) return rate;
+    return unregistered_rate(rate, known(rates_.copy, "copies in memory"), plan_.host.pinned);
   }
 
   double update_seconds(double bytes) {
@@ -503,6 +512,11 @@ std::string PlanCheck::text() const {
          rounded_seconds(measured_seconds()) + " (" + percent + "); largest error: the " +
          std::string(name_of(blamed())) + " lane, busy " + rounded_seconds(measured(lane)) +
          " where " + rounded_seconds(planned_.busy[lane]) + " were planned";
+}
+
+double unregistered_rate(double link, double copy, const PinnedPlan& pinned) {
+  if (link <= 0.0 || copy <= 0.0) return 0.0;
+  return pinned.copy_buffers > 0 ? std::min(link, copy) : 1.0 / (1.0 / link + 1.0 / copy);
 }
 
 }  // namespace longshore

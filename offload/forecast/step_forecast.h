@@ -93,6 +93,12 @@ std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const Tie
                                          const MachineRates& rates,
                                          std::vector<std::string>& unknown);
 
+// Returns the rate of copies between a GPU and host memory that is not registered with it, from the
+// link's and that of one thread that copies in memory: the thread fills one buffer while the link
+// copies another. Pageable memory, without buffers, is an estimate: the driver does one after the
+// other. 0 if a rate is unknown.
+double unregistered_rate(double link, double copy, const PinnedPlan& pinned);
+
 StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
                            const ForecastInputs& inputs, const MachineRates& rates);
 

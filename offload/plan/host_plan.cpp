@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "device/bounced_copies.h"
 #include "offload/optimizer/update_rule.h"
 #include "offload/plan/drive_plan.h"
 #include "offload/plan/machine.h"
@@ -131,6 +132,30 @@ void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const St
   add_line(plan, "activation checkpoints", "in transit to and from the drives", plan.inputs, true);
 }
 
+// Chooses what is registered with the GPU, and adds the buffers of copies of the rest.
+void add_pinned(HostPlan& plan, const PlanInputs& inputs, const Machine& machine) {
+  // With gathers on the host a rank also reads the parameters of the others.
+  const int32_t read = inputs.gather == GatherMode::kHost ? inputs.topology.shard_ranks : 1;
+  std::optional<Bytes> limit = inputs.pinned_cap;
+  if (machine.pinnable) {
+    const Bytes share = *machine.pinnable / inputs.ranks_per_node;
+    limit = std::min(limit.value_or(share), share);
+  }
+  plan.pinned = plan_pinned(
+      {.state = read * plan.arena, .gradients = plan.gradients, .inputs = plan.inputs}, limit);
+  if (plan.pinned.everything()) return;
+  const Bytes buffers = plan.pinned.copy_buffers;
+  if (buffers == 0) {
+    plan.lines.push_back(
+        {"copy buffers", "none: the driver copies pageable memory through its own", 0, true});
+    return;
+  }
+  add_line(plan, "copy buffers",
+           std::to_string(kBounceBuffers) + " x " + format_bytes(buffers / kBounceBuffers) +
+               ", registered with the GPU; the memory that is not is copied through them",
+           buffers, true);
+}
+
 // host_memory: reads memory and cores from /proc and from control groups, versions 1 and 2.
 
 namespace fs = std::filesystem;
@@ -250,6 +275,7 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
   }
   add_line(plan, "data", "estimate", inputs.data_bytes, false);
   const bool cpu = device.kind == DeviceKind::kCpu;
+  if (!cpu) add_pinned(plan, inputs, machine);
   add_line(
       plan, "process",
       cpu ? "estimate: libraries, scratch, threads" : "estimate: CUDA, libraries, scratch, threads",

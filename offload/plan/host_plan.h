@@ -6,6 +6,7 @@
 
 #include "offload/plan/device_plan.h"
 #include "offload/plan/machine.h"
+#include "offload/plan/pinned_plan.h"
 #include "offload/plan/plan_sizes.h"
 #include "offload/plan/step_plan.h"
 
@@ -19,6 +20,7 @@ struct HostPlan : PlanAccount {
   Bytes matrix_padding = 0;   // of state, in a tier, because matrices are kept whole
   Bytes inputs = 0;           // activation checkpoints or their staging slots; exact
   Bytes resident = 0;         // frozen parameters that stay, in `arena`; exact
+  PinnedPlan pinned;          // what of it is registered with the GPU
   Bytes machine = 0;          // the rank's share of the machine's or cgroup's memory; 0: unknown
 
   // Returns false for a limit that exceeds the machine's memory.

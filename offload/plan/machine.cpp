@@ -79,6 +79,11 @@ Bytes gpu_room(Bytes memory, Bytes free) {
   return std::max<Bytes>(0, std::min(memory - kGpuContextBytes, free - kGpuProcessBytes));
 }
 
+bool is_wsl2(const std::filesystem::path& root) {
+  const std::string kernel = first_line(root / "proc/version").value_or("");
+  return kernel.find("microsoft") != std::string::npos || kernel.find("WSL2") != std::string::npos;
+}
+
 Machine probe_machine() {
   Machine machine;
   machine.cpu_model = read_cpu_model();

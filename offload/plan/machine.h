@@ -26,6 +26,8 @@ struct Machine {
   std::vector<CudaDevice> gpus;
   // Bytes that a plan may use of a rank's GPU, if probed; the minimum over all ranks.
   std::optional<Bytes> gpu_room;
+  // Host memory that GPUs can register in all, where a limit was found; the minimum over ranks.
+  std::optional<Bytes> pinnable;
 
   // Returns the host memory that a run may plan with.
   Bytes host_available() const;
@@ -34,6 +36,9 @@ struct Machine {
 };
 
 Machine probe_machine();
+
+// Returns whether the kernel is WSL2's, from the files below `root` ("/" except in tests).
+bool is_wsl2(const std::filesystem::path& root = "/");
 
 // An estimate of GPU memory for CUDA's context and a process's loaded kernels, outside of the cap.
 // It is not measured on a GPU yet.

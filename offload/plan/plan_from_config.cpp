@@ -114,6 +114,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.device = device_kind(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
+  inputs.pinned_cap = config.offload.pinned_memory;
   inputs.matrix_scratch = [rule](int64_t rows, int64_t columns) {
     return rule->scratch_elements(rows, columns);
   };

@@ -141,6 +141,7 @@ struct PlanInputs {
   Bytes export_bytes = 0;           // of the run's export without merging adapters, for the text
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto
+  std::optional<Bytes> pinned_cap;  // of host memory registered with GPUs; nullopt = auto
   // The floats that the update rule's work on a whole matrix takes; empty: it has no such work.
   std::function<int64_t(int64_t rows, int64_t columns)> matrix_scratch;
   int compute_threads = 1;

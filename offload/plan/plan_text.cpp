@@ -374,6 +374,7 @@ Json host_json(const TierPlan& plan) {
           {"resident_frozen_bytes", plan.host.resident},
           {"gradient_bytes", plan.host.gradients},
           {"gradient_ring", plan.host.gradient_ring},
+          {"registered_bytes", plan.host.pinned.registered},
           {"total_bytes", plan.host.total},
           {"limit_bytes", plan.host.limit},
           {"limit_auto", plan.host.limit_auto},

@@ -48,18 +48,26 @@ bool gpus_register_read_only();
 class HostRegistration {
  public:
   HostRegistration() = default;
-  // Throws CudaError if a GPU refuses. `read_only` means that GPUs only copy from the memory; it
-  // may then be mapped read-only if gpus_register_read_only().
+  // The driver may refuse: WSL2 and some virtual machines let a GPU use only a part of the host's
+  // memory. Copies then go through small registered buffers (device/bounced_copies.h). `read_only`
+  // means that GPUs only copy from the memory; it may then be mapped read-only if
+  // gpus_register_read_only().
   explicit HostRegistration(std::span<std::byte> memory, bool read_only = false);
   ~HostRegistration();
   HostRegistration(HostRegistration&& other) noexcept;
   HostRegistration& operator=(HostRegistration&& other) noexcept;
 
   bool registered() const { return memory_ != nullptr; }
+  // Returns the driver's text if it refused, else an empty text.
+  const std::string& refusal() const { return refusal_; }
 
  private:
   void* memory_ = nullptr;  // nullptr if nothing is registered
+  std::string refusal_;
 };
+
+// Returns whether all of the memory is registered with the GPUs. Any thread.
+bool registered_with_gpus(std::span<const std::byte> memory);
 
 // cuda_driver: reports on NVIDIA's driver without a CUDA context. This header is the same with and
 // without CUDA. Any thread.

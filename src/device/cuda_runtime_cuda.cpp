@@ -134,14 +134,24 @@ HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) 
   const unsigned flags = cudaHostRegisterPortable |
                          (read_only && gpus_register_read_only() ? cudaHostRegisterReadOnly : 0u);
   const cudaError_t status = cudaHostRegister(memory.data(), memory.size(), flags);
+  // Memory that is registered twice is a mistake of the caller's, not a limit of the system.
+  if (status == cudaErrorHostMemoryAlreadyRegistered) check_cuda(status, "cudaHostRegister");
   if (status != cudaSuccess) {
-    throw CudaError("cudaHostRegister of " + format_bytes(static_cast<Bytes>(memory.size())),
-                    std::string(cudaGetErrorString(status)) +
-                        "; WSL2 and some virtual machines let a GPU use only a part of the host's "
-                        "memory: let the run take less of it (offload.optimizer and "
-                        "offload.parameters = \"nvme\"), or use Linux itself; docs/confined.md");
+    cudaGetLastError();  // clears the error, which the caller reports
+    refusal_ = cudaGetErrorString(status);
+    return;
   }
   memory_ = memory.data();
+}
+
+bool registered_with_gpus(std::span<const std::byte> memory) {
+  if (memory.empty() || device_count() == 0) return true;
+  for (const std::byte* place : {&memory.front(), &memory.back()}) {
+    cudaPointerAttributes found{};
+    check_cuda(cudaPointerGetAttributes(&found, place), "cudaPointerGetAttributes");
+    if (found.type != cudaMemoryTypeHost) return false;
+  }
+  return true;
 }
 
 HostRegistration::~HostRegistration() {
@@ -149,10 +159,11 @@ HostRegistration::~HostRegistration() {
 }
 
 HostRegistration::HostRegistration(HostRegistration&& other) noexcept
-    : memory_(std::exchange(other.memory_, nullptr)) {}
+    : memory_(std::exchange(other.memory_, nullptr)), refusal_(std::move(other.refusal_)) {}
 
 HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
   std::swap(memory_, other.memory_);
+  std::swap(refusal_, other.refusal_);
   return *this;
 }
 

@@ -36,6 +36,26 @@ class CudaSideStream {
   std::unique_ptr<State> state_;
 };
 
+// A point of the calling thread's stream that the host can wait for while later work goes on. One
+// thread at a time records and waits.
+class CudaMark {
+ public:
+  explicit CudaMark(int device);
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+  ~CudaMark();
+
+  // Marks the current end of the thread's stream, instead of an earlier point.
+  void record();
+  // HOST WAIT: until the marked work is done; returns at once if nothing was marked. The thread is
+  // the one that recorded. Throws CudaError if the work failed.
+  void wait() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // Gives the calling thread (a lane) its own CUDA stream, which stays its current stream until the
 // thread ends. A lane issues to it and waits for it at the end of every operation.
 void adopt_cuda_stream(int device, StreamPriority priority);

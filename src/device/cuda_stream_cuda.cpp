@@ -87,6 +87,29 @@ void CudaSideStream::join() {
              "make a stream wait for another");
 }
 
+struct CudaMark::State {
+  int device = 0;
+  CudaEvent event = make_event();
+};
+
+CudaMark::CudaMark(int device) {
+  require_gpu(device);
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  state_ = std::make_unique<State>();
+  state_->device = device;
+}
+
+CudaMark::~CudaMark() = default;
+
+void CudaMark::record() {
+  check_cuda(cudaEventRecord(state_->event.get(), current_cuda_stream(state_->device)),
+             "record an event of a stream");
+}
+
+void CudaMark::wait() const {
+  check_cuda(cudaEventSynchronize(state_->event.get()), "wait for an event of a stream");
+}
+
 void adopt_cuda_stream(int device, StreamPriority priority) {
   require_gpu(device);
   const auto index = static_cast<c10::DeviceIndex>(device);

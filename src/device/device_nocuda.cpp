@@ -88,6 +88,10 @@ HostRegistration& HostRegistration::operator=(HostRegistration&&) noexcept {
   return *this;
 }
 
+bool registered_with_gpus(std::span<const std::byte>) {
+  return true;
+}
+
 // There are no streams.
 
 struct CudaSideStream::State {};
@@ -102,6 +106,15 @@ CUstream_st* CudaSideStream::handle() const {
 void CudaSideStream::mark(int32_t) {}
 void CudaSideStream::wait_for(int32_t) {}
 void CudaSideStream::join() {}
+
+struct CudaMark::State {};
+
+CudaMark::CudaMark(int device) {
+  require_gpu(device);
+}
+CudaMark::~CudaMark() = default;
+void CudaMark::record() {}
+void CudaMark::wait() const {}
 
 void adopt_cuda_stream(int device, StreamPriority) {
   require_gpu(device);

@@ -140,7 +140,8 @@ Bytes huge_page_bytes(std::span<const std::byte> range) {
     long kib = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx ", &from, &to) == 2) {
       inside = from < end && to > begin;
-    } else if (inside && std::sscanf(line.c_str(), "AnonHugePages: %ld kB", &kib) == 1) {
+    } else if (inside && (std::sscanf(line.c_str(), "AnonHugePages: %ld kB", &kib) == 1 ||
+                          std::sscanf(line.c_str(), "ShmemPmdMapped: %ld kB", &kib) == 1)) {
       sum += Bytes{kib} * kKiB;
     }
   }

@@ -43,8 +43,8 @@ class HostMapping {
   UniqueFd descriptor_;
 };
 
-// Returns the anonymous bytes that the kernel has backed with huge pages so far, in all mappings
-// that overlap the range (/proc/self/smaps); 0 if that cannot be read.
+// Returns the bytes that the kernel has backed with huge pages so far, in all mappings that overlap
+// the range (/proc/self/smaps), anonymous and shared; 0 if that cannot be read.
 Bytes huge_page_bytes(std::span<const std::byte> range);
 
 }  // namespace longshore

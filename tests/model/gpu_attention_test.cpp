@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <utility>
+
 #include "device/cuda_device.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/cpu_branches.h"
@@ -107,9 +110,18 @@ std::vector<int64_t> many_documents() {
 }
 
 std::vector<Case> cases() {
+  // Sizes that kernels treat differently where a block has less shared memory.
+  static constexpr std::pair<int64_t, std::array<const char*, 2>> kHeadSizes[] = {
+      {80, {"head_80_fp32", "head_80_bf16"}},    {96, {"head_96_fp32", "head_96_bf16"}},
+      {112, {"head_112_fp32", "head_112_bf16"}}, {160, {"head_160_fp32", "head_160_bf16"}},
+      {192, {"head_192_fp32", "head_192_bf16"}}, {224, {"head_224_fp32", "head_224_bf16"}},
+      {256, {"head_256_fp32", "head_256_bf16"}}};
   std::vector<Case> list;
   for (const bool narrow : {false, true}) {
     const at::ScalarType dtype = narrow ? at::kBFloat16 : at::kFloat;
+    for (const auto& [size, names] : kHeadSizes) {
+      list.push_back({names[narrow ? 1 : 0], shape(4, 2, size, 0), {0, 1, 50, 77}, dtype});
+    }
     list.push_back({narrow ? "plain_bf16" : "plain_fp32", shape(4, 4, 64, 0), kDocuments, dtype});
     list.push_back(
         {narrow ? "grouped_bf16" : "grouped_fp32", shape(8, 2, 64, 0), kDocuments, dtype});

@@ -142,6 +142,7 @@ const std::map<std::string, Change> kChanges = {
     {"offload.nvme_tbw", {"1GB", kDrive}},
     {"offload.device_memory", {"1KiB"}},
     {"offload.host_memory", {"1KiB"}},
+    {"offload.pinned_memory", {"0B", {}, Sight::kGpus}},
     {"offload.threads", {"2"}},
     {"checkpoint.every_steps", {"1", {"train.steps=4"}}},
     {"checkpoint.keep", {"1", {"checkpoint.every_steps=1", "train.steps=3"}}},

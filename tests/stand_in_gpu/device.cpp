@@ -56,6 +56,9 @@ bool is_registered(ConstSpan memory) {
 }
 
 std::atomic<bool> registers_read_only = true;
+// All registered memory together may have this many bytes, and had this many at most.
+std::atomic<Bytes> most_pinned = std::numeric_limits<Bytes>::max();
+std::atomic<Bytes> most_held = 0;
 
 // Returns whether the kernel has mapped the memory as writable.
 bool is_writable(const std::byte* place) {
@@ -172,6 +175,15 @@ CUstream_st* side_stream() {
 
 void register_read_only(bool can) {
   registers_read_only = can;
+}
+
+void pin_at_most(Bytes bytes) {
+  most_pinned = bytes;
+  most_held = 0;
+}
+
+Bytes most_registered() {
+  return most_held;
 }
 
 bool registered(std::span<const std::byte> memory) {
@@ -292,6 +304,13 @@ HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) 
   }
   if (is_registered(memory)) throw CudaError("cudaHostRegister", "registered already");
   const std::lock_guard lock(host_ranges().mutex);
+  Bytes held = 0;
+  for (const Span range : host_ranges().ranges) held += static_cast<Bytes>(range.size());
+  if (held + static_cast<Bytes>(memory.size()) > most_pinned) {
+    refusal_ = "out of memory";
+    return;
+  }
+  most_held = std::max<Bytes>(most_held, held + static_cast<Bytes>(memory.size()));
   host_ranges().ranges.push_back(memory);
   times_registered += 1;
   memory_ = memory.data();
@@ -304,11 +323,16 @@ HostRegistration::~HostRegistration() {
 }
 
 HostRegistration::HostRegistration(HostRegistration&& other) noexcept
-    : memory_(std::exchange(other.memory_, nullptr)) {}
+    : memory_(std::exchange(other.memory_, nullptr)), refusal_(std::move(other.refusal_)) {}
 
 HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
   std::swap(memory_, other.memory_);
+  std::swap(refusal_, other.refusal_);
   return *this;
+}
+
+bool registered_with_gpus(std::span<const std::byte> memory) {
+  return memory.empty() || gpus().empty() || is_registered(memory);
 }
 
 // device/cuda_device.h, device_memory.h, copy_engine.h, copy_speed.h
@@ -391,6 +415,21 @@ void CudaSideStream::wait_for(int32_t index) {
   stand_in::run_stream_to(state_->marks.at(static_cast<size_t>(index)));
 }
 void CudaSideStream::join() {}
+
+struct CudaMark::State {
+  size_t end = 0;  // number of the thread's copies before the mark
+};
+
+CudaMark::CudaMark(int device) : state_(std::make_unique<State>()) {
+  require_gpu(device);
+}
+CudaMark::~CudaMark() = default;
+void CudaMark::record() {
+  state_->end = stream().run + stream().pending.size();
+}
+void CudaMark::wait() const {
+  stand_in::run_stream_to(state_->end);
+}
 
 CUstream_st* current_cuda_stream(int) {
   return nullptr;

@@ -57,6 +57,10 @@ int64_t collectives_ended();
 
 // Sets whether GPUs register read-only mapped memory; at first they do.
 void register_read_only(bool can);
+// From now on the GPUs refuse to register memory beyond these bytes in all, as WSL2 does.
+void pin_at_most(Bytes bytes);
+// Returns the most bytes that were registered at one time since then.
+Bytes most_registered();
 // Returns whether copies from and to the memory may run asynchronously.
 bool registered(std::span<const std::byte> memory);
 // How often this process registered memory.

@@ -74,6 +74,20 @@ const std::vector<Fault>& faults() {
        [](MachineFacts& facts) { facts.huge_pages = "never"; }},
       {"huge pages", Health::kWarning, "has no transparent", "echo madvise",
        [](MachineFacts& facts) { facts.huge_pages.clear(); }},
+      {"huge pages", Health::kWarning, "shmem_enabled = never", "echo advise",
+       [](MachineFacts& facts) {
+         facts.gpus.usable = {{.name = "One", .compute_major = 9},
+                              {.name = "Two", .compute_major = 9}};
+         facts.shared_memory = kGiB;
+         facts.shared_huge_pages = "never";
+       }},
+      {"pinned memory", Health::kWarning, "WSL2: GPUs can use 512.0 MiB", "offload.pinned_memory",
+       [](MachineFacts& facts) {
+         facts.wsl2 = true;
+         facts.pinnable = 512 * kMiB;
+       }},
+      {"pinned memory", Health::kWarning, "0 B", "offload.pinned_memory",
+       [](MachineFacts& facts) { facts.pinnable = 0; }},
       {"memory", Health::kWarning, "16.0 GiB of 64.0 GiB", "--memory",
        [](MachineFacts& facts) { facts.machine.cgroup_limit = 16 * kGiB; }},
       {"memory", Health::kWarning, "32.0 GiB of 64.0 GiB", "nr_hugepages",
@@ -187,6 +201,8 @@ TEST_F(KernelFiles, AreReadBelowTheRoot) {
   write("sys/fs/cgroup/cpu.max", "150000 100000\n");
   write("proc/sys/kernel/io_uring_disabled", "2\n");
   write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  write("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always [never] deny\n");
+  write("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2\n");
   write("sys/devices/system/cpu/online", "0-3\n");
   write("sys/devices/system/node/node0/cpulist", "0-1\n");
   write("sys/devices/system/node/node1/cpulist", "2-3\n");
@@ -207,6 +223,8 @@ TEST_F(KernelFiles, AreReadBelowTheRoot) {
   EXPECT_TRUE(facts.may_lock_all);
   EXPECT_EQ(facts.reserved_huge_pages, 10 * 2 * kMiB);
   EXPECT_EQ(facts.huge_pages, "never");
+  EXPECT_EQ(facts.shared_huge_pages, "never");
+  EXPECT_TRUE(facts.wsl2);
   EXPECT_EQ(facts.ring_disabled, 2);
   EXPECT_EQ(facts.cores_online, 4);
   EXPECT_EQ(facts.cores_allowed, 3);
@@ -225,6 +243,7 @@ TEST_F(KernelFiles, MayAllBeMissing) {
   const MachineFacts facts = read_machine_facts(root_);
   EXPECT_FALSE(facts.may_lock_all);
   EXPECT_EQ(facts.huge_pages, "");
+  EXPECT_FALSE(facts.wsl2);
   EXPECT_EQ(facts.numa_nodes, 1);
   EXPECT_EQ(facts.clocks.governor, "");
   EXPECT_FALSE(diagnose(facts).empty());

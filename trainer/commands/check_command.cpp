@@ -1,6 +1,7 @@
 // The `check` command: checks the run file, model, data, GPU and machine that a run needs.
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "config/run_config.h"
 #include "device/compute_threads.h"
 #include "offload/forecast/forecast_text.h"
+#include "pinned/pinned_arena.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/data/run_prepare.h"
@@ -308,6 +310,11 @@ int check_machine(const CheckMachineOptions& options) {
     config = load_run_config(options.run.files, options.run.overrides, {.complete = false});
   }
   facts.directories = try_directories(options, config);
+  if (!facts.gpus.usable.empty()) {
+    const Bytes most = std::min(kPinTrialBytes, facts.machine.host_available() / 4);
+    const Bytes found = pinnable_bytes(most);
+    facts.pinnable = found < most ? found : kPinTrialBytes;
+  }
   const std::vector<Diagnosis> diagnoses = diagnose(facts);
   Json json = to_json(diagnoses);
   if (!options.json) print_raw(format_diagnoses(diagnoses));

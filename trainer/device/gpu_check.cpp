@@ -305,12 +305,19 @@ void compare_mixer_kernels(at::ScalarType dtype, at::Device gpu, Comparison& com
   for (size_t i = 0; i < expected.size(); ++i) comparison.tensor(names[i], got[i], expected[i]);
 }
 
-void compare_attention(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
-  const AttentionShape shape{
-      .heads = 4, .kv_heads = 2, .head_dim = 64, .window = 0, .scale = 0.125, .cap = 0.0};
+// Heads of these sizes take other kernels on some GPUs, or none of FlashAttention's.
+constexpr int64_t kHeadSizes[] = {64, 80, 96, 112, 128, 160, 192, 224, 256};
+
+void compare_attention(int64_t head, at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
+  const AttentionShape shape{.heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = head,
+                             .window = 0,
+                             .scale = 1.0 / std::sqrt(static_cast<double>(head)),
+                             .cap = 0.0};
   const std::vector<int64_t> starts = {0, 1, 130, 200};
-  const at::Tensor q = at::randn({200, 256}).to(dtype), k = at::randn({200, 128}).to(dtype);
-  const at::Tensor v = at::randn({200, 128}).to(dtype), grad = at::randn({200, 256}).to(dtype);
+  const auto random = [&](int64_t heads) { return at::randn({200, heads * head}).to(dtype); };
+  const at::Tensor q = random(4), k = random(2), v = random(2), grad = random(4);
   const auto both = [&](at::Device device) {
     const at::Tensor a = q.to(device), b = k.to(device), c = v.to(device);
     const AttentionResult result = attend_forward(a, b, c, shape, starts);
@@ -321,7 +328,8 @@ void compare_attention(at::ScalarType dtype, at::Device gpu, Comparison& compari
   const auto expected = both(at::kCPU), got = both(gpu);
   const char* const names[] = {"grad q", "grad k", "grad v", "out"};
   for (size_t i = 0; i < expected.size(); ++i) {
-    comparison.tensor(std::string("attention, ") + names[i], got[i], expected[i]);
+    comparison.tensor("attention with heads of " + std::to_string(head) + ", " + names[i], got[i],
+                      expected[i]);
   }
 }
 
@@ -421,7 +429,9 @@ std::vector<std::string> check_gpu(int gpu) {
     comparison.part("kernels", [&] { compare_kernels(dtype, device, comparison); });
     comparison.part("forms of kernels", [&] { compare_forms(dtype, device, comparison); });
     comparison.part("kernels of mixers", [&] { compare_mixer_kernels(dtype, device, comparison); });
-    comparison.part("attention", [&] { compare_attention(dtype, device, comparison); });
+    comparison.part("attention", [&] {
+      for (const int64_t head : kHeadSizes) compare_attention(head, dtype, device, comparison);
+    });
   }
   comparison.part("steps of a tiny model", [&] {
     const at::AutoGradMode grad(true);

@@ -20,6 +20,7 @@
 #include "device/cuda_runtime.h"
 #include "nvme/drive/block_file.h"
 #include "nvme/drive/io_ring.h"
+#include "pinned/pinned_arena.h"
 
 namespace longshore {
 namespace {
@@ -114,6 +115,9 @@ MachineFacts read_machine_facts(const fs::path& root) {
   facts.may_lock_all = (rights & kCapIpcLock) != 0;
   facts.shared_memory = free_shared_memory((root / "dev/shm").string());
   facts.huge_pages = chosen_word(line_of(root / "sys/kernel/mm/transparent_hugepage/enabled"));
+  facts.shared_huge_pages =
+      chosen_word(line_of(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  facts.wsl2 = is_wsl2(root);
   const fs::path meminfo = root / "proc/meminfo";
   facts.reserved_huge_pages = number_of(word_behind(meminfo, "HugePages_Total:")) *
                               number_of(word_behind(meminfo, "Hugepagesize:")) * kKiB;
@@ -252,7 +256,36 @@ Diagnosis check_memlock(const MachineFacts& facts) {
           "memlock=-1; LimitMEMLOCK= of a systemd unit)"};
 }
 
+// WSL2 and some virtual machines let a GPU use only a part of the host's memory.
+Diagnosis check_pinned(const MachineFacts& facts) {
+  const std::string where = facts.wsl2 ? "WSL2: " : "";
+  if (facts.pinnable.value_or(kPinTrialBytes) >= kPinTrialBytes) {
+    return {"pinned memory", Health::kOk,
+            where + (facts.pinnable ? "GPUs can use " + format_bytes(*facts.pinnable) +
+                                          " of host memory and may be able to use more"
+                                    : "not tried")};
+  }
+  return {"pinned memory", Health::kWarning,
+          where + "GPUs can use " + format_bytes(*facts.pinnable) +
+              " of host memory directly; the rest is copied through small buffers, at the speed of "
+              "one thread",
+          "Linux itself instead of WSL2; plans count with the limit, or set offload.pinned_memory"};
+}
+
+// Parameters that ranks share are in shared memory.
+bool shares_small_pages(const MachineFacts& facts) {
+  return facts.gpus.usable.size() > 1 &&
+         (facts.shared_huge_pages == "never" || facts.shared_huge_pages == "deny");
+}
+
 Diagnosis check_huge_pages(const MachineFacts& facts) {
+  if (shares_small_pages(facts)) {
+    return {"huge pages", Health::kWarning,
+            "shared memory has none (shmem_enabled = " + facts.shared_huge_pages +
+                "): with fsdp.gather = \"host\" runs register it with GPUs in pages of 4 KiB, "
+                "slowly",
+            "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, as root"};
+  }
   if (facts.huge_pages == "always" || facts.huge_pages == "madvise") {
     return {"huge pages", Health::kOk, "transparent huge pages: " + facts.huge_pages};
   }
@@ -415,9 +448,9 @@ std::string_view name_of(Health health) {
 
 std::vector<Diagnosis> diagnose(const MachineFacts& facts) {
   std::vector<Diagnosis> diagnoses = {
-      check_driver(facts),     check_cores(facts),   check_simd(facts),
-      check_clocks(facts),     check_memory(facts),  check_numa(facts),
-      check_huge_pages(facts), check_memlock(facts), check_shared_memory(facts)};
+      check_driver(facts),        check_cores(facts), check_simd(facts),       check_clocks(facts),
+      check_memory(facts),        check_numa(facts),  check_huge_pages(facts), check_memlock(facts),
+      check_shared_memory(facts), check_pinned(facts)};
   for (const DirectoryFacts& directory : facts.directories) {
     diagnoses.push_back(check_file_system(directory));
     if (directory.file_trouble.empty()) {

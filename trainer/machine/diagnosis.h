@@ -42,9 +42,12 @@ struct MachineFacts {
   FoundGpus gpus;
   std::string cuda_version;  // version that the driver supports; empty: no driver
 
-  bool may_lock_all = false;  // no locked-memory limit for this process
-  Bytes shared_memory = 0;    // free in /dev/shm
-  std::string huge_pages;     // "always", "madvise", "never"; empty: unsupported
+  bool may_lock_all = false;      // no locked-memory limit for this process
+  Bytes shared_memory = 0;        // free in /dev/shm
+  std::string huge_pages;         // "always", "madvise", "never"; empty: unsupported
+  std::string shared_huge_pages;  // of shared memory, also "advise", "within_size"; empty: unknown
+  bool wsl2 = false;
+  std::optional<Bytes> pinnable;  // what GPUs registered of kPinTrialBytes; nullopt: not tried
   Bytes reserved_huge_pages = 0;
   int64_t ring_disabled = 0;  // value of kernel.io_uring_disabled
 

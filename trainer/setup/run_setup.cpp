@@ -13,6 +13,7 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_sizes.h"
+#include "pinned/pinned_arena.h"
 #include "trainer/data/run_data.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/device_choice.h"
@@ -139,19 +140,27 @@ void check_distinct_drives(const NvmeTier& tier) {
   }
 }
 
-// Sets the GPU's free memory to the minimum over ranks, so that all ranks make the same plan.
+// Returns the minimum over all ranks, so that all make the same plan.
+Bytes least_of_ranks(const OpenedRun& run, const std::string& what, Bytes bytes) {
+  if (!run.ranks) return bytes;
+  for (const std::string& other : run.ranks->world().exchange(what, std::to_string(bytes))) {
+    bytes = std::min(bytes, Bytes{std::stoll(other)});
+  }
+  return bytes;
+}
+
+// Sets the GPU's free memory and what it can register of the host's.
 void look_for_gpu_room(OpenedRun& run) {
   if (run.elsewhere || run.inputs.device != DeviceKind::kCuda || run.machine.gpus.empty()) return;
   const int gpu = run.ranks ? run.ranks->groups().gpu : 0;
-  Bytes room =
-      gpu_room(run.machine.gpus.at(static_cast<size_t>(gpu)).memory_bytes, cuda_free_bytes(gpu));
-  if (run.ranks) {
-    for (const std::string& other :
-         run.ranks->world().exchange("the GPU's room", std::to_string(room))) {
-      room = std::min(room, Bytes{std::stoll(other)});
-    }
-  }
-  run.machine.gpu_room = room;
+  run.machine.gpu_room = least_of_ranks(
+      run, "the GPU's room",
+      gpu_room(run.machine.gpus.at(static_cast<size_t>(gpu)).memory_bytes, cuda_free_bytes(gpu)));
+  // Elsewhere no limit is known, and a trial would take a second of every start.
+  const Bytes most = std::min(kPinTrialBytes, run.machine.host_available() / 4);
+  const Bytes own = is_wsl2() ? pinnable_bytes(most) : most;
+  const Bytes found = least_of_ranks(run, "memory for the GPU", own);
+  if (found < most) run.machine.pinnable = found;
 }
 
 // Checks the GPU. Call it before LibTorch's first computation, which selects GPU kernels once.

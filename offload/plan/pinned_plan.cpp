@@ -1,0 +1,36 @@
+#include "offload/plan/pinned_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "device/bounced_copies.h"
+
+namespace longshore {
+
+PinnedPlan plan_pinned(const PinnableBytes& bytes, std::optional<Bytes> limit) {
+  constexpr Bytes kBuffers = kBounceBuffers * kBouncePieceBytes;
+  PinnedPlan plan;
+  plan.copy_buffers = kBuffers;
+  plan.registered = bytes.total();
+  if (!limit) return plan;
+  Bytes room = *limit;
+  if (bytes.total() <= room) {
+    // The buffers are made only if the driver refuses a part all the same.
+    plan.copy_buffers = kBounceBuffers * bounce_piece_bytes(std::min(*limit, kBuffers));
+    return plan;
+  }
+  plan.copy_buffers = kBounceBuffers * bounce_piece_bytes(room);
+  room -= plan.copy_buffers;
+  // A step copies each byte of inputs twice and each of gradients once, but of the state only the
+  // parameters.
+  for (const auto& [part, size] : {std::pair{&PinnedPlan::inputs, bytes.inputs},
+                                   std::pair{&PinnedPlan::gradients, bytes.gradients},
+                                   std::pair{&PinnedPlan::state, bytes.state}}) {
+    plan.*part = size <= room;
+    if (plan.*part) room -= size;
+  }
+  plan.registered = *limit - room;
+  return plan;
+}
+
+}  // namespace longshore
