@@ -86,13 +86,114 @@ __device__ __forceinline__ void add_values(float* sums, int64_t at, const float 
   store_values<kCount>(sums + at, before);
 }
 
-// Block b handles rows b, b + gridDim.x, ... and adds their part of the gradients of weight and
-// bias to its own row of each `partial`, each thread to its own columns.
+// The sums over a row from which its gradient follows.
+struct RowSums {
+  float squares = 0.0f;  // of the values less the mean
+  float along = 0.0f;    // of h * (value less the mean), with h = grad * (offset + weight)
+  float level = 0.0f;    // of h
+};
+
+// Adds the terms of kCount neighbours to a thread's part of the sums.
+template <int kCount, typename T>
+__device__ __forceinline__ void add_terms(const Norm& shape, float mean, const T (&values)[kCount],
+                                          const T (&uppers)[kCount], const T (&weights)[kCount],
+                                          RowSums& sums) {
+  for (int i = 0; i < kCount; ++i) {
+    const float value = to_float(values[i]) - mean;
+    const float h = to_float(uppers[i]) * (shape.offset + to_float(weights[i]));
+    sums.squares += value * value;
+    sums.along += h * value;
+    sums.level += h;
+  }
+}
+
+// What the whole row contributes to the gradient of each of its values.
+struct RowFactors {
+  float mean, scale, along, level;
+};
+
+// Returns the row's factors from all threads' sums, to every thread of the block.
+__device__ __forceinline__ RowFactors factors_of(const Norm& shape, float mean, RowSums sums) {
+  const auto width = static_cast<float>(shape.width);
+  sums.squares = over_block(sums.squares, Add(), 0.0f);
+  sums.along = over_block(sums.along, Add(), 0.0f);
+  const float level = shape.centred ? over_block(sums.level, Add(), 0.0f) / width : 0.0f;
+  const float scale = rsqrtf(sums.squares / width + static_cast<float>(shape.eps));
+  return {mean, scale, sums.along * scale / width, level};
+}
+
+// Replaces kCount values of x by their gradients; gives the terms of the gradients of weight and
+// bias.
+template <int kCount, typename T>
+__device__ __forceinline__ void differentiate(const Norm& shape, const RowFactors& row,
+                                              T (&values)[kCount], const T (&uppers)[kCount],
+                                              const T (&weights)[kCount],
+                                              float (&weight_terms)[kCount],
+                                              float (&bias_terms)[kCount]) {
+  for (int i = 0; i < kCount; ++i) {
+    const float value = (to_float(values[i]) - row.mean) * row.scale;
+    const float h = to_float(uppers[i]) * (shape.offset + to_float(weights[i]));
+    bias_terms[i] = to_float(uppers[i]);
+    weight_terms[i] = bias_terms[i] * value;
+    values[i] = rounded_to<T>((h - row.level - value * row.along) * row.scale);
+  }
+}
+
+// Block b handles rows b, b + gridDim.x, ... of at most kLots lots for each thread. A thread holds
+// its part of a row, and its columns of the sums over rows, in registers: a row is read once, and
+// the block's row of each `partial` is written once.
+template <typename T, int kCount, int kLots>
+__global__ void backward_in_registers(Norm shape, const T* __restrict__ grad,
+                                      const T* __restrict__ x, const T* __restrict__ weight,
+                                      T* __restrict__ grad_x, float* __restrict__ weight_partial,
+                                      float* __restrict__ bias_partial) {
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kCount;
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * kCount;
+  T values[kLots][kCount] = {}, uppers[kLots][kCount] = {}, weights[kLots][kCount] = {};
+  float weight_sums[kLots][kCount] = {}, bias_sums[kLots][kCount] = {};
+  for (int lot = 0; lot < kLots; ++lot) {
+    const int64_t at = begin + lot * step;
+    if (at < shape.width) load_values<kCount>(weight + at, weights[lot]);
+  }
+  for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
+    const int64_t first = row * shape.width;
+    const float mean = mean_of<kCount>(shape, x + first);
+    RowSums sums;
+    for (int lot = 0; lot < kLots; ++lot) {
+      const int64_t at = begin + lot * step;
+      if (at >= shape.width) continue;
+      load_values<kCount>(x + first + at, values[lot]);
+      load_values<kCount>(grad + first + at, uppers[lot]);
+      add_terms<kCount>(shape, mean, values[lot], uppers[lot], weights[lot], sums);
+    }
+    const RowFactors factors = factors_of(shape, mean, sums);
+    for (int lot = 0; lot < kLots; ++lot) {
+      const int64_t at = begin + lot * step;
+      if (at >= shape.width) continue;
+      float weight_terms[kCount], bias_terms[kCount];
+      differentiate<kCount>(shape, factors, values[lot], uppers[lot], weights[lot], weight_terms,
+                            bias_terms);
+      for (int i = 0; i < kCount; ++i) weight_sums[lot][i] += weight_terms[i];
+      for (int i = 0; i < kCount; ++i) bias_sums[lot][i] += bias_terms[i];
+      store_values<kCount>(grad_x + first + at, values[lot]);
+    }
+  }
+  const int64_t own = blockIdx.x * shape.width;
+  for (int lot = 0; lot < kLots; ++lot) {
+    const int64_t at = begin + lot * step;
+    if (at >= shape.width) continue;
+    if (weight_partial != nullptr) {
+      store_values<kCount>(weight_partial + own + at, weight_sums[lot]);
+    }
+    if (bias_partial != nullptr) store_values<kCount>(bias_partial + own + at, bias_sums[lot]);
+  }
+}
+
+// The same for rows of any width: a thread adds to its columns of the partial sums in memory.
 template <typename T, int kCount>
 __global__ void backward(Norm shape, const T* __restrict__ grad, const T* __restrict__ x,
                          const T* __restrict__ weight, T* __restrict__ grad_x,
                          float* __restrict__ weight_partial, float* __restrict__ bias_partial) {
-  const auto width = static_cast<float>(shape.width);
   const int64_t step = static_cast<int64_t>(blockDim.x) * kCount;
   const int64_t begin = static_cast<int64_t>(threadIdx.x) * kCount;
   const int64_t own = blockIdx.x * shape.width;
@@ -102,45 +203,25 @@ __global__ void backward(Norm shape, const T* __restrict__ grad, const T* __rest
   clear_columns<kCount>(bias_sums, shape.width);
   T values[kCount], uppers[kCount], weights[kCount];
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
-    const T* in = x + row * shape.width;
-    const T* upper = grad + row * shape.width;
-    T* out = grad_x + row * shape.width;
-    const float mean = mean_of<kCount>(shape, in);
-    float squares = 0.0f;
-    float along = 0.0f;
-    float level = 0.0f;
+    const int64_t first = row * shape.width;
+    const float mean = mean_of<kCount>(shape, x + first);
+    RowSums sums;
     for (int64_t at = begin; at < shape.width; at += step) {
-      load_values<kCount>(in + at, values);
-      load_values<kCount>(upper + at, uppers);
+      load_values<kCount>(x + first + at, values);
+      load_values<kCount>(grad + first + at, uppers);
       load_values<kCount>(weight + at, weights);
-      for (int i = 0; i < kCount; ++i) {
-        const float value = to_float(values[i]) - mean;
-        const float h = to_float(uppers[i]) * (shape.offset + to_float(weights[i]));
-        squares += value * value;
-        along += h * value;
-        level += h;
-      }
+      add_terms<kCount>(shape, mean, values, uppers, weights, sums);
     }
-    squares = over_block(squares, Add(), 0.0f);
-    along = over_block(along, Add(), 0.0f);
-    level = shape.centred ? over_block(level, Add(), 0.0f) / width : 0.0f;
-    const float scale = rsqrtf(squares / width + static_cast<float>(shape.eps));
-    along = along * scale / width;
+    const RowFactors factors = factors_of(shape, mean, sums);
     for (int64_t at = begin; at < shape.width; at += step) {
-      load_values<kCount>(in + at, values);
-      load_values<kCount>(upper + at, uppers);
+      load_values<kCount>(x + first + at, values);
+      load_values<kCount>(grad + first + at, uppers);
       load_values<kCount>(weight + at, weights);
-      float above[kCount], products[kCount];
-      for (int i = 0; i < kCount; ++i) {
-        const float value = (to_float(values[i]) - mean) * scale;
-        const float h = to_float(uppers[i]) * (shape.offset + to_float(weights[i]));
-        above[i] = to_float(uppers[i]);
-        products[i] = above[i] * value;
-        values[i] = rounded_to<T>((h - level - value * along) * scale);
-      }
-      add_values<kCount>(weight_sums, at, products);
-      add_values<kCount>(bias_sums, at, above);
-      store_values<kCount>(out + at, values);
+      float weight_terms[kCount], bias_terms[kCount];
+      differentiate<kCount>(shape, factors, values, uppers, weights, weight_terms, bias_terms);
+      add_values<kCount>(weight_sums, at, weight_terms);
+      add_values<kCount>(bias_sums, at, bias_terms);
+      store_values<kCount>(grad_x + first + at, values);
     }
   }
 }
@@ -152,6 +233,14 @@ bool takes_lots(const Norm& shape, std::initializer_list<const void*> operands) 
 
 int threads_of(const Norm& shape, int count) {
   return threads_for((shape.width + count - 1) / count);
+}
+
+// Returns the threads for a row of `lots` lots in registers: whole warps, a lot for each thread up
+// to the largest block.
+unsigned threads_in_registers(int64_t lots) {
+  int threads = kWarp;
+  while (threads < kMostThreads && threads < lots) threads *= 2;
+  return static_cast<unsigned>(threads);
 }
 
 }  // namespace
@@ -182,10 +271,20 @@ void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, cons
   const bool lots = takes_lots(shape, {grad, x, weight, grad_x, of_weight, of_bias});
   with_cuda_width(shape.dtype, lots, [&](auto type, auto count) {
     using T = decltype(type);
-    launch(backward<T, decltype(count)::value>,
-           summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows), threads_of(shape, count),
-           stream, shape, static_cast<const T*>(grad), static_cast<const T*>(x),
-           static_cast<const T*>(weight), static_cast<T*>(grad_x), of_weight, of_bias);
+    constexpr int kCount = decltype(count)::value;
+    const int64_t lots_of_row = (shape.width + kCount - 1) / kCount;
+    const auto run = [&](auto kernel, unsigned threads) {
+      launch(kernel, summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows), threads, stream,
+             shape, static_cast<const T*>(grad), static_cast<const T*>(x),
+             static_cast<const T*>(weight), static_cast<T*>(grad_x), of_weight, of_bias);
+    };
+    if (lots_of_row <= kMostThreads) {
+      run(backward_in_registers<T, kCount, 1>, threads_in_registers(lots_of_row));
+    } else if (lots_of_row <= 2 * kMostThreads) {
+      run(backward_in_registers<T, kCount, 2>, kMostThreads);
+    } else {
+      run(backward<T, kCount>, static_cast<unsigned>(threads_of(shape, kCount)));
+    }
   });
   check_launch("norm_backward");
   if (weight_sum != nullptr) add_partials(sums, shape.width, of_weight, weight_sum, stream);
