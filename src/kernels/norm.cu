@@ -107,7 +107,7 @@ __device__ __forceinline__ void add_terms(const Norm& shape, float mean, const T
   }
 }
 
-// What the whole row contributes to the gradient of each of its values.
+// RowFactors holds what all values of a row contribute to the gradient of each.
 struct RowFactors {
   float mean, scale, along, level;
 };
@@ -189,7 +189,7 @@ __global__ void backward_in_registers(Norm shape, const T* __restrict__ grad,
   }
 }
 
-// The same for rows of any width: a thread adds to its columns of the partial sums in memory.
+// This kernel takes rows of any width: a thread adds to its columns of the sums in memory.
 template <typename T, int kCount>
 __global__ void backward(Norm shape, const T* __restrict__ grad, const T* __restrict__ x,
                          const T* __restrict__ weight, T* __restrict__ grad_x,

@@ -13,6 +13,8 @@ constexpr int kFp8Block = 128;  // Fp8Layout::kBlock
 
 // The parts of a packed matrix.
 struct Fp8Parts {
+  static constexpr int kTable = 0;
+
   int64_t columns;
   int64_t block_columns;
   const float* scales;
@@ -36,7 +38,8 @@ __device__ __forceinline__ T value_at(const Fp8Parts& packed, int64_t element, i
 
 // Writes `count` values from `first` on.
 template <typename T>
-__device__ __forceinline__ void values_at(const Fp8Parts& packed, int64_t first, int count, T* y) {
+__device__ __forceinline__ void values_at(const Fp8Parts& packed, const float* /*table*/,
+                                          int64_t first, int count, T* y) {
   int64_t row = first / packed.columns;
   int64_t column = first - row * packed.columns;
   for (int i = 0; i < count; ++i) {
@@ -53,38 +56,46 @@ __device__ __forceinline__ void values_at(const Fp8Parts& packed, int64_t first,
 constexpr int kNf4Block = 64;   // Nf4Layout::kBlock
 constexpr int kNf4Group = 256;  // Nf4Layout::kGroup
 
-// The parts of a packed tensor and the levels, which a launch passes by value.
+constexpr int kNf4Table = 16;  // the levels
+
+// The parts of a packed tensor, and the levels with the scales' levels after them.
 struct Nf4Parts {
+  static constexpr int kTable = kNf4Table + 256;
+
   const float* mean;
   const float* largest;
   const unsigned char* scales;
   const unsigned char* codes;
-  float levels[16];
-  float scale_levels[256];
+  float table[kTable];
 };
 
 // Nf4F32Parts has the parts of a packed tensor whose scales are in fp32, and the levels.
 struct Nf4F32Parts {
+  static constexpr int kTable = kNf4Table;
+
   const float* scales;
   const unsigned char* codes;
-  float levels[16];
+  float table[kTable];
 };
 
-__device__ __forceinline__ float scale_of(const Nf4Parts& packed, int64_t block) {
-  const float scale_level = packed.scale_levels[packed.scales[block]];
+__device__ __forceinline__ float scale_of(const Nf4Parts& packed, const float* table,
+                                          int64_t block) {
+  const float scale_level = table[kNf4Table + packed.scales[block]];
   return __fadd_rn(__fmul_rn(scale_level, packed.largest[block / kNf4Group]), *packed.mean);
 }
-__device__ __forceinline__ float scale_of(const Nf4F32Parts& packed, int64_t block) {
+__device__ __forceinline__ float scale_of(const Nf4F32Parts& packed, const float* /*table*/,
+                                          int64_t block) {
   return packed.scales[block];
 }
 
 // Writes `count` values from `first` on, which are in one block of the format.
 template <typename Parts, typename T>
-__device__ __forceinline__ void values_at(const Parts& packed, int64_t first, int count, T* y) {
-  const float scale = scale_of(packed, first / kNf4Block);
+__device__ __forceinline__ void values_at(const Parts& packed, const float* table, int64_t first,
+                                          int count, T* y) {
+  const float scale = scale_of(packed, table, first / kNf4Block);
   for (int i = 0; i < count; ++i) {
     const unsigned char pair = packed.codes[(first + i) / 2];
-    const float level = packed.levels[(first + i) % 2 == 0 ? pair >> 4 : pair & 15];
+    const float level = table[(first + i) % 2 == 0 ? pair >> 4 : pair & 15];
     y[i] = rounded_to<T>(__fmul_rn(level, scale));
   }
 }
@@ -93,25 +104,36 @@ __device__ __forceinline__ void values_at(const Parts& packed, int64_t first, in
 
 constexpr int kLotThreads = 256;
 
-// Each thread makes lots of 16 bytes; the last elements are made one by one.
+// Lots of a thread in large tensors: a block that copies a table has work for it.
+template <typename Parts>
+constexpr int kLotsOfThread = Parts::kTable > 0 ? 4 : 1;
+
+// Each thread makes lots of 16 bytes; the last elements are made one by one. The table that a
+// launch passes by value is read from shared memory: lanes read different places of it, which
+// would be one load after the other from a kernel's parameters.
 template <typename T, typename Parts>
 __global__ void unpack_lots(Parts packed, int64_t elements, T* y) {
   constexpr int kLot = Lot<T>::kCount;
+  __shared__ float table[Parts::kTable > 0 ? Parts::kTable : 1];
+  if constexpr (Parts::kTable > 0) {
+    for (int i = threadIdx.x; i < Parts::kTable; i += blockDim.x) table[i] = packed.table[i];
+    __syncthreads();  // a thread reads what others have written
+  }
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t lot = thread; lot < elements / kLot; lot += threads) {
     Lot<T> out;
-    values_at(packed, lot * kLot, kLot, out.values);
+    values_at(packed, table, lot * kLot, kLot, out.values);
     reinterpret_cast<Lot<T>*>(y)[lot] = out;
   }
   for (int64_t i = elements / kLot * kLot + thread; i < elements; i += threads) {
-    values_at(packed, i, 1, y + i);
+    values_at(packed, table, i, 1, y + i);
   }
 }
 
 template <typename Parts>
 void launch_lots(DType dtype, const Parts& parts, int64_t elements, void* y, CUstream_st* stream) {
-  const int64_t each = kLotThreads * (16 / width_of(dtype));
+  const int64_t each = kLotsOfThread<Parts> * kLotThreads * (16 / width_of(dtype));
   with_cuda_type(dtype, [&](auto type) {
     using T = decltype(type);
     launch(unpack_lots<T, Parts>, blocks_for((elements + each - 1) / each), kLotThreads, stream,
@@ -193,8 +215,8 @@ void unpack_nf4_cuda(DType dtype, int64_t elements, const void* packed, void* y,
   parts.largest = parts.mean + layout.largest_begin() / 4;
   parts.scales = bytes + layout.scales_begin();
   parts.codes = bytes + layout.codes_begin();
-  for (int i = 0; i < 16; ++i) parts.levels[i] = kNf4Levels[i];
-  for (int i = 0; i < 256; ++i) parts.scale_levels[i] = nf4_scale_levels()[i];
+  for (int i = 0; i < 16; ++i) parts.table[i] = kNf4Levels[i];
+  for (int i = 0; i < 256; ++i) parts.table[kNf4Table + i] = nf4_scale_levels()[i];
   launch_lots(dtype, parts, elements, y, stream);
   check_launch("unpack_nf4");
 }
@@ -206,7 +228,7 @@ void unpack_nf4_f32_cuda(DType dtype, int64_t elements, const void* packed, void
   Nf4F32Parts parts{};
   parts.scales = static_cast<const float*>(packed);
   parts.codes = static_cast<const unsigned char*>(packed) + Nf4F32Layout(elements).codes_begin();
-  for (int i = 0; i < 16; ++i) parts.levels[i] = kNf4Levels[i];
+  for (int i = 0; i < 16; ++i) parts.table[i] = kNf4Levels[i];
   launch_lots(dtype, parts, elements, y, stream);
   check_launch("unpack_nf4_f32");
 }

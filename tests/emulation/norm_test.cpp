@@ -105,7 +105,7 @@ TYPED_TEST(EmulatedNorm, AgreesForEveryKind) {
 
 // Goal: the weight's gradient is right when a block takes a second row, and a third.
 TYPED_TEST(EmulatedNorm, HasMoreRowsThanPartialSums) {
-  for (const auto& [rows, width] : {std::pair{257, 4100}, {600, 4097}, {700, 2048}}) {
+  for (const auto& [rows, width] : {std::pair{257, 4100}, {600, 4097}, {700, 2048}, {257, 6144}}) {
     ASSERT_GT(rows, kernels::norm_partials(rows, width));
     this->backward({kDTypeOf<TypeParam>, rows, width, 1e-5}, true);
   }
