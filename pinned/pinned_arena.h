@@ -41,7 +41,7 @@ class PinnedArena {
 // half of them, down to 1 MiB; 0 if they refuse even that. The memory is released again. Makes a
 // CUDA context. Returns `most` without a GPU.
 Bytes pinnable_bytes(Bytes most);
-// What is tried: more than the limits that were seen under WSL2, and quick.
+// A trial asks for this much: more than the limits that were seen under WSL2, and quick.
 inline constexpr Bytes kPinTrialBytes = 2 * kGiB;
 
 // The NUMA nodes of the machine that have memory, read from /sys. Pure functions; any thread.

@@ -18,7 +18,7 @@ struct PinnableBytes {
 
 struct PinnedPlan {
   bool state = true, gradients = true, inputs = true;  // registered; a part of no bytes counts so
-  // What copies of other host memory may register as their buffers; 0: they use the driver's own.
+  // Copies of other host memory may register so much for their buffers; 0: they use the driver's.
   Bytes copy_buffers = 0;
   Bytes registered = 0;  // in all, without the buffers if every part is registered
 

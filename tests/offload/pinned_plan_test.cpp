@@ -1,4 +1,4 @@
-// What is registered with a GPU under a limit, and what a plan counts for the rest.
+// A plan chooses what is registered with a GPU under a limit, and counts copies of the rest.
 #include "offload/plan/pinned_plan.h"
 
 #include <gtest/gtest.h>

@@ -50,8 +50,9 @@ struct Fault {
   std::function<void(MachineFacts&)> provoke;
 };
 
-const std::vector<Fault>& faults() {
-  static const std::vector<Fault> all = {
+// These concern GPUs, and the memory that they use.
+std::vector<Fault> gpu_faults() {
+  return {
       {"driver", Health::kFailed, "0000:3b:00.0", "580 or newer",
        [](MachineFacts& facts) { facts.gpus.present = {"0000:3b:00.0"}; }},
       {"driver", Health::kFailed, "7.5", "cpu",
@@ -88,6 +89,12 @@ const std::vector<Fault>& faults() {
        }},
       {"pinned memory", Health::kWarning, "0 B", "offload.pinned_memory",
        [](MachineFacts& facts) { facts.pinnable = 0; }},
+  };
+}
+
+std::vector<Fault> faults() {
+  std::vector<Fault> all = gpu_faults();
+  const std::vector<Fault> others = {
       {"memory", Health::kWarning, "16.0 GiB of 64.0 GiB", "--memory",
        [](MachineFacts& facts) { facts.machine.cgroup_limit = 16 * kGiB; }},
       {"memory", Health::kWarning, "32.0 GiB of 64.0 GiB", "nr_hugepages",
@@ -128,6 +135,7 @@ const std::vector<Fault>& faults() {
          facts.ring_disabled = 2;
        }},
   };
+  all.insert(all.end(), others.begin(), others.end());
   return all;
 }
 
