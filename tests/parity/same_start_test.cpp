@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/errors.h"
 #include "base/file.h"
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
+#include "trainer/model/export_run.h"
+#include "trainer/model/frozen_check.h"
 
 namespace longshore {
 namespace {
@@ -216,6 +219,23 @@ TEST_F(SameStart, TheLastExportComparesOnceMore) {
   change();
   EXPECT_EQ(train(run, 1, merged, said), 0) << said;
   EXPECT_TRUE(fs::exists(run.directory() + "/hf/model.safetensors"));
+}
+
+// An export reads frozen values again, also those that its process has read before.
+TEST_F(SameStart, AnExportFindsAChangeSinceItsProcessReadTheModel) {
+  RunDriver run("same-start-again");
+  std::string said;
+  ASSERT_EQ(train(run, 1, arguments_of(tiers()[0]), said), 0) << said;
+  const ModelSource source(load_run_config({run.directory() + "/config.toml"}, {}));
+  read_rest_of_frozen(source);
+  const Checkpoint last = Checkpoint::open(run.directory() + "/checkpoints/step-00000002");
+  const std::string to = scratch_directory("same-start-again-export");
+  change();
+  EXPECT_THROW(export_checkpoint(source, last, to, {.merged = true}, {}), CheckpointError);
+  EXPECT_FALSE(fs::exists(to));
+  change();
+  EXPECT_NO_THROW(export_checkpoint(source, last, to, {.merged = true}, {}));
+  fs::remove_all(to);
 }
 
 // A start that left no checkpoint counts too: a scheduler that repeats the command must not train
