@@ -60,11 +60,14 @@ PinnedArena::PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool,
               "offload.pinned_memory lets the plan count with that (docs/confined.md)");
 }
 
-Bytes pinnable_bytes(Bytes most) {
+std::optional<Bytes> find_pin_limit(Bytes available) {
+  const Bytes most = std::min(kPinTrialBytes, available / 4);
   for (Bytes bytes = most; bytes >= kMiB; bytes /= 2) {
     const HostMapping mapping(bytes, "a trial of host memory");
     const HostRegistration registration(mapping.bytes());
-    if (registration.refusal().empty()) return bytes;
+    if (!registration.refusal().empty()) continue;
+    if (bytes == most) return std::nullopt;
+    return bytes;
   }
   return 0;
 }

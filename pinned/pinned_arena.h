@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,12 +38,14 @@ class PinnedArena {
   Bytes huge_page_bytes_ = 0;
 };
 
-// Returns how many bytes of host memory the GPUs register, at most `most`: tries that many, then
-// half of them, down to 1 MiB; 0 if they refuse even that. The memory is released again. Makes a
-// CUDA context. Returns `most` without a GPU.
-Bytes pinnable_bytes(Bytes most);
-// A trial asks for this much: more than the limits that were seen under WSL2, and quick.
+// A trial asks GPUs for at most this much: more than the limits that were seen under WSL2, and
+// quick.
 inline constexpr Bytes kPinTrialBytes = 2 * kGiB;
+// Returns how many bytes of host memory the GPUs register if they refuse a trial: half of it, or
+// half of that, down to 1 MiB; 0 if they refuse even that. nullopt if they take the trial, or there
+// is no GPU. The trial takes at most a quarter of the `available` memory and releases it again.
+// Makes a CUDA context.
+std::optional<Bytes> find_pin_limit(Bytes available);
 
 // The NUMA nodes of the machine that have memory, read from /sys. Pure functions; any thread.
 

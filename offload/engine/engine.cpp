@@ -43,17 +43,12 @@ std::optional<SequenceStates> make_states(const EngineParts& parts, PlannedBuffe
                         buffers.take_states(), parts.device.torch());
 }
 
-// Returns whether a part of host memory is registered with the GPU.
-bool registers(const TierPlan& plan, bool PinnedPlan::* part) {
-  return plan.device.kind == DeviceKind::kCuda && plan.host.pinned.*part;
-}
-
 std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
   if (parts.plan.gather != GatherMode::kHost) return nullptr;
   LONGSHORE_CHECK(parts.tiers.shared != nullptr && parts.groups.host_shards != nullptr);
   return std::make_unique<NodeShards>(parts.tiers.shared, parts.layouts.size(),
                                       parts.groups.host_shards, parts.groups.check,
-                                      registers(parts.plan, &PinnedPlan::state));
+                                      parts.plan.host.pinned.state);
 }
 
 StageRing make_ring(const TierPlan& plan, PlannedBuffers& buffers) {
@@ -138,7 +133,7 @@ EngineParts::EngineParts(Options options)
       commits(tiers.durable, groups.all),
       host_gradients(drained_layouts(*this),
                      {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
-                     registers(plan, &PinnedPlan::gradients), pool),
+                     plan.host.pinned.gradients, pool),
       node(make_node(*this)),
       buffers(&plan, &device.memory()),
       ring(make_ring(plan, buffers)),

@@ -27,7 +27,7 @@ MakeDrives drive_opener(const TierRequest& request, StateFile file) {
 
 void make_state(const TierRequest& request, Tiers& tiers) {
   const TierPlan& plan = request.plan;
-  const bool registers = plan.device.kind == DeviceKind::kCuda && plan.host.pinned.state;
+  const bool registers = plan.host.pinned.state;
   if (plan.frozen_in_files) {
     LONGSHORE_CHECK(request.frozen != nullptr) << "the plan reads frozen parameters from files";
     auto store = std::make_unique<FrozenFileStore>(request.model, request.layouts,
@@ -57,7 +57,7 @@ void make_state(const TierRequest& request, Tiers& tiers) {
 
 std::unique_ptr<InputTier> make_inputs(const TierRequest& request) {
   const TierPlan& plan = request.plan;
-  const bool registers = plan.device.kind == DeviceKind::kCuda && plan.host.pinned.inputs;
+  const bool registers = plan.host.pinned.inputs;
   if (plan.host.inputs == 0) return nullptr;
   if (!plan.drives.tier.inputs) {
     return std::make_unique<HostInputs>(plan.step.offloaded_inputs, plan.step.micro_batches,

@@ -1,6 +1,5 @@
 #include "offload/plan/pinned_plan.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "device/bounced_copies.h"
@@ -8,19 +7,12 @@
 namespace longshore {
 
 PinnedPlan plan_pinned(const PinnableBytes& bytes, std::optional<Bytes> limit) {
-  constexpr Bytes kBuffers = kBounceBuffers * kBouncePieceBytes;
-  PinnedPlan plan;
-  plan.copy_buffers = kBuffers;
-  plan.registered = bytes.total();
-  if (!limit) return plan;
-  Bytes room = *limit;
-  if (bytes.total() <= room) {
-    // The buffers are made only if the driver refuses a part all the same.
-    plan.copy_buffers = kBounceBuffers * bounce_piece_bytes(std::min(*limit, kBuffers));
-    return plan;
-  }
-  plan.copy_buffers = kBounceBuffers * bounce_piece_bytes(room);
-  room -= plan.copy_buffers;
+  PinnedPlan plan{.state = true, .gradients = true, .inputs = true, .registered = bytes.total()};
+  plan.copy_buffers =
+      kBounceBuffers * bounce_piece_bytes(limit.value_or(kBounceBuffers * kBouncePieceBytes));
+  // Then the buffers are made only if the driver refuses a part all the same.
+  if (!limit || bytes.total() <= *limit) return plan;
+  Bytes room = *limit - plan.copy_buffers;
   // A step copies each byte of inputs twice and each of gradients once, but of the state only the
   // parameters.
   for (const auto& [part, size] : {std::pair{&PinnedPlan::inputs, bytes.inputs},

@@ -16,8 +16,9 @@ struct PinnableBytes {
   Bytes total() const { return state + gradients + inputs; }
 };
 
+// Without a GPU nothing is registered.
 struct PinnedPlan {
-  bool state = true, gradients = true, inputs = true;  // registered; a part of no bytes counts so
+  bool state = false, gradients = false, inputs = false;  // registered, also a part of no bytes
   // Copies of other host memory may register so much for their buffers; 0: they use the driver's.
   Bytes copy_buffers = 0;
   Bytes registered = 0;  // in all, without the buffers if every part is registered

@@ -39,7 +39,7 @@ Bytes buffer_bytes(Bytes bytes) {
 PlanSizes::PlanSizes(const PlanInputs& inputs)
     : inputs_(inputs),
       model_(*inputs.model),
-      runs_(model_, inputs.recompute ? inputs.keep_results : KeptResults::kNone),
+      runs_(model_, kept_results()),
       layouts_(make_layouts(model_, inputs.topology.shard_ranks, inputs.state.compute)),
       positions_(plan_product({inputs.micro_batch, inputs.loss.answers, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});

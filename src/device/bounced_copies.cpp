@@ -47,16 +47,31 @@ class BouncedCopies final : public CopyEngine {
       : direct_(std::move(direct)), device_(device), piece_(bounce_piece_bytes(most)) {}
 
   void to_device(Span device, ConstSpan host) override {
-    if (host.size() <= kSmallBytes || registered_with_gpus(host)) {
-      direct_->to_device(device, host);
-      return;
-    }
+    if (!bounces(host) || !bounce_up(device, host)) direct_->to_device(device, host);
+  }
+  void to_host(Span host, ConstSpan device) override {
+    if (!bounces(host) || !bounce_down(host, device)) direct_->to_host(host, device);
+  }
+
+  void finish() override { direct_->finish(); }
+  Counts counts() const override { return direct_->counts(); }
+
+ private:
+  struct Direction {
+    Mutex mutex;
+    bool tried LONGSHORE_GUARDED_BY(mutex) = false;
+    std::unique_ptr<BouncePair> pair LONGSHORE_GUARDED_BY(mutex);
+  };
+
+  static bool bounces(ConstSpan host) {
+    return host.size() > kSmallBytes && !registered_with_gpus(host);
+  }
+
+  // Copies to the device through the buffers. Returns false, and copies nothing, without them.
+  bool bounce_up(Span device, ConstSpan host) {
     const MutexLock lock(up_.mutex);
     const BouncePair* const pair = ready(up_);
-    if (pair == nullptr) {
-      direct_->to_device(device, host);
-      return;
-    }
+    if (pair == nullptr) return false;
     const size_t each = pair->half(0).size();
     size_t index = 0;
     for (size_t done = 0; done < host.size(); index = 1 - index) {
@@ -71,19 +86,14 @@ class BouncedCopies final : public CopyEngine {
     }
     // HOST WAIT: another thread, which cannot wait for this one's stream, may take the buffers.
     pair->marks[1 - index]->wait();
+    return true;
   }
 
-  void to_host(Span host, ConstSpan device) override {
-    if (host.size() <= kSmallBytes || registered_with_gpus(host)) {
-      direct_->to_host(host, device);
-      return;
-    }
+  // Copies to the host, in the same way.
+  bool bounce_down(Span host, ConstSpan device) {
     const MutexLock lock(down_.mutex);
     const BouncePair* const pair = ready(down_);
-    if (pair == nullptr) {
-      direct_->to_host(host, device);
-      return;
-    }
+    if (pair == nullptr) return false;
     Span waiting;  // where the last piece belongs; it is in the other buffer
     size_t index = 0;
     for (size_t done = 0; done < host.size(); index = 1 - index) {
@@ -95,17 +105,8 @@ class BouncedCopies final : public CopyEngine {
       done += count;
     }
     empty(*pair, 1 - index, waiting);
+    return true;
   }
-
-  void finish() override { direct_->finish(); }
-  Counts counts() const override { return direct_->counts(); }
-
- private:
-  struct Direction {
-    Mutex mutex;
-    bool tried LONGSHORE_GUARDED_BY(mutex) = false;
-    std::unique_ptr<BouncePair> pair LONGSHORE_GUARDED_BY(mutex);
-  };
 
   // HOST WAIT: the piece is copied to its place once the GPU has written it.
   static void empty(const BouncePair& pair, size_t index, Span place) {

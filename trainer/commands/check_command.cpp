@@ -1,7 +1,6 @@
 // The `check` command: checks the run file, model, data, GPU and machine that a run needs.
 #include <unistd.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -311,9 +310,7 @@ int check_machine(const CheckMachineOptions& options) {
   }
   facts.directories = try_directories(options, config);
   if (!facts.gpus.usable.empty()) {
-    const Bytes most = std::min(kPinTrialBytes, facts.machine.host_available() / 4);
-    const Bytes found = pinnable_bytes(most);
-    facts.pinnable = found < most ? found : kPinTrialBytes;
+    facts.pinnable = find_pin_limit(facts.machine.host_available()).value_or(kPinTrialBytes);
   }
   const std::vector<Diagnosis> diagnoses = diagnose(facts);
   Json json = to_json(diagnoses);

@@ -157,10 +157,10 @@ void look_for_gpu_room(OpenedRun& run) {
       run, "the GPU's room",
       gpu_room(run.machine.gpus.at(static_cast<size_t>(gpu)).memory_bytes, cuda_free_bytes(gpu)));
   // Elsewhere no limit is known, and a trial would take a second of every start.
-  const Bytes most = std::min(kPinTrialBytes, run.machine.host_available() / 4);
-  const Bytes own = is_wsl2() ? pinnable_bytes(most) : most;
-  const Bytes found = least_of_ranks(run, "memory for the GPU", own);
-  if (found < most) run.machine.pinnable = found;
+  std::optional<Bytes> own;
+  if (is_wsl2()) own = find_pin_limit(run.machine.host_available());
+  const Bytes found = least_of_ranks(run, "memory for the GPU", own.value_or(kPinTrialBytes));
+  if (found < kPinTrialBytes) run.machine.pinnable = found;
 }
 
 // Checks the GPU. Call it before LibTorch's first computation, which selects GPU kernels once.
