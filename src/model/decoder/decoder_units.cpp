@@ -240,10 +240,7 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x,
   }
   std::vector<at::Tensor> inner = linear_group(x, norm_weights(parameters, Module::kMlpNorm),
                                                linears, values_beside(batch.results, mlp_result_));
-  for (size_t i = 0; i < inner.size(); ++i) {
-    inner[i] =
-        kept_result(inner[i], place_of(batch.results, mlp_result_ + i), batch.results.filled);
-  }
+  keep(inner, inner.size(), batch.results, mlp_result_);
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown, batch), arch_.activation,

@@ -63,10 +63,8 @@ class AttentionMixer final : public Mixer {
       qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
       qkv[2] = clipped(qkv[2]);
     }
-    if (keeps_rotated_) keep_heads(qkv, batch, layer_.keys_of >= 0 ? 1 : 3);
-    if (layer_.keys_of < 0) {
-      if (shared != nullptr) *shared = {qkv[1], qkv[2]};
-    }
+    if (keeps_rotated_) keep(qkv, layer_.keys_of >= 0 ? 1 : 3, batch.results, kHeadResults);
+    if (layer_.keys_of < 0 && shared != nullptr) *shared = {qkv[1], qkv[2]};
     if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch, qkv[0]);
     const AttentionShape shape{.heads = arch_.heads,
                                .kv_heads = arch_.kv_heads,
@@ -154,15 +152,8 @@ class AttentionMixer final : public Mixer {
                                         const MicroBatch& batch) const {
     std::vector<at::Tensor> heads =
         products(parameters, x, norm, modules, batch, values_beside(batch.results, kHeadResults));
-    if (!keeps_rotated_) keep_heads(heads, batch, heads.size());
+    if (!keeps_rotated_) keep(heads, heads.size(), batch.results, kHeadResults);
     return heads;
-  }
-  // Makes the first `count` tensors the results that the plan keeps.
-  static void keep_heads(std::vector<at::Tensor>& heads, const MicroBatch& batch, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      heads[i] =
-          kept_result(heads[i], place_of(batch.results, kHeadResults + i), batch.results.filled);
-    }
   }
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const {

@@ -26,6 +26,13 @@ Values values_beside(const UnitResults& results, size_t result) {
   return given ? Values::kUnread : Values::kComputed;
 }
 
+void keep(std::vector<at::Tensor>& tensors, size_t count, const UnitResults& results,
+          size_t first) {
+  for (size_t i = 0; i < count; ++i) {
+    tensors[i] = kept_result(tensors[i], place_of(results, first + i), results.filled);
+  }
+}
+
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index) {
   // In the order of MixerKind.
 #define LONGSHORE_MIXER(kind, name) make_##name##_mixer,

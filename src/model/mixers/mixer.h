@@ -64,6 +64,9 @@ AttentionPlace attention_place(const UnitResults& results);
 at::Tensor place_of(const UnitResults& results, size_t result);
 // Returns whether a product's values are read that a plan may keep in that place.
 Values values_beside(const UnitResults& results, size_t result);
+// Makes the first `count` tensors the unit's results from `first` on, if the plan keeps them
+// (kept_result).
+void keep(std::vector<at::Tensor>& tensors, size_t count, const UnitResults& results, size_t first);
 
 // Returns the layer's mixer. `index` is that of the unit's parameters.
 std::unique_ptr<Mixer> make_mixer(const ArchSpec& arch, int64_t layer, const ModuleIndex& index);
