@@ -235,14 +235,6 @@ int threads_of(const Norm& shape, int count) {
   return threads_for((shape.width + count - 1) / count);
 }
 
-// Returns the threads for a row of `lots` lots in registers: whole warps, a lot for each thread up
-// to the largest block.
-unsigned threads_in_registers(int64_t lots) {
-  int threads = kWarp;
-  while (threads < kMostThreads && threads < lots) threads *= 2;
-  return static_cast<unsigned>(threads);
-}
-
 }  // namespace
 
 void norm_cuda(const Norm& shape, const void* x, const void* weight, const void* bias, void* y,
@@ -279,7 +271,8 @@ void norm_backward_cuda(const Norm& shape, const void* grad, const void* x, cons
              static_cast<const T*>(weight), static_cast<T*>(grad_x), of_weight, of_bias);
     };
     if (lots_of_row <= kMostThreads) {
-      run(backward_in_registers<T, kCount, 1>, threads_in_registers(lots_of_row));
+      // A thread has one lot here, where threads_for counts on four.
+      run(backward_in_registers<T, kCount, 1>, static_cast<unsigned>(threads_for(4 * lots_of_row)));
     } else if (lots_of_row <= 2 * kMostThreads) {
       run(backward_in_registers<T, kCount, 2>, kMostThreads);
     } else {
